@@ -16,8 +16,8 @@ from benchmarks.frame import Load, Loads, Open, Opened, Row, Side, WrongResult
 from benchmarks.limits import limit
 from postroad import OutgoingMessage, QueueSpec
 from postroad.agents import AgentEvent, Agents
-from postroad.agents.sqlite import fanout
-from postroad.agents.sqlite.schema import SCHEMA
+from postroad.agents.sqlite import store as agent_store
+from postroad.agents.sqlite.tables import SCHEMA
 from postroad.engine.disk import CHECKPOINT_PAGES
 from postroad.engine.file import WRITER_CACHE_KIB, make_file, open_file
 from postroad.wiring import Backend, connect
@@ -115,7 +115,7 @@ def _insert(db: object, deliveries: int, listeners: int) -> float:
         execute("BEGIN IMMEDIATE")
         for _ in range(max(1, _TRANSACTION // listeners)):
             place = next(_numbers) + 1
-            execute(fanout._EVENT, (place, 1, str(place), "measured", 0, 0, 0, "1", None, 0, _JSON))
+            execute(agent_store._EVENT, (place, 1, str(place), "measured", 0, 0, 0, "1", None, 0, _JSON))
             executemany(_ROW, [(lane, place, 1) for lane in range(min(listeners, _TRANSACTION))])
         execute("COMMIT")
     return deliveries / (time.perf_counter() - started)

@@ -19,10 +19,9 @@ from benchmarks.frame import Load, Loads, Open, Opened, Row, Side, WrongResult
 from benchmarks.limits import limit
 from benchmarks.sqs import CREDENTIALS
 from postroad.agents import aggregate
-from postroad.agents.aws.rows import sort_key
+from postroad.agents.aws.rows import Row as AgentRow, sort_key
 from postroad.agents.aws.store import AwsAgentStore
-from postroad.agents.outgoing import Row as LaneRow
-from postroad.agents.rules import time_text
+from postroad.agents.model import time_text
 from postroad.agents.tables import SUBSCRIBERS
 from postroad.clock import SYSTEM_CLOCK
 from postroad.streams import StreamRecord
@@ -125,9 +124,9 @@ def _sending(directory: Path, load: Load) -> Iterator[Opened]:
         yield Opened(run)
 
 
-def _row(subscriber_id: str, producer_id: str) -> LaneRow:
+def _row(subscriber_id: str, producer_id: str) -> AgentRow:
     sequence = str(uuid.uuid4().int)
-    return LaneRow(
+    return AgentRow(
         subscriber_id=subscriber_id,
         key=sort_key(_TIME_MS, producer_id, sequence),
         producer_id=producer_id,

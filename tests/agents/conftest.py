@@ -16,7 +16,7 @@ from postroad.wiring import Backend, connect
 
 @dataclass
 class Post:
-    """Agents on one backend whose clock is in the test's hand."""
+    """Agents on one backend with a clock that the test moves."""
 
     backend: Backend
     clock: FakeClock
@@ -27,7 +27,7 @@ class Post:
         self.runner: Runner = self.agents.runner(worker="test")
 
     def configured(self, **settings: Any) -> Post:
-        """The same agents with other settings."""
+        """Return the same agents with other settings."""
         return Post(self.backend, self.clock, settings)
 
     def register(self, *agent_ids: str, **options: Any) -> None:
@@ -35,7 +35,7 @@ class Post:
             self.agents.register(agent_id, **options)
 
     def publish(self, agent_id: str, *numbers: int, **options: Any) -> None:
-        """Publish events of these numbers and move them into the lanes."""
+        """Publish events of these numbers and move them to the queues."""
         results = self.agents.publish([AgentEvent(agent_id, "counted", {"n": n}, **options) for n in numbers])
         assert all(result.ok for result in results), results
         self.move()
@@ -48,7 +48,7 @@ class Post:
         return self.agents.queue(agent_id).receive(max_messages=count)
 
     def drain(self, agent_id: str) -> list[int]:
-        """The numbers of everything that can be received, in order, acked."""
+        """Receive and ack everything; return the numbers in order."""
         numbers: list[int] = []
         while taken := self.take(agent_id):
             numbers += [n_of(delivery) for delivery in taken]

@@ -9,7 +9,7 @@ import pytest
 
 from postroad.agents import AgentEvent, Agents, Runner
 from postroad.agents.aws import fanout
-from postroad.agents.delivery import ATTEMPTS, MAX_ENTRIES
+from postroad.agents.aws.release import ATTEMPTS, MAX_ENTRIES
 from postroad.agents.runner import LEASE_SECONDS
 from postroad.agents.tables import RETENTION_SECONDS
 from postroad.settings.environment import agent_polls, agent_rate, dispatch_delay_text, events_stream

@@ -12,8 +12,8 @@ import pytest
 from tests.agents.conftest import Post, body_of, n_of
 
 from postroad.agents import AgentEvent
-from postroad.agents.delivery import dedup_id
-from postroad.agents.records import event_id_of
+from postroad.agents.aws.release import dedup_id
+from postroad.agents.stream import event_id_of
 from postroad.agents.tables import REJECTED_QUEUE, TABLES
 from postroad.errors import ConfigurationError, NotSupported
 from postroad.streams import Record

@@ -71,7 +71,7 @@ def record(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
 
 
 def _waiting(directory: Path, files: dict[str, bytearray]) -> dict[tuple[str, str], list[int]]:
-    """What waits in each lane of each producer when a new runner has moved everything."""
+    """Return what waits for each agent of each producer after a new runner has moved everything."""
     for name in ("p.db", "p.db-wal", "p.db-shm"):
         (directory / name).unlink(missing_ok=True)
     for name, content in files.items():

@@ -7,7 +7,8 @@ import pytest
 from tests.agents.conftest import Post
 
 from postroad.agents import AgentEvent
-from postroad.agents.sqlite import waking
+from postroad.agents.sqlite import store
+from postroad.agents.sqlite.queue import EVERY_QUEUE
 from postroad.engine.wakeup import Listeners
 
 
@@ -32,24 +33,24 @@ def test_a_few_listeners_are_woken_each_by_its_lane(file_post: Post, woken: list
 
     _move(post, delay)
 
-    lanes = [channel for channels in woken for channel in channels if channel.startswith("a")]
-    assert len(lanes) == 3
-    assert set(lanes).isdisjoint(waking.channels_of(0))
+    channels_woken = [channel for channels in woken for channel in channels if channel.startswith("a")]
+    assert len(channels_woken) == 3
+    assert set(channels_woken).isdisjoint({EVERY_QUEUE})
 
 
 @pytest.mark.parametrize("delay", [0.0, 1.0])
 def test_very_many_listeners_are_woken_all_at_once(
     file_post: Post, woken: list[set[str]], monkeypatch: pytest.MonkeyPatch, delay: float
 ) -> None:
-    monkeypatch.setattr(waking, "MOST", 2)
+    monkeypatch.setattr(store, "MOST_WOKEN", 2)
     post = _crowd(file_post, 3, delay)
     woken.clear()
 
     _move(post, delay)
 
-    lanes = {channel for channels in woken for channel in channels if channel.startswith("a")}
-    assert lanes <= set(waking.channels_of(0))
-    assert lanes
+    channels_woken = {channel for channels in woken for channel in channels if channel.startswith("a")}
+    assert channels_woken <= {EVERY_QUEUE}
+    assert channels_woken
 
 
 def test_an_events_listeners_cost_no_memory_however_many_they_are(file_post: Post) -> None:
@@ -81,7 +82,7 @@ def _crowd(post: Post, count: int, delay: float) -> Post:
 
 
 def _move(post: Post, delay: float) -> None:
-    """Move the event into the lanes."""
+    """Move the event to the queues."""
     post.move()
     post.clock.advance(delay)
     post.runner.run_once()

@@ -16,8 +16,7 @@ from tests.aws.cloud import Cloud, dynamodb_event
 
 from postroad.agents.tables import DEAD_QUEUE
 from postroad.errors import NotSupported
-from postroad.lambdas import aggregator, publisher, sweeper
-from postroad.lambdas.environment import opened_agents
+from postroad.lambdas import aggregator, opened_agents, publisher, sweeper
 
 pytestmark = pytest.mark.aws
 
@@ -60,7 +59,7 @@ def _moved(cloud: Cloud, count: int) -> list[int]:
 def _refusing(monkeypatch: pytest.MonkeyPatch, refused: set[str], taken: int = 0) -> None:
     """Let queues of these agents take so many messages and refuse all others."""
     store = opened_agents()
-    send = store.lanes.send
+    send = store.send
     left = dict.fromkeys(refused, taken)
 
     def refuse(recipient: Any, messages: Any) -> Any:
@@ -71,7 +70,7 @@ def _refusing(monkeypatch: pytest.MonkeyPatch, refused: set[str], taken: int = 0
             return send(recipient, messages)
         return [NotSupported("full")] * len(messages)
 
-    monkeypatch.setattr(store.lanes, "send", refuse)
+    monkeypatch.setattr(store, "send", refuse)
     monkeypatch.setattr(store, "_sleep", lambda _: None)
 
 
@@ -130,7 +129,7 @@ def test_the_runner_alone_delivers_resumes_and_replays(cloud: Cloud) -> None:
     before = _moved(cloud, 1)
     cloud.agents.pause(*pair)
     cloud.publish("ann", 2)
-    while cloud.store.release_store.pairs(pair[0], {pair[1]})[pair[1]].held is None:
+    while cloud.store.pairs.pairs(pair[0], {pair[1]})[pair[1]].held is None:
         runner.run_once()
     replayed = cloud.agents.replay(*pair, since="2000-01-01T00:00:00Z")
     while_paused = cloud.drain("bob")
@@ -291,7 +290,7 @@ def test_a_queue_that_takes_some_and_refuses_the_rest_gets_the_rest_later_in_ord
         _refusing(patch, {cloud.id("bob")}, taken=1)
         swept = sweeper.handler({}, None)
     state = cloud.state("bob", "ann")
-    held = cloud.store.release_store.pairs(cloud.id("bob"), {cloud.id("ann")})[cloud.id("ann")].held
+    held = cloud.store.pairs.pairs(cloud.id("bob"), {cloud.id("ann")})[cloud.id("ann")].held
     third = next(row["sequenceNumber"]["S"] for row in cloud.rows() if row["data"]["M"]["n"]["N"] == "3")
     cloud.publish("ann", 5)
     cloud.aggregate()
@@ -327,7 +326,7 @@ def test_a_paused_pair_stays_paused_when_its_queue_refuses(cloud: Cloud, monkeyp
     cloud.publish("ann", 1)
     cloud.aggregate()
     store = opened_agents()
-    hold = store.release_store.hold
+    hold = store.pairs.hold
 
     def pause_first(row: Any) -> bool:
         cloud.agents.pause(*pair)
@@ -335,7 +334,7 @@ def test_a_paused_pair_stays_paused_when_its_queue_refuses(cloud: Cloud, monkeyp
 
     with monkeypatch.context() as patch:
         _refusing(patch, {cloud.id("bob")})
-        patch.setattr(store.release_store, "hold", pause_first)
+        patch.setattr(store.pairs, "hold", pause_first)
         cloud.release()
     sweeper.handler({}, None)
 
@@ -354,14 +353,14 @@ def test_a_resumption_while_the_publisher_holds_rows_back_is_not_undone(
     cloud.publish("ann", 1)
     cloud.aggregate()
     store = opened_agents()
-    hold = store.release_store.hold
+    hold = store.pairs.hold
 
     def resume_first(row: Any) -> bool:
         cloud.agents.resume(*pair)
         return hold(row)
 
     with monkeypatch.context() as patch:
-        patch.setattr(store.release_store, "hold", resume_first)
+        patch.setattr(store.pairs, "hold", resume_first)
         cloud.release()
     sweeper.handler({}, None)
 
@@ -376,7 +375,7 @@ def test_more_held_back_while_the_sweeper_drains_stays_held(cloud: Cloud, monkey
     with monkeypatch.context() as patch:
         _refusing(patch, {cloud.id("bob")})
         cloud.release()
-    settle = store.release_store.settle
+    settle = store.pairs.settle
 
     def hold_more_first(subscriber_id: str, producer_id: str, pair: Any) -> None:
         monkeypatch.undo()
@@ -387,7 +386,7 @@ def test_more_held_back_while_the_sweeper_drains_stays_held(cloud: Cloud, monkey
             cloud.release()
         settle(subscriber_id, producer_id, pair)
 
-    monkeypatch.setattr(store.release_store, "settle", hold_more_first)
+    monkeypatch.setattr(store.pairs, "settle", hold_more_first)
     sweeper.handler({}, None)
     sweeper.handler({}, None)
 

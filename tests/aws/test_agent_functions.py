@@ -8,9 +8,9 @@ import pytest
 
 from postroad.agents.aws.fanout import _shared
 from postroad.agents.aws.rows import item_of, row_of
-from postroad.agents.port import StreamEvent
+from postroad.agents.stream import StreamEvent
 from postroad.errors import ConfigurationError
-from postroad.lambdas.environment import opened_agents
+from postroad.lambdas import opened_agents
 
 
 def test_two_environments_in_one_process_never_mix(monkeypatch: pytest.MonkeyPatch) -> None:

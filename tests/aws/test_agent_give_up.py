@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from tests.aws.endpoint import Answer, Endpoint, error
 
-from postroad.agents.aws.fanout import ATTEMPT_SECONDS, ATTEMPTS, GIVE_UP_SECONDS, DynamoFan
-from postroad.agents.aws.redrive import Rejects
-from postroad.agents.aws.tables import Tables
-from postroad.agents.port import StreamEvent
+from postroad.agents.aws.fanout import ATTEMPT_SECONDS, ATTEMPTS, GIVE_UP_SECONDS, DynamoFan, Rejects
+from postroad.agents.stream import StreamEvent
+from postroad.agents.tables import Tables
 from postroad.connections.aws import AwsConnection
 from postroad.errors import Unavailable
 from postroad.lambdas import aggregator

@@ -10,8 +10,7 @@ import pytest
 from tests.aws.cloud import Cloud, dynamodb_event
 from tests.aws.endpoint import Endpoint, error
 
-from postroad.lambdas import aggregator, publisher
-from postroad.lambdas.environment import opened_agents
+from postroad.lambdas import aggregator, opened_agents, publisher
 from postroad.topology import agents_topology, render_cloudformation
 
 pytestmark = pytest.mark.aws

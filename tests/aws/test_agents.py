@@ -16,8 +16,7 @@ from postroad.agents.aws.fanout import ATTEMPT_SECONDS
 from postroad.agents.aws.rows import row_of
 from postroad.agents.tables import SUBSCRIBER_EVENTS, SUBSCRIBERS
 from postroad.errors import NotSupported
-from postroad.lambdas import aggregator, sweeper
-from postroad.lambdas.environment import opened_agents
+from postroad.lambdas import aggregator, opened_agents, sweeper
 
 pytestmark = pytest.mark.aws
 
@@ -212,7 +211,7 @@ def test_a_queue_that_refuses_makes_its_pair_wait_and_the_sweeper_empties_it(
     cloud.publish("ann", 1, 2)
     cloud.aggregate()
     store = opened_agents()
-    send = store.lanes.send
+    send = store.send
 
     def refuse(recipient: Any, messages: Any) -> Any:
         if recipient.agent_id == cloud.id("bob"):
@@ -220,7 +219,7 @@ def test_a_queue_that_refuses_makes_its_pair_wait_and_the_sweeper_empties_it(
         return send(recipient, messages)
 
     with monkeypatch.context() as patch:
-        patch.setattr(store.lanes, "send", refuse)
+        patch.setattr(store, "send", refuse)
         patch.setattr(store, "_sleep", lambda _: None)
         answer = cloud.release()
         state = cloud.state("bob", "ann")
@@ -390,7 +389,7 @@ def test_one_call_carries_one_entry_of_a_group_and_a_refused_one_holds_back_its_
         cloud.publish(name, 1, 2)
     cloud.aggregate()
     store = opened_agents()
-    send, calls = store.lanes.send, list[list[str]]()
+    send, calls = store.send, list[list[str]]()
 
     def refuse_one(recipient: Any, messages: Any) -> Any:
         calls.append([message.group for message in messages])
@@ -399,7 +398,7 @@ def test_one_call_carries_one_entry_of_a_group_and_a_refused_one_holds_back_its_
         return [next(results) if message in kept else NotSupported("no") for message in messages]
 
     with monkeypatch.context() as patch:
-        patch.setattr(store.lanes, "send", refuse_one)
+        patch.setattr(store, "send", refuse_one)
         patch.setattr(store, "_sleep", lambda _: None)
         answer = cloud.release()
     before = cloud.by_producer("bob")
@@ -443,13 +442,13 @@ def test_different_subscribers_are_sent_to_at_the_same_time(cloud: Cloud, monkey
     cloud.aggregate()
     both = threading.Barrier(2, timeout=30)
     store = opened_agents()
-    send = store.lanes.send
+    send = store.send
 
     def together(recipient: Any, messages: Any) -> Any:
         both.wait()
         return send(recipient, messages)
 
-    monkeypatch.setattr(store.lanes, "send", together)
+    monkeypatch.setattr(store, "send", together)
     cloud.release()
 
     assert not both.broken

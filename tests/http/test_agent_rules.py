@@ -14,7 +14,7 @@ from tests.http.village import Village, slug
 from tests.waiting import eventually
 
 from postroad import failpoints
-from postroad.agents.sqlite.queue import Lane
+from postroad.agents.sqlite.queue import SQLiteAgentQueue
 from postroad.errors import RateLimited
 from postroad.http import forms, streams
 from postroad.http.access import AgentAccess
@@ -314,13 +314,13 @@ def test_a_stream_keeps_its_leases_and_says_now_and_then_that_it_lives(
 ) -> None:
     monkeypatch.setattr(streams, "KEEP_ALIVE_SECONDS", 0.2)
     extended: list[list[AckResult]] = []
-    extend = Lane.extend
+    extend = SQLiteAgentQueue.extend
 
-    def noted(lane: Lane, deliveries: Sequence[Delivery], *, seconds: float) -> list[AckResult]:
-        extended.append(extend(lane, deliveries, seconds=seconds))
+    def noted(queue: SQLiteAgentQueue, deliveries: Sequence[Delivery], *, seconds: float) -> list[AckResult]:
+        extended.append(extend(queue, deliveries, seconds=seconds))
         return extended[-1]
 
-    monkeypatch.setattr(Lane, "extend", noted)
+    monkeypatch.setattr(SQLiteAgentQueue, "extend", noted)
     village.publish(1)
     with village.cat.stream("GET", "/agents/cat/stream?visibility=1") as answer:
         lines = _lines(answer)

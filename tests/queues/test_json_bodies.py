@@ -9,8 +9,7 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from postroad.agents.delivery import Message, encode
-from postroad.agents.port import Rejected
+from postroad.agents.stream import Message, Rejected
 from postroad.events import DomainEvent, codec, event
 from postroad.notifications.messages import PushNotification, PushPayload
 from postroad.queues.rules import check_text
@@ -44,7 +43,7 @@ def _push() -> bytes:
 
 def _agent_message() -> bytes:
     data = msgspec.Raw(msgspec.json.encode({"text": ODD}))
-    return encode(Message("ann", "2030-01-01T00:00:00.000Z", "noted", data, "e-1", "bob", "1"))
+    return Message("ann", "2030-01-01T00:00:00.000Z", "noted", data, "e-1", "bob", "1").to_json()
 
 
 def _rejected() -> bytes:

@@ -1,24 +1,45 @@
-"""What is told about agents, their subscriptions, events and lanes."""
+"""Agents, their subscriptions, events and queues: the data, its limits, the settings and the tokens."""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import re
+import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, Generic, Literal, TypeVar
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, Generic, Literal, TypeVar
+
+from msgspec import Meta
+
+from postroad.arguments import check, seconds_between, whole_number
+from postroad.errors import AgentDeleted, AgentExists, AgentNotFound, ConfigurationError, InvalidEvent, InvalidName
+from postroad.queues import MAX_VISIBILITY
+from postroad.settings import dispatch_delay_text
+from postroad.streams import Name
 
 Order = Literal["producer", "total"]
 Accept = Literal["listed", "all"]
 PairState = Literal["active", "paused", "draining"]
-ORDERS: tuple[Order, ...] = ("producer", "total")
-ACCEPTS: tuple[Accept, ...] = ("listed", "all")
+OrderChoice = Annotated[Order, Meta(description="is neither 'producer' nor 'total'")]
+AcceptChoice = Annotated[Accept, Meta(description="is neither 'listed' nor 'all'")]
+MAX_LIST: Final = 100
+MAX_OVERLAP: Final = 604_800.0
+_MAX_DELAY: Final = 300.0
+_ID: Final = r"[A-Za-z0-9_-]{1,64}"
+_AGENT_ID = re.compile(_ID)
+_TOKEN = re.compile(rf"pr_({_ID})\.[A-Za-z0-9_-]{{43}}")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_END_MS: Final = 253_402_300_800_000
 
 T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A new agent with its token, which is shown this once."""
+    """A new agent with its token, which is shown only once."""
 
     agent_id: str
     token: str
@@ -50,7 +71,18 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class AgentEvent:
-    """An event to publish under an agent's id."""
+    """An event to publish under an agent's id.
+
+    Args:
+        agent_id: The producer.
+        event_type: 1 to 256 printable characters.
+        data: A JSON object. The whole event may have 262,144 bytes of JSON.
+        timestamp: When it happened, with a time zone; by default now.
+        event_id: 1 to 128 printable characters; by default a new UUID. Set it to make repeats recognisable.
+
+    Example:
+        AgentEvent("ann", "order.placed", {"id": 7})
+    """
 
     agent_id: str
     event_type: str
@@ -61,7 +93,7 @@ class AgentEvent:
 
 @dataclass(frozen=True, slots=True)
 class AgentPublishResult:
-    """Where an event landed on the stream, or why it did not."""
+    """Where an event is on the stream, or why it is not there."""
 
     ok: bool
     event_id: str | None
@@ -72,7 +104,7 @@ class AgentPublishResult:
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T_co]):
-    """A part of a list; `next_cursor` goes on behind it."""
+    """A part of a list; pass `next_cursor` to get the part behind it."""
 
     items: Sequence[T_co]
     next_cursor: str | None
@@ -80,7 +112,7 @@ class Page(Generic[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """What went with a deleted agent."""
+    """What was removed together with an agent."""
 
     discarded: int
     subscriptions: int
@@ -89,7 +121,10 @@ class Deleted:
 
 @dataclass(frozen=True, slots=True)
 class LaneStats:
-    """How much a lane holds. `held` waits for the hold-back window or for `resume`; None where it cannot be told."""
+    """The counters of an agent's queue. None stands for a number that the store does not know.
+
+    `held` counts the events that wait for the end of the hold-back window or for `resume`.
+    """
 
     visible: int
     in_flight: int
@@ -107,3 +142,125 @@ class RunStats:
     written: int = 0
     released: int = 0
     rejected: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """The checked settings of the agents of one process."""
+
+    dispatch_delay: float = 0.0
+    """Seconds that an event is held back so that events of several producers can be merged by time."""
+    retention: float = 604_800.0
+    """Seconds that events are kept for listeners and replays."""
+    max_receives: int = 5
+    """An event becomes a dead letter after this many receives without an ack."""
+    visibility: float = 30.0
+    """Seconds that a received event stays leased unless the receiver asks for another time."""
+    validate: bool = True
+    """Whether `subscribe` refuses producers that are not registered."""
+    stream: str = "agent-events"
+    """The stream that events are published to."""
+
+
+def checked(
+    *, dispatch_delay: float | None, retention: float, max_receives: int, visibility: float, validate: bool, stream: str
+) -> AgentSettings:
+    """Return the settings, or raise `ConfigurationError` with the field that is invalid."""
+    check(stream, Name, "stream", InvalidName)
+    delay: Any = dispatch_delay
+    if delay is None:
+        delay = dispatch_delay_text() or 0.0
+        with suppress(ValueError):  # The check names the variable.
+            delay = float(delay)
+    check(delay, seconds_between(0, _MAX_DELAY), "DISPATCH_DELAY_SECONDS", ConfigurationError)
+    check(retention, seconds_between(1, 31_536_000), "retention", ConfigurationError)
+    check(max_receives, whole_number(1, 1_000), "max_receives", ConfigurationError)
+    check(visibility, seconds_between(0, MAX_VISIBILITY), "visibility", ConfigurationError)
+    return AgentSettings(
+        dispatch_delay=float(delay),
+        retention=float(retention),
+        max_receives=max_receives,
+        visibility=float(visibility),
+        validate=bool(validate),
+        stream=stream,
+    )
+
+
+def is_agent_id(agent_id: object) -> bool:
+    """Return whether this is a valid agent id."""
+    return isinstance(agent_id, str) and _AGENT_ID.fullmatch(agent_id) is not None
+
+
+def check_agent_id(agent_id: object, *, field: str = "agent_id") -> str:
+    """Return the id, or raise `InvalidName`."""
+    if not is_agent_id(agent_id):
+        raise InvalidName(
+            f"{field}: {agent_id!r} is not an agent id", field=field, remedy="Use 1 to 64 letters, digits, '_' or '-'."
+        )
+    return str(agent_id)
+
+
+def not_found(agent_id: object) -> AgentNotFound:
+    """Return the error for an id that does not exist; an id that is not the caller's gets the same one."""
+    return AgentNotFound(f"agent {str(agent_id)[:80]!r} does not exist")
+
+
+def taken(agent_id: str, *, deleted: bool) -> AgentDeleted | AgentExists:
+    """Return the error for an id that cannot be registered."""
+    if deleted:
+        return AgentDeleted(f'agent "{agent_id}" was deleted; its id is never given again', field="agentId")
+    return AgentExists(f'agent "{agent_id}" exists', field="agentId")
+
+
+def new_token(agent_id: str) -> str:
+    """Return a new secret. A token names its agent, so that it is looked up by id and compared with a stored hash."""
+    return f"pr_{agent_id}.{secrets.token_urlsafe(32)}"
+
+
+def digest(token: str) -> str:
+    """Return the hash of a token, which is all that is stored."""
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def claimed_id(token: object) -> str | None:
+    """Return the agent that the token names, or None if this is not an agent's token."""
+    match = _TOKEN.fullmatch(token) if isinstance(token, str) else None
+    return None if match is None else match[1]
+
+
+def matches(token: str, stored: str | None) -> bool:
+    """Return whether the stored hash is this token's, in constant time."""
+    return stored is not None and hmac.compare_digest(digest(token), stored)
+
+
+def normal_time(value: object, field: str = "timestamp") -> str:
+    """Return a time between 1970 and 9999 in UTC with milliseconds and 'Z', or raise `InvalidEvent`."""
+    try:
+        parsed = datetime.fromisoformat(value) if isinstance(value, str) else value
+        if isinstance(parsed, datetime) and parsed.tzinfo is not None and parsed.astimezone(UTC) >= _EPOCH:
+            return now_text(parsed)
+    except (ValueError, OverflowError):
+        pass
+    raise InvalidEvent(
+        f"{field}: {repr(value)[:60]} is not a time of ISO 8601 with a zone, from 1970 to 9999",
+        field=field,
+        remedy="Write a time such as 2025-07-01T12:00:00.000Z, or leave it out.",
+    )
+
+
+def now_text(now: datetime) -> str:
+    """Return a time as it is stored: UTC, cut to milliseconds, 'Z'."""
+    return f"{now.astimezone(UTC).isoformat(timespec='milliseconds')[:-6]}Z"
+
+
+def milliseconds(text: str) -> int:
+    """Return a time that `now_text` wrote as milliseconds since 1970."""
+    return round((datetime.fromisoformat(text) - _EPOCH).total_seconds() * 1_000)
+
+
+def time_text(milliseconds: int) -> str:
+    """Return milliseconds since 1970 as text; a number out of range gives the last millisecond of 9999."""
+    if not 0 <= milliseconds < _END_MS:
+        milliseconds = _END_MS - 1
+    seconds, rest = divmod(milliseconds, 1_000)
+    return f"{datetime.fromtimestamp(seconds, UTC).isoformat()[:-6]}.{rest:03d}Z"

@@ -1,4 +1,4 @@
-"""What so many agents would need and cost on AWS: the paper plan, as a program."""
+"""An estimate of what a number of agents needs and costs on AWS."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ PRICES: Final[Mapping[str, float]] = {
     "lambda_request_million": 0.2,
     "lambda_gb_second": 0.0000166667,
 }
-"""An input with a date, not a quote: US dollars in us-east-1 as AWS listed them on `PRICES_AS_OF`, on demand, without
-free tiers, tiers of volume and discounts. Whoever needs today's gives them in `PlanInput.prices`."""
+"""US dollars in us-east-1 as AWS listed them on `PRICES_AS_OF`: on demand, without free tiers, volume tiers or
+discounts. Give today's prices in `PlanInput.prices`."""
 MONTH_SECONDS: Final = 2_592_000
 MILLION_SECONDS: Final = 2.592
 _DEFAULT_QUOTAS: Final = {
@@ -35,17 +35,26 @@ _SNS_SUBSCRIPTIONS: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanInput:
-    """How many agents, and how much they say to how many. All numbers are above zero."""
+    """The load to plan for. All numbers are above zero."""
 
     agents: float = 1_000_000
+    """How many agents there are."""
     events_per_second: float = 100_000
+    """How many events all agents publish together."""
     subscribers: float = 10
+    """How many agents listen to each agent."""
     event_bytes: float = 1_024
+    """The size of an event."""
     window_seconds: float = 1
+    """How long the functions collect a batch."""
     retention_hours: float = 168
+    """How long rows are kept."""
     poll_seconds: float = 20
+    """How long an idle agent waits in one receive."""
     headroom: float = 1.25
+    """By how much the shards exceed the load."""
     prices: Mapping[str, float] = field(default_factory=dict)
+    """Prices in US dollars that replace those of `PRICES`."""
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -61,7 +70,7 @@ class PlanInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is needed, service by service, and what it costs."""
+    """What each service needs, and what it costs."""
 
     deliveries_per_second: float
     kinesis: dict[str, float]
@@ -76,12 +85,12 @@ class Plan:
     prices_as_of: str
 
     def document(self) -> dict[str, Any]:
-        """The plan under the names of its JSON."""
+        """Return the plan under the names of its JSON."""
         return {each.name.rstrip("_"): getattr(self, each.name) for each in fields(self)}
 
 
 def plan(given: PlanInput) -> Plan:
-    """Reckon what AWS needs for these agents."""
+    """Estimate what AWS needs for these agents."""
     prices = {**PRICES, **given.prices}
     deliveries = given.events_per_second * given.subscribers
     kinesis = _kinesis(given)
@@ -92,7 +101,13 @@ def plan(given: PlanInput) -> Plan:
         "publisher_concurrency": dynamodb["partitions"],
         "invocations_per_second": math.ceil((kinesis["shards"] + dynamodb["partitions"]) / given.window_seconds),
     }
-    cost = _cost(given, prices, kinesis, dynamodb, sqs, functions, deliveries)
+    cost = _cost(given, prices, {**kinesis, **dynamodb, **sqs, **functions}, deliveries)
+    needed = {
+        "kinesis_shards": kinesis["shards"],
+        "dynamodb_table_write_units": dynamodb["write_units_per_second"],
+        "lambda_concurrency": functions["aggregator_concurrency"] + functions["publisher_concurrency"],
+        "sns_fifo_topics": given.agents,
+    }
     return Plan(
         deliveries_per_second=deliveries,
         kinesis=kinesis,
@@ -104,7 +119,10 @@ def plan(given: PlanInput) -> Plan:
             "publish_calls_per_second": math.ceil(given.events_per_second),
             "feasible": given.agents <= _DEFAULT_QUOTAS["sns_fifo_topics"] and given.subscribers <= _SNS_SUBSCRIPTIONS,
         },
-        quotas=_quotas(given, kinesis, dynamodb, functions),
+        quotas=[
+            {"name": name, "needed": needed[name], "default": default, "exceeded": needed[name] > default}
+            for name, default in _DEFAULT_QUOTAS.items()
+        ],
         cost_per_month=cost,
         cost_per_million_deliveries=cost["total"] / (deliveries * MILLION_SECONDS),
         prices=prices,
@@ -147,45 +165,24 @@ def _sqs(given: PlanInput, deliveries: float) -> dict[str, float]:
 
 
 def _cost(
-    given: PlanInput,
-    prices: Mapping[str, float],
-    kinesis: dict[str, float],
-    dynamodb: dict[str, float],
-    sqs: dict[str, float],
-    functions: dict[str, float],
-    deliveries: float,
+    given: PlanInput, prices: Mapping[str, float], needs: Mapping[str, float], deliveries: float
 ) -> dict[str, float]:
     puts = given.events_per_second * math.ceil(given.event_bytes / 25_600) * MILLION_SECONDS
-    calls = sum(sqs[f"{verb}_calls_per_second"] for verb in ("send", "receive", "delete"))
-    invocations = functions["invocations_per_second"]
+    calls = sum(needs[f"{verb}_calls_per_second"] for verb in ("send", "receive", "delete"))
+    invocations = needs["invocations_per_second"]
     cost = {
-        "kinesis": kinesis["shards"] * 720 * prices["kinesis_shard_hour"] + puts * prices["kinesis_put_million"],
+        "kinesis": needs["shards"] * 720 * prices["kinesis_shard_hour"] + puts * prices["kinesis_put_million"],
         "dynamodb": (
-            deliveries * dynamodb["write_units_per_row"] * prices["dynamodb_write_million"]
-            + dynamodb["read_units_per_second"] * prices["dynamodb_read_million"]
+            deliveries * needs["write_units_per_row"] * prices["dynamodb_write_million"]
+            + needs["read_units_per_second"] * prices["dynamodb_read_million"]
         )
         * MILLION_SECONDS
-        + dynamodb["storage_gb"] * prices["dynamodb_gb_month"],
+        + needs["storage_gb"] * prices["dynamodb_gb_month"],
         "sqs": calls * MILLION_SECONDS * prices["sqs_fifo_million"],
         "lambda": invocations * MILLION_SECONDS * prices["lambda_request_million"]
         + invocations * 0.1 * MONTH_SECONDS * prices["lambda_gb_second"],
     }
     return {**cost, "total": sum(cost.values())}
-
-
-def _quotas(
-    given: PlanInput, kinesis: dict[str, float], dynamodb: dict[str, float], functions: dict[str, float]
-) -> list[dict[str, Any]]:
-    needed = {
-        "kinesis_shards": kinesis["shards"],
-        "dynamodb_table_write_units": dynamodb["write_units_per_second"],
-        "lambda_concurrency": functions["aggregator_concurrency"] + functions["publisher_concurrency"],
-        "sns_fifo_topics": given.agents,
-    }
-    return [
-        {"name": name, "needed": needed[name], "default": default, "exceeded": needed[name] > default}
-        for name, default in _DEFAULT_QUOTAS.items()
-    ]
 
 
 def _check(name: str, value: object) -> None:

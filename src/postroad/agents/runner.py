@@ -1,4 +1,4 @@
-"""The runner: moves events from the stream into the lanes. Several share the shards of one stream."""
+"""The runner: moves events from the stream to the agents' queues. Several runners share the shards of one stream."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Final
 
 from postroad import failpoints
-from postroad.agents.aggregating import AggregateResult, aggregate
 from postroad.agents.model import RunStats
-from postroad.agents.port import AgentStore, Bell
+from postroad.agents.port import AgentStore
+from postroad.agents.stream import Rejected, StreamEvent, merged, read
+from postroad.agents.tables import EVENTS_STREAM
 from postroad.arguments import check, whole_number
 from postroad.clock import Clock
+from postroad.engine import Listener
 from postroad.errors import PostroadError
 from postroad.streams import TRIM_HORIZON, ShardLease, Stream, StreamRecord
 from postroad.telemetry import get_logger
@@ -24,16 +27,74 @@ LEASE_SECONDS: Final = 5.0
 _RENEW_SECONDS: Final = 1.5
 _LONGEST_PAUSE: Final = 0.25
 _AFTER_FAILURE: Final = 1.0
-# A lease of this length is over when the next one asks.
+# A lease of this length is over when the next runner asks.
 _AT_ONCE: Final = 1e-6
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregateResult:
+    """The outcome of a batch. `failed` are the sequences that must come again, in the order of the batch."""
+
+    read: int
+    written: int
+    rejected: int
+    released: int = 0
+    failed: tuple[str, ...] = ()
+
+
+def aggregate(
+    records: Sequence[StreamRecord | Rejected], store: AgentStore, clock: Clock, *, stream: str = EVENTS_STREAM
+) -> AggregateResult:
+    """Write one row for each record and subscriber, and reject what can never be handled.
+
+    Args:
+        records: A batch from the stream, in the order of each shard; what could not be decoded is `Rejected` already.
+        store: Where the rows go.
+        clock: Times the log line about rejected records.
+        stream: The name of the stream; the ids of events that came without one are made of it.
+    """
+    started = clock.monotonic()
+    seen = [record if isinstance(record, Rejected) else read(record, stream) for record in records]
+    fan_out = store.fan_out(merged(event for event in seen if isinstance(event, StreamEvent)))
+    rejected = [entry for entry in seen if isinstance(entry, Rejected)]
+    left = store.reject(rejected) if rejected else ()
+    missing = {*map(_place, fan_out.failed), *map(_place, left)}
+    if rejected:
+        seconds = round(clock.monotonic() - started, 3)
+        get_logger("agents").warning("agents_rejected", count=len(rejected), reason=rejected[0].reason, seconds=seconds)
+    return AggregateResult(
+        read=len(records),
+        written=fan_out.written,
+        released=fan_out.released,
+        rejected=len(rejected) - len(left) + fan_out.rejected,
+        failed=tuple(place[1] for place in map(_place, seen) if place in missing),
+    )
+
+
+def _place(entry: StreamEvent | Rejected) -> tuple[str, str]:
+    return (entry.shardId, entry.sequenceNumber) if isinstance(entry, Rejected) else (entry.shard, entry.sequence)
+
+
 class _LostLease(Exception):
-    """Another runner has the shard: nothing of this round may be committed."""
+    """Another runner has the shard, so nothing of this round may be committed."""
 
 
 class Runner:
-    """One worker. `run_once` does one round, `run` goes on until it is told to stop."""
+    """One worker. `run_once` does one round; `run` goes on until it is stopped.
+
+    Args:
+        store: Where rows are written.
+        stream: Where events are read.
+        clock: Times the leases of the shards.
+        worker: The name under which it leases shards; by default host, process and object. It must be unique.
+        batch: Records to read from a shard at once, 1 to 10,000; default 500. Fewer make shorter transactions.
+
+    Raises:
+        InvalidInput: `batch` is out of range.
+
+    Example:
+        agents.runner().run(threading.Event())
+    """
 
     def __init__(
         self, store: AgentStore, stream: Stream, clock: Clock, *, worker: str | None = None, batch: int = 500
@@ -49,7 +110,7 @@ class Runner:
         self._positions: dict[ShardLease, str] = {}
 
     def run_once(self) -> RunStats:
-        """Move what the stream has for this worker's shards; a worker without shards moves nothing."""
+        """Move what is on this worker's shards; a worker without shards moves nothing."""
         self._renew()
         read = [(lease, self._read(lease)) for lease in self._leases]
         batches = [(lease, records) for lease, records in read if records]
@@ -67,10 +128,10 @@ class Runner:
         )
 
     def run(self, stop: threading.Event) -> None:
-        """Go on until `stop` is set, then let go of the shards; a store that fails for a while is tried again."""
+        """Run until `stop` is set, then give the shards back; retry when the store fails."""
         with ExitStack() as stack:
-            ears = self._store.listen()
-            bell = None if ears is None else stack.enter_context(ears)
+            listening = self._store.listen()
+            listener = None if listening is None else stack.enter_context(listening)
             failure: str | None = None
             stack.callback(self.close)
             while not stop.is_set():
@@ -84,15 +145,15 @@ class Runner:
                     continue
                 failure = None
                 if not busy:
-                    self._pause(bell, stop)
+                    self._pause(listener, stop)
 
     def close(self) -> None:
-        """Let go of the shards: whoever asks next has them at once. A closed runner that runs again leases anew."""
+        """Give the shards back, so that the next runner gets them at once. A closed runner may run again."""
         if not self._leases:
             return
         self._leases = []
         self._positions.clear()
-        # Where that fails, the leases end by themselves.
+        # If that fails, the leases end by themselves.
         with suppress(PostroadError):
             self._stream.lease(CONSUMER, self.worker, seconds=_AT_ONCE)
 
@@ -111,7 +172,7 @@ class Runner:
         return self._stream.read(lease.shard, after=position, limit=self._batch)
 
     def _commit(self, batches: Sequence[tuple[ShardLease, list[StreamRecord]]]) -> AggregateResult:
-        """Rows and positions in one transaction where the store can do that; else rows first, which are idempotent."""
+        """Write rows and positions in one transaction if the store can; else rows first, which are idempotent."""
         done: dict[ShardLease, str] = {}
         with self._leases_kept(), self._store.transaction():
             result = aggregate(
@@ -133,9 +194,9 @@ class Runner:
 
     @contextmanager
     def _leases_kept(self) -> Iterator[None]:
-        """Renew the leases while a batch is under way that may take longer than they last.
+        """Renew the leases during a batch that may take longer than they last.
 
-        Where rows and positions commit together it takes no longer than that, and would wait for the same lock.
+        Where rows and positions commit together a batch is shorter, and renewing would wait for the same lock.
         """
         if self._stream.traits.joins_writes:
             yield
@@ -155,17 +216,17 @@ class Runner:
             done.set()
             renewing.join()
 
-    def _pause(self, bell: Bell | None, stop: threading.Event) -> None:
+    def _pause(self, listener: Listener | None, stop: threading.Event) -> None:
         due = self._store.next_due_seconds()
         longest = _LONGEST_PAUSE if due is None else min(_LONGEST_PAUSE, max(0.001, due))
-        if bell is not None:
-            bell.wait(longest)
+        if listener is not None:
+            listener.wait(longest)
         else:
             stop.wait(min(longest, self._stream.traits.poll_seconds))
 
 
 def _before_failure(records: Sequence[StreamRecord], failed: Sequence[str]) -> str | None:
-    """The last sequence before the first record that must come again."""
+    """Return the last sequence before the first record that must come again."""
     done = None
     for record in records:
         if record.sequence in failed:

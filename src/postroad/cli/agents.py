@@ -108,7 +108,7 @@ def token(
     """Give an agent another token, which is shown this once; with --overlap 0 the former is void at once."""
     from datetime import timedelta
 
-    from postroad.agents.rules import now_text
+    from postroad.agents.model import now_text
     from postroad.arguments import check, seconds_between
     from postroad.views import AgentToken
 

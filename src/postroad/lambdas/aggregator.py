@@ -8,29 +8,27 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from postroad.agents import EVENTS_STREAM, Unreadable, aggregate
+from postroad.agents import EVENTS_STREAM, Rejected, aggregate
 from postroad.clock import SYSTEM_CLOCK
-from postroad.lambdas.environment import opened_agents
+from postroad.lambdas import lowest_failure, opened_agents
 from postroad.settings import events_stream
 from postroad.streams import StreamRecord
 
 
 def handler(event: Mapping[str, Any], context: object = None) -> dict[str, Any]:
-    """Aggregate the records of a batch; answers the lowest one that must come again, if any."""
+    """Aggregate a batch of records and return the lowest one that must come again, if any."""
     records = [_record(record) for record in event["Records"]]
     result = aggregate(records, opened_agents(), SYSTEM_CLOCK, stream=events_stream() or EVENTS_STREAM)
-    if not result.failed:
-        return {"batchItemFailures": []}
-    return {"batchItemFailures": [{"itemIdentifier": min(result.failed, key=int)}]}
+    return lowest_failure(list(result.failed))
 
 
-def _record(record: Mapping[str, Any]) -> StreamRecord | Unreadable:
-    told = record["kinesis"]
+def _record(record: Mapping[str, Any]) -> StreamRecord | Rejected:
+    kinesis = record["kinesis"]
     shard = str(record.get("eventID", "")).partition(":")[0]
-    sequence, key, data = str(told["sequenceNumber"]), str(told["partitionKey"]), told["data"]
+    sequence, key, data = str(kinesis["sequenceNumber"]), str(kinesis["partitionKey"]), kinesis["data"]
     try:
         decoded = base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError, TypeError):
-        return Unreadable(shard, sequence, key, str(data), "data: is not base64")
-    arrived_at = datetime.fromtimestamp(float(told.get("approximateArrivalTimestamp", 0)), UTC)
+        return Rejected("data: is not base64", shard, sequence, key, str(data))
+    arrived_at = datetime.fromtimestamp(float(kinesis.get("approximateArrivalTimestamp", 0)), UTC)
     return StreamRecord(shard=shard, sequence=sequence, key=key, data=decoded, arrived_at=arrived_at)

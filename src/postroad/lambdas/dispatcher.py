@@ -1,4 +1,4 @@
-"""The function behind EventBridge that brings jobs forward when one of their tasks has ended."""
+"""The function behind EventBridge that starts the next tasks of a job when one of its tasks has ended."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from typing import Any
 from postroad.errors import PostroadError
 from postroad.jobs import JobDispatcher
 from postroad.journal import event_of_detail
-from postroad.lambdas.environment import opened_backend
+from postroad.lambdas import failures, opened_backend
 from postroad.tasks import log_event
 from postroad.wiring import Backend
 
 
 def handler(event: Mapping[str, Any], context: object = None) -> dict[str, Any]:
-    """Handle one EventBridge event, or those in the records of a queue; of these, what failed is answered."""
+    """Handle one EventBridge event, or those in the records of a queue; return the records that failed."""
     dispatcher = _dispatcher(opened_backend())
     if "Records" not in event:
         return {"dispatched": dispatcher.handle(event_of_detail(event.get("detail"))).dispatched}
-    failed = [record["messageId"] for record in event["Records"] if not _is_handled(dispatcher, record)]
-    return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}
+    return failures(event["Records"], lambda record: _is_handled(dispatcher, record))
 
 
 def _is_handled(dispatcher: JobDispatcher, record: Mapping[str, Any]) -> bool:
@@ -35,5 +34,5 @@ def _is_handled(dispatcher: JobDispatcher, record: Mapping[str, Any]) -> bool:
 
 @functools.lru_cache(maxsize=8)
 def _dispatcher(backend: Backend) -> JobDispatcher:
-    """The dispatcher of a backend, made once for as long as the function stays warm."""
+    """Return the dispatcher of a backend, made once while the function stays warm."""
     return JobDispatcher(backend)

@@ -1,4 +1,4 @@
-"""The function behind the dead letters of tasks: each ends its run with one `Task Failed`."""
+"""The function behind the dead letters of tasks: each of them ends its run with one `Task Failed`."""
 
 from __future__ import annotations
 
@@ -9,51 +9,46 @@ from typing import Any
 
 import msgspec
 
-from postroad.blobs import Blobs
 from postroad.errors import PostroadError
-from postroad.lambdas.environment import attributes_of, opened_backend
+from postroad.lambdas import attributes_of, failures, opened_backend
 from postroad.queues import ATTRIBUTE, Delivery, read_reference
 from postroad.tasks import DeadLetterHandler, log_event
 from postroad.wiring import Backend
 
 
 def handler(event: Mapping[str, Any], context: object = None) -> dict[str, Any]:
-    """Handle the records of the dead-letter queue; what failed or names no task is answered, and stays there."""
+    """Handle the records of the dead-letter queue; return those that failed or name no task, which stay there."""
     backend = opened_backend()
     letters = _letters(backend)
-    failed = [record["messageId"] for record in event["Records"] if not _is_handled(letters, backend, record)]
-    return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}
+    return failures(event["Records"], lambda record: _is_handled(letters, backend, record))
 
 
 def _is_handled(letters: DeadLetterHandler, backend: Backend, record: Mapping[str, Any]) -> bool:
     try:
-        return letters.handle(_whole(_delivery(record), backend.blobs())) != "stays"
+        delivery, blobs = _delivery(record), backend.blobs()
+        if ATTRIBUTE in delivery.attributes and blobs is not None:
+            # The body travelled as a blob: queues deliver it whole.
+            delivery = msgspec.structs.replace(delivery, body=blobs.get(read_reference(delivery.body)))
+        return letters.handle(delivery) != "stays"
     except PostroadError as error:
         log_event("task_handling_failed", message_id=record["messageId"], error=error)
         return False
 
 
 def _delivery(record: Mapping[str, Any]) -> Delivery:
-    """The record as a queue would have delivered it."""
-    told = record.get("attributes", {})
+    """Return the record as a queue would have delivered it."""
+    system = record.get("attributes", {})
     return Delivery(
         message_id=record["messageId"],
         body=str(record["body"]).encode(errors="replace"),
         attributes=attributes_of(record),
         group=None,
         receipt=record["receiptHandle"],
-        receive_count=int(told.get("ApproximateReceiveCount", 1)),
-        sent_at=_moment(told.get("SentTimestamp")),
-        first_received_at=_moment(told.get("ApproximateFirstReceiveTimestamp")),
+        receive_count=int(system.get("ApproximateReceiveCount", 1)),
+        sent_at=_moment(system.get("SentTimestamp")),
+        first_received_at=_moment(system.get("ApproximateFirstReceiveTimestamp")),
         sequence=None,
     )
-
-
-def _whole(delivery: Delivery, blobs: Blobs | None) -> Delivery:
-    """The delivery with its body where that travelled as a blob, as queues hand it out."""
-    if ATTRIBUTE not in delivery.attributes or blobs is None:
-        return delivery
-    return msgspec.structs.replace(delivery, body=blobs.get(read_reference(delivery.body)))
 
 
 def _moment(milliseconds: str | None) -> datetime:
@@ -62,5 +57,5 @@ def _moment(milliseconds: str | None) -> datetime:
 
 @functools.lru_cache(maxsize=8)
 def _letters(backend: Backend) -> DeadLetterHandler:
-    """The dead letters of a backend, opened once for as long as the function stays warm."""
+    """Return the handler of a backend's dead letters, made once while the function stays warm."""
     return DeadLetterHandler(backend)

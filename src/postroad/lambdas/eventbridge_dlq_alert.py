@@ -1,4 +1,4 @@
-"""The function behind the dead letters of EventBridge: it shouts, and keeps the event that it shouts about."""
+"""The function behind the dead letters of EventBridge: it sends an alert and keeps a copy of the event."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from postroad.errors import PostroadError
-from postroad.lambdas.environment import attributes_of, opened_backend
+from postroad.lambdas import attributes_of, failures, opened_backend
 from postroad.queues import OutgoingMessage
 from postroad.settings import archive_queue_url
 from postroad.tasks import SlackAlerts, log_event
 
 
 def handler(event: Mapping[str, Any], context: object = None) -> dict[str, Any]:
-    """Send an alert for each record; one whose alert or copy failed is answered, and stays in its queue."""
+    """Send an alert for each record; return those whose alert or copy failed, which stay in their queue."""
     alerts = SlackAlerts()
-    failed = [record["messageId"] for record in event["Records"] if not _is_told(alerts, record)]
-    return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}
+    return failures(event["Records"], lambda record: _is_handled(alerts, record))
 
 
-def _is_told(alerts: SlackAlerts, record: Mapping[str, Any]) -> bool:
+def _is_handled(alerts: SlackAlerts, record: Mapping[str, Any]) -> bool:
     result = alerts.send("\n".join(_lines(record)))
     if not result.ok:
         log_event("task_alert_failed", kind="eventbridge", status=result.status, reason=result.reason)
@@ -34,7 +33,11 @@ def _is_told(alerts: SlackAlerts, record: Mapping[str, Any]) -> bool:
 
 
 def _lines(record: Mapping[str, Any]) -> list[str]:
-    failed = _object(record["body"])
+    try:
+        failed = json.loads(record["body"])
+    except (ValueError, RecursionError):
+        failed = None
+    failed = failed if isinstance(failed, dict) else {}
     detail = failed.get("detail")
     detail = detail if isinstance(detail, dict) else {}
     return [
@@ -47,16 +50,8 @@ def _lines(record: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _object(body: str) -> dict[str, Any]:
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def _keep(record: Mapping[str, Any]) -> None:
-    """Copy the event to the archive where one is set, with what EventBridge says of its failure."""
+    """Copy the event to the archive queue if one is set, with what EventBridge says about the failure."""
     url = archive_queue_url()
     if url is None:
         return

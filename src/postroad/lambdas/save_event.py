@@ -1,4 +1,4 @@
-"""The function behind EventBridge that saves events: what it can compute again, and nothing a sender claims."""
+"""The function behind EventBridge that saves events. It computes their keys itself and trusts none from a sender."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from postroad.clock import SYSTEM_CLOCK
 from postroad.connections import AwsConnection
 from postroad.errors import ConfigurationError, InvalidEvent, PostroadError
 from postroad.journal import DynamoRecords, Entry, JournalEvent, event_of_detail
+from postroad.lambdas import failures
 from postroad.settings import allowed_tenants, aws_place, events_table, events_ttl_days
 from postroad.telemetry import get_logger
 
 
 def handler(event: Mapping[str, Any], context: object = None) -> dict[str, Any]:
-    """Save one EventBridge event, or those in the records of a queue; of these, what failed is answered."""
+    """Save one EventBridge event, or those in the records of a queue; return the records that failed."""
     if "Records" not in event:
         return {"eventId": str(_save(event).event_id)}
-    failed = [record["messageId"] for record in event["Records"] if not _is_saved(record)]
-    return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}
+    return failures(event["Records"], _is_saved)
 
 
 def _is_saved(record: Mapping[str, Any]) -> bool:
@@ -48,23 +48,19 @@ def _save(event: Any) -> JournalEvent:
     allowed = allowed_tenants()
     if allowed is not None and found.tenant_id not in allowed:
         raise InvalidEvent(f"tenantId: {found.tenant_id!r} is not allowed here", field="tenantId")
+    table = events_table()
+    if table is None:
+        raise ConfigurationError("EVENTS_TABLE: is not set", field="EVENTS_TABLE", remedy="Name the events table.")
     now = SYSTEM_CLOCK.now().timestamp()
     days = events_ttl_days()
     ttl = None if days is None else int(now) + days * 86_400
-    (outcome,) = _records(_table(), aws_place()).add([Entry.of(found)], int(now * 1000), ttl)
+    (outcome,) = _records(table, aws_place()).add([Entry.of(found)], int(now * 1000), ttl)
     if isinstance(outcome, PostroadError):
         raise outcome
     return found
 
 
-def _table() -> str:
-    table = events_table()
-    if table is None:
-        raise ConfigurationError("EVENTS_TABLE: is not set", field="EVENTS_TABLE", remedy="Name the events table.")
-    return table
-
-
 @functools.lru_cache(maxsize=4)
 def _records(table: str, place: tuple[str, str]) -> DynamoRecords:
-    """The table, opened once for as long as the function stays warm where it is."""
+    """Return the table, opened once while the function stays warm."""
     return DynamoRecords(AwsConnection(place[0] or None), table)

@@ -69,6 +69,7 @@ from postroad.queues.rules import (
     queue_missing as queue_missing,
 )
 from postroad.queues.sqlite import SQLiteQueues as SQLiteQueues
+from postroad.queues.sqlite.state import MessageIds as MessageIds, moment as moment
 from postroad.queues.walks import Destinations as Destinations
 
 if TYPE_CHECKING:

@@ -42,7 +42,7 @@ def agents_topology(prefix: str = "") -> Topology:
     """
     names = {table.name: f"{prefix}{table.name}" for table in tables.TABLES}
     stream, dead = f"{prefix}{tables.EVENTS_STREAM}", f"{prefix}{tables.DEAD_QUEUE}"
-    rejected, queues = f"{prefix}{tables.REJECTED_QUEUE}", f"{prefix}{tables.lane_name('*')}"
+    rejected, queues = f"{prefix}{tables.REJECTED_QUEUE}", f"{prefix}{tables.queue_name('*')}"
     functions = _functions(prefix, names, stream, rejected)
     return Topology(
         f"{prefix}agents",

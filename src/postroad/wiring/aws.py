@@ -99,9 +99,8 @@ class AwsInstallation:
 
     def check_agents(self, mover: Mover) -> bool:
         """Return whether agents are set up here, or raise `ConfigurationError` that names what is missing."""
-        from postroad.agents.aws.tables import AgentSetup
         from postroad.agents.runner import CONSUMER
-        from postroad.agents.tables import EVENTS_STREAM
+        from postroad.agents.tables import EVENTS_STREAM, AgentSetup
         from postroad.settings import events_stream
 
         name = events_stream() or EVENTS_STREAM

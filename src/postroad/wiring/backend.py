@@ -216,7 +216,7 @@ class Backend:
     ) -> Agents:
         """Return the agents of this store; `Agents` explains each argument."""
         from postroad.agents import Agents
-        from postroad.agents.settings import checked
+        from postroad.agents.model import checked
         from postroad.agents.tables import REJECTED_QUEUE, rejects
 
         settings = checked(

@@ -1,1 +1,1 @@
-"""Agents on AWS: DynamoDB holds them and their rows, SQS FIFO queues are their lanes."""
+"""Agents on AWS: DynamoDB stores them and their rows, FIFO queues of SQS deliver their events."""

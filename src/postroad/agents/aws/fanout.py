@@ -1,42 +1,64 @@
-"""Fan-out on DynamoDB: in rounds, so that a pair's next row is written after the former one succeeded."""
+"""Fan-out on DynamoDB: in rounds, so that a pair's next row is written after the former one; and rejects."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from postroad import failpoints
-from postroad.agents.aws.redrive import Rejects
-from postroad.agents.aws.rows import Item, item_of, row_of, text
-from postroad.agents.aws.tables import Tables
-from postroad.agents.outgoing import Row
-from postroad.agents.port import FanOut, StreamEvent
-from postroad.agents.records import refused
-from postroad.agents.rules import milliseconds
-from postroad.agents.tables import SUBSCRIBER_EVENTS, SUBSCRIBERS
+from postroad.agents.aws.rows import Item, Row, item_of, row_of, text
+from postroad.agents.model import milliseconds
+from postroad.agents.port import FanOut
+from postroad.agents.stream import Rejected, StreamEvent, refused
+from postroad.agents.tables import SUBSCRIBER_EVENTS, SUBSCRIBERS, Tables
 from postroad.clock import Clock
-from postroad.errors import InvalidInput, PostroadError
+from postroad.errors import InvalidInput, MessageTooLarge, PostroadError
+from postroad.queues import OutgoingMessage, Queue
 from postroad.telemetry import get_logger
 
 BATCH: Final = 25
 BATCH_BYTES: Final = 4_000_000
-"""DynamoDB takes 16 MB in one call, which would hardly be there within one attempt."""
+"""DynamoDB accepts 16 MB in one call, which would hardly arrive within one attempt."""
 ATTEMPTS: Final = 3
 ATTEMPT_SECONDS: Final = 1.5
-"""Three of them and the pauses in between fit into what a call may take."""
+"""Three of them and the pauses between them fit into the time that a call may take."""
 GIVE_UP_SECONDS: Final = 5.0
 EARLY_MS: Final = 5_000
-"""The stream's clock is another one: an early event is better than a missing one."""
+"""The stream has another clock: an event too early is better than a missing one."""
 _BACKOFF_SECONDS: Final = 0.05
+_FITS: Final = 700_000
+
+
+class Rejects:
+    """Puts records and rows that can never be handled into the queue of rejects."""
+
+    def __init__(self, queue: Callable[[], Queue]) -> None:
+        self._queue = queue
+
+    def put(self, rejected: Sequence[Rejected]) -> Sequence[Rejected]:
+        """Put them into the queue; return those that could not be put."""
+        return [entry for entry in rejected if not self._is_put(entry)]
+
+    def _is_put(self, entry: Rejected) -> bool:
+        try:
+            try:
+                [result] = self._queue().send([OutgoingMessage(body=entry.to_json())])
+            except MessageTooLarge:
+                reason = f"{entry.reason} (its data is cut)"
+                cut = msgspec.structs.replace(entry, reason=reason, data=entry.data[:_FITS])
+                [result] = self._queue().send([OutgoingMessage(body=cut.to_json())])
+        except PostroadError:
+            return False
+        return result.ok
 
 
 class _Write(NamedTuple):
-    """One row to write, and how many bytes it takes on the way."""
+    """One row to write, and its size in bytes."""
 
     event: StreamEvent
     item: Item
@@ -48,7 +70,7 @@ class _Write(NamedTuple):
 
 
 class _Outcome(NamedTuple):
-    """The rows of a batch that are not there: given up for now, or refused for good and put aside."""
+    """The rows of a batch that were not written: given up for now, or refused for good and rejected."""
 
     left: Sequence[_Write] = ()
     refused: Sequence[_Write] = ()
@@ -73,11 +95,17 @@ class DynamoFan:
         self._sleep = sleep
 
     def write(self, events: Sequence[StreamEvent], written: list[Row] | None = None) -> FanOut:
-        """Write the rows of the events; those that are there now are added to `written`."""
+        """Write the rows of the events, and add those that were written to `written`."""
         queues: dict[str, deque[StreamEvent]] = {}
         for event in events:
             queues.setdefault(event.producer_id, deque()).append(event)
-        listeners, failed = self._listeners(queues)
+        listeners: dict[str, list[tuple[str, int]]] = {}
+        failed: set[str] = set()
+        for producer_id in queues:
+            try:
+                listeners[producer_id] = self._listeners(producer_id)
+            except PostroadError:
+                failed.add(producer_id)
         count = rejected = 0
         while heads := [queue[0] for producer, queue in queues.items() if queue and producer not in failed]:
             rows = (row for event in heads for row in self._rows(event, listeners[event.producer_id]))
@@ -97,18 +125,8 @@ class DynamoFan:
             count, rejected=rejected, failed=tuple(event for producer in failed for event in queues[producer])
         )
 
-    def _listeners(self, producers: Mapping[str, object]) -> tuple[dict[str, list[tuple[str, int]]], set[str]]:
-        found: dict[str, list[tuple[str, int]]] = {}
-        failed: set[str] = set()
-        for producer_id in producers:
-            try:
-                found[producer_id] = self._of(producer_id)
-            except PostroadError:
-                failed.add(producer_id)
-        return found, failed
-
-    def _of(self, producer_id: str) -> list[tuple[str, int]]:
-        """All subscribers of a producer and since when, read consistently."""
+    def _listeners(self, producer_id: str) -> list[tuple[str, int]]:
+        """Return all subscribers of a producer and since when they are, read consistently."""
         items = self._tables.pages(
             "query",
             SUBSCRIBERS,
@@ -120,7 +138,7 @@ class DynamoFan:
         return [(item["subscriberId"]["S"], milliseconds(item["createdAt"]["S"])) for item in items]
 
     def _rows(self, event: StreamEvent, listeners: Sequence[tuple[str, int]]) -> Iterator[_Write]:
-        """The rows one after the other: an event may have a hundred thousand listeners."""
+        """Yield the rows one by one: an event may have a hundred thousand listeners."""
         arrived_ms = event.arrived_at.timestamp() * 1_000
         common = item_of(event, "", self._retention)
         size = len(json.dumps(common))
@@ -129,14 +147,14 @@ class DynamoFan:
                 yield _Write(event, {**common, "subscriberId": text(subscriber_id)}, size + len(subscriber_id))
 
     def _put(self, batch: Sequence[_Write]) -> _Outcome:
-        """Write one batch. One that DynamoDB refuses is written row by row, to find the row that it does not take."""
+        """Write one batch. If DynamoDB refuses it, write row by row to find the one that it does not accept."""
         try:
             left = {
                 (item["subscriberId"]["S"], item["timestamp"]["S"]) for item in self._write([row.item for row in batch])
             }
         except InvalidInput as error:
             if len(batch) == 1:
-                return self._put_aside(batch[0], error)
+                return self._reject(batch[0], error)
             parts = [self._put([row]) for row in batch]
             return _Outcome(
                 [row for part in parts for row in part.left], [row for part in parts for row in part.refused]
@@ -144,21 +162,21 @@ class DynamoFan:
         failpoints.hit("agents.aggregate.mid")
         return _Outcome([row for row in batch if row.key in left])
 
-    def _put_aside(self, row: _Write, error: PostroadError) -> _Outcome:
-        """Let a row that will never be taken block nothing: it is seen in the queue of rejects."""
+    def _reject(self, row: _Write, error: PostroadError) -> _Outcome:
+        """Put a row that will never be accepted into the queue of rejects, so that it blocks nothing."""
         reason = f"DynamoDB refuses the row of {row.key[0]}: {error}"
-        if self._rejects.put([refused(row.event, reason)]):
+        if self._rejects.put([refused(row.event, reason, shard=row.event.shard)]):
             return _Outcome(left=[row])
         get_logger("agents").warning("agents_rejected", count=1, reason=reason)
         return _Outcome(refused=[row])
 
     def _write(self, items: Sequence[Item]) -> Sequence[Item]:
-        """Write one batch, again what was not processed; the items that were given up."""
+        """Write one batch and retry what was not processed; return the items that were given up."""
         until = self._monotonic() + GIVE_UP_SECONDS
         left = self._attempt(items)
         for attempt in range(1, ATTEMPTS):
             pause = _BACKOFF_SECONDS * 2**attempt
-            # No attempt begins that might not end in time.
+            # Begin no attempt that might not end in time.
             if not left or self._monotonic() + pause + ATTEMPT_SECONDS > until:
                 break
             self._sleep(pause)
@@ -166,7 +184,7 @@ class DynamoFan:
         return left
 
     def _attempt(self, items: Sequence[Item]) -> Sequence[Item]:
-        """Write the items once; those that are not surely there. `InvalidInput` when they will never be taken."""
+        """Write the items once; return those that may be missing. `InvalidInput`: they are refused for good."""
         table = self._tables.name(SUBSCRIBER_EVENTS)
         requests = {table: [{"PutRequest": {"Item": item}} for item in items]}
         try:
@@ -174,15 +192,15 @@ class DynamoFan:
         except InvalidInput:
             raise
         except PostroadError:
-            # A write whose answer did not come may have taken effect: the next one writes equal items, which is
-            # no change and wakes nobody.
+            # A write without an answer may have taken effect: the next one writes equal items, which changes nothing
+            # and wakes nobody.
             return items
         unprocessed: list[Any] = answer.get("UnprocessedItems", {}).get(table, [])
         return [request["PutRequest"]["Item"] for request in unprocessed]
 
 
 def _batches(rows: Iterable[_Write]) -> Iterator[list[_Write]]:
-    """The rows in batches that DynamoDB takes in one call."""
+    """Yield the rows in batches that DynamoDB accepts in one call."""
     batch: list[_Write] = []
     size = 0
     for row in rows:
@@ -196,7 +214,7 @@ def _batches(rows: Iterable[_Write]) -> Iterator[list[_Write]]:
 
 
 def _shared(items: Iterable[Item]) -> Iterator[Row]:
-    """The rows of the items; those of one event share all that it says, for there may be very many."""
+    """Yield the rows of the items; those of one event share its content, since there may be very many."""
     known: dict[str, Row] = {}
     for item in items:
         key = item["timestamp"]["S"]

@@ -9,24 +9,26 @@ from contextlib import suppress
 from typing import Any, Final
 
 from postroad.agents.aws.rows import number, text
-from postroad.agents.aws.tables import MOST_AT_ONCE, PAUSES, Tables
-from postroad.agents.model import Deleted
+from postroad.agents.model import Deleted, not_found, taken
 from postroad.agents.port import AgentRecord, NewAgent
-from postroad.agents.rules import not_found
 from postroad.agents.tables import (
     AGENT_GRANTS,
     AGENTS,
     BY_SUBSCRIBER,
     DEAD_QUEUE,
+    MOST_AT_ONCE,
+    PAUSES,
     RETENTION_SECONDS,
     SUBSCRIBERS,
-    lane_name,
+    Table,
+    Tables,
+    queue_name,
 )
 from postroad.connections import CONSUME, FIND, allowed, document
-from postroad.errors import AgentDeleted, AgentExists, ConfigurationError, QueueNotFound, Unavailable
+from postroad.errors import ConfigurationError, QueueNotFound, Unavailable
 from postroad.queues import QueueSpec, SQSQueues
 
-_STATE: Final = {"#state": "state"}
+_EXISTS: Final = "attribute_exists(agentId)"
 
 
 class DynamoRegistry:
@@ -39,7 +41,7 @@ class DynamoRegistry:
         self._max_receives = max_receives
 
     def add(self, agents: Sequence[NewAgent]) -> list[str | None]:
-        """Keep new agents: queues first, items last, so that a repeat repairs what a crash left."""
+        """Add agents: queues first, items last, so that a repeat repairs what a crash left."""
         self._missing(agents)
         urls = [self._make_queue(agent) for agent in agents]
         made = list(zip(agents, urls, strict=True))
@@ -48,12 +50,12 @@ class DynamoRegistry:
         return list(urls)
 
     def get(self, agent_id: str) -> AgentRecord | None:
-        """The agent, unless it is unknown, being deleted or deleted."""
-        item = self._item(agent_id)
+        """Return the agent, or None if it is unknown, being deleted or deleted."""
+        item = self._tables.item(AGENTS, {"agentId": text(agent_id)})
         return None if item is None or item["state"]["S"] != "active" else _record(item)
 
     def page(self, limit: int, after: str | None) -> list[AgentRecord]:
-        """Agents behind the id `after`, in the order of DynamoDB."""
+        """Return agents behind the id `after`, in the order of DynamoDB."""
         start = {} if after is None else {"ExclusiveStartKey": {"agentId": text(after)}}
         found = []
         for item in self._tables.pages("scan", AGENTS, **start):
@@ -64,61 +66,34 @@ class DynamoRegistry:
         return found
 
     def known(self, agent_ids: Collection[str]) -> set[str]:
-        """Which of these are registered."""
+        """Return those of the ids that are registered."""
         found = self._tables.read(AGENTS, [{"agentId": text(agent_id)} for agent_id in agent_ids])
         return {item["agentId"]["S"] for item in found if item["state"]["S"] == "active"}
 
-    def set_token(self, agent_id: str, token_hash: str, *, former_until: float) -> bool:
-        """Give the agent another token."""
-        update = "SET formerHash = tokenHash, formerUntil = :until, tokenHash = :hash"
-        return self._change_token(agent_id, update, {":until": number(former_until), ":hash": text(token_hash)})
-
-    def replace_token(self, agent_id: str, token_hash: str) -> bool:
-        """Give the agent another token in the place of its newest."""
-        return self._change_token(agent_id, "SET tokenHash = :hash", {":hash": text(token_hash)})
+    def set_token(self, agent_id: str, token_hash: str, *, former_until: float | None) -> bool:
+        """Give the agent another token beside its newest, or in its place."""
+        update, values = "SET tokenHash = :hash", {":hash": text(token_hash), ":active": text("active")}
+        if former_until is not None:
+            update = "SET formerHash = tokenHash, formerUntil = :until, tokenHash = :hash"
+            values[":until"] = number(former_until)
+        return self._tables.update(AGENTS, {"agentId": text(agent_id)}, update, "#state = :active", values)
 
     def delete(self, agent_id: str) -> Deleted:
-        """Token and publishing first, then subscriptions, the queue, and the item last; a repeat goes on."""
-        began = self._tables.conditional(
-            "update_item",
-            AGENTS,
-            Key={"agentId": text(agent_id)},
-            UpdateExpression="SET #state = :deleting REMOVE tokenHash, formerHash",
-            ConditionExpression="attribute_exists(agentId) AND #state <> :deleted",
-            ExpressionAttributeNames=_STATE,
-            ExpressionAttributeValues={":deleting": text("deleting"), ":deleted": text("deleted")},
-        )
-        if began is None:
+        """Remove the token first, then subscriptions, the queue, and the item last; a repeat goes on."""
+        key, deleted = {"agentId": text(agent_id)}, {":deleted": text("deleted")}
+        begin, values = f"{_EXISTS} AND #state <> :deleted", {**deleted, ":deleting": text("deleting")}
+        if not self._tables.update(AGENTS, key, "SET #state = :deleting REMOVE tokenHash, formerHash", begin, values):
             raise not_found(agent_id)
-        subscriptions = self._remove_pairs("subscriberId", agent_id)
-        subscribers = self._remove_pairs("producerId", agent_id)
-        self._remove_grants(agent_id)
+        subscriptions = self._remove_pairs(SUBSCRIBERS, "subscriberId", agent_id, IndexName=BY_SUBSCRIBER)
+        subscribers = self._remove_pairs(SUBSCRIBERS, "producerId", agent_id, ConsistentRead=True)
+        self._remove_pairs(AGENT_GRANTS, "producerId", agent_id)
         discarded = self._remove_queue(agent_id)
-        self._tables.call(
-            "update_item",
-            AGENTS,
-            Key={"agentId": text(agent_id)},
-            UpdateExpression="SET #state = :deleted",
-            ExpressionAttributeNames=_STATE,
-            ExpressionAttributeValues={":deleted": text("deleted")},
-        )
+        self._tables.update(AGENTS, key, "SET #state = :deleted", _EXISTS, deleted)
         return Deleted(discarded, subscriptions, subscribers)
-
-    def _change_token(self, agent_id: str, update: str, values: dict[str, Any]) -> bool:
-        done = self._tables.conditional(
-            "update_item",
-            AGENTS,
-            Key={"agentId": text(agent_id)},
-            UpdateExpression=update,
-            ConditionExpression="#state = :active",
-            ExpressionAttributeNames=_STATE,
-            ExpressionAttributeValues={**values, ":active": text("active")},
-        )
-        return done is not None
 
     def _make_queue(self, agent: NewAgent) -> str:
         spec = QueueSpec(
-            lane_name(agent.agent_id),
+            queue_name(agent.agent_id),
             fifo=True,
             visibility=self._visibility,
             retention=RETENTION_SECONDS,
@@ -134,11 +109,12 @@ class DynamoRegistry:
             raise
         principal = agent.principal_arn
         if principal is not None:
-            self._queues.change_policy(queue, lambda _: _policy(queue.arn, principal))
+            statement = {**allowed((*CONSUME, *FIND), queue.arn, sid="agent"), "Principal": {"AWS": principal}}
+            self._queues.change_policy(queue, lambda _: json.dumps(document([statement])))
         return queue.url
 
     def _put(self, made: Sequence[tuple[NewAgent, str]]) -> None:
-        """Write the items in one step; what somebody else writes meanwhile is looked at again."""
+        """Write the items in one step, and read again when somebody else wrote some in the meantime."""
         urls = {agent.agent_id: url for agent, url in made}
         for pause in PAUSES:
             time.sleep(pause)
@@ -146,10 +122,10 @@ class DynamoRegistry:
             puts = [self._new_item(agent, urls[agent.agent_id]) for agent in missing]
             if not puts or self._tables.transact(puts):
                 return
-        raise Unavailable("others register the same agents all the time", remedy="Register again.")
+        raise Unavailable("others keep registering the same agents", remedy="Register again.")
 
     def _missing(self, agents: Sequence[NewAgent]) -> list[NewAgent]:
-        """Those of the agents that are not there yet. Taken by somebody else: `AgentExists` or `AgentDeleted`."""
+        """Return the agents that are not stored yet; raise `AgentExists` or `AgentDeleted` if an id is taken."""
         keys = [{"agentId": text(agent.agent_id)} for agent in agents]
         found = {item["agentId"]["S"]: item for item in self._tables.read(AGENTS, keys)}
         return [agent for agent in agents if not _is_there(agent, found.get(agent.agent_id))]
@@ -167,59 +143,27 @@ class DynamoRegistry:
         condition = "attribute_not_exists(agentId)"
         return {"Put": {"TableName": self._tables.name(AGENTS), "Item": item, "ConditionExpression": condition}}
 
-    def _item(self, agent_id: str) -> Mapping[str, Any] | None:
-        answer = self._tables.call("get_item", AGENTS, Key={"agentId": text(agent_id)}, ConsistentRead=True)
-        found: Mapping[str, Any] | None = answer.get("Item")
-        return found
-
-    def _remove_pairs(self, side: str, agent_id: str) -> int:
-        index = {"IndexName": BY_SUBSCRIBER} if side == "subscriberId" else {"ConsistentRead": True}
-        found = self._tables.pages(
-            "query",
-            SUBSCRIBERS,
-            KeyConditionExpression=f"{side} = :id",
-            ExpressionAttributeValues={":id": text(agent_id)},
-            **index,
-        )
-        removed = 0
-        for item in list(found):
-            key = {name: item[name] for name in ("producerId", "subscriberId")}
-            self._tables.call("delete_item", SUBSCRIBERS, Key=key)
-            removed += 1
-        return removed
-
-    def _remove_grants(self, agent_id: str) -> None:
-        granted = self._tables.pages(
-            "query",
-            AGENT_GRANTS,
-            KeyConditionExpression="producerId = :id",
-            ExpressionAttributeValues={":id": text(agent_id)},
-        )
-        for item in list(granted):
-            key = {name: item[name] for name in ("producerId", "subscriberId")}
-            self._tables.call("delete_item", AGENT_GRANTS, Key=key)
+    def _remove_pairs(self, table: Table, side: str, agent_id: str, **where: Any) -> int:
+        where |= {"KeyConditionExpression": f"{side} = :id", "ExpressionAttributeValues": {":id": text(agent_id)}}
+        found = list(self._tables.pages("query", table, **where))
+        for item in found:
+            self._tables.call("delete_item", table, Key={name: item[name] for name in ("producerId", "subscriberId")})
+        return len(found)
 
     def _remove_queue(self, agent_id: str) -> int:
         with suppress(QueueNotFound):
-            stats = self._queues.queue(lane_name(agent_id)).stats()
-            self._queues.delete_queue(lane_name(agent_id))
+            stats = self._queues.queue(queue_name(agent_id)).stats()
+            self._queues.delete_queue(queue_name(agent_id))
             return stats.visible + stats.in_flight + stats.delayed
         return 0
 
 
-def _policy(arn: str, principal: str) -> str:
-    statement = {**allowed((*CONSUME, *FIND), arn, sid="agent"), "Principal": {"AWS": principal}}
-    return json.dumps(document([statement]))
-
-
 def _is_there(agent: NewAgent, item: Mapping[str, Any] | None) -> bool:
-    """Whether this very agent is kept already: a write that timed out may have taken effect."""
+    """Return whether this very agent is stored already: a write that timed out may have taken effect."""
     if item is None:
         return False
-    if item["state"]["S"] != "active":
-        raise AgentDeleted(f'agent "{agent.agent_id}" was deleted; its id is never given again', field="agentId")
-    if item.get("tokenHash") != text(agent.token_hash):
-        raise AgentExists(f'agent "{agent.agent_id}" exists', field="agentId")
+    if item["state"]["S"] != "active" or item.get("tokenHash") != text(agent.token_hash):
+        raise taken(agent.agent_id, deleted=item["state"]["S"] != "active")
     return True
 
 

@@ -1,241 +1,272 @@
-"""What the publisher reads and notes down in DynamoDB."""
+"""The publisher: sends the rows of subscribers to their queues, each producer's rows in sequence, merged by time."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final
+import hashlib
+import heapq
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, fields
+from typing import Final
 
 import msgspec
 
-from postroad.agents.aws.redrive import Rejects
-from postroad.agents.aws.rows import MARKER, UNREADABLE, discarded_of, held_of, number, row_of, text
-from postroad.agents.aws.subscriptions import pair_key
-from postroad.agents.aws.tables import Tables
-from postroad.agents.outgoing import Held, Marker, Pair, Recipient, Replay, Row
-from postroad.agents.port import Rejected
-from postroad.agents.rules import time_text
-from postroad.agents.tables import AGENTS, BY_SUBSCRIBER, SUBSCRIBER_EVENTS, SUBSCRIBERS
+from postroad import failpoints
+from postroad.agents.aws.pairs import DynamoPairs
+from postroad.agents.aws.rows import Marker, Pair, Recipient, Row
+from postroad.agents.model import time_text
+from postroad.agents.stream import Message, merged, refused
 from postroad.clock import Clock
-from postroad.errors import Unavailable
+from postroad.errors import InvalidInput, PostroadError
+from postroad.queues import OutgoingMessage
+from postroad.telemetry import get_logger
 
-_STATE: Final = {"#state": "state"}
-_HELD_NAMES: Final = {"#key": "timestamp", "#notes": "notes"}
-_UNHELD: Final = "attribute_exists(producerId) AND attribute_not_exists(heldFrom)"
-_PAUSED: Final = f"{_UNHELD} AND #state = :paused"
-_RUNNING: Final = f"{_UNHELD} AND #state <> :paused"
-_COUNT: Final = "heldFrom.#notes = heldFrom.#notes + :one"
-_AS_SEEN: Final = "heldFrom.#key = :key AND heldFrom.#notes = :notes"
-_WAITING: Final = "#state = :draining OR (#state = :active AND attribute_exists(replay))"
-_TRIES: Final = 10
+MAX_ENTRIES: Final = 10
+ATTEMPTS: Final = 3
+_BACKOFF_SECONDS: Final = 0.1
+_CONCURRENT: Final = 16
+_ACTIVE: Final = Pair("active")
+
+Send = Callable[[Recipient, Sequence[OutgoingMessage]], list[PostroadError | None]]
+"""Sends at most ten messages, of as many groups, to an agent's queue; returns the error of each that failed."""
 
 
-class DynamoRelease:
-    """Pairs and what is held of them."""
+@dataclass(slots=True)
+class ReleaseResult:
+    """The outcome of a release. `failed` are the keys of rows that could be neither sent nor marked as held."""
 
-    def __init__(self, tables: Tables, clock: Clock, rejects: Rejects) -> None:
-        self._tables = tables
-        self._clock = clock
-        self._rejects = rejects
+    sent: int = 0
+    dropped: int = 0
+    rejected: int = 0
+    held: int = 0
+    failed: list[tuple[str, str]] = field(default_factory=list)
 
-    def recipients(self, agent_ids: Sequence[str]) -> Mapping[str, Recipient]:
-        """Those of the agents that are there."""
-        items = self._tables.read(AGENTS, [{"agentId": text(agent_id)} for agent_id in agent_ids])
-        return {item["agentId"]["S"]: _recipient(item) for item in items if item["state"]["S"] == "active"}
+    def add(self, other: ReleaseResult) -> None:
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
-    def pairs(self, subscriber_id: str, producer_ids: Collection[str]) -> Mapping[str, Pair]:
-        """The agent's subscriptions to these producers, read consistently, and what else is held as far as known."""
-        held = self._tables.pages(
-            "query",
-            SUBSCRIBERS,
-            IndexName=BY_SUBSCRIBER,
-            KeyConditionExpression="subscriberId = :id",
-            FilterExpression="#state <> :active",
-            ExpressionAttributeNames=_STATE,
-            ExpressionAttributeValues={":id": text(subscriber_id), ":active": text("active")},
+
+def release(
+    rows: Sequence[Row | Marker],
+    store: DynamoPairs,
+    lanes: Send,
+    clock: Clock,
+    *,
+    dispatch_delay: float = 0.0,
+    sleep: Callable[[float], None] = time.sleep,
+) -> ReleaseResult:
+    """Send the rows of all subscribers and what was held for them before; no subscriber delays another.
+
+    Args:
+        rows: New rows in the order of the table's stream, and markers.
+        store: Where subscriptions and what is held of them are read and marked.
+        lanes: Sends messages to an agent's queue.
+        clock: Measures the hold-back window.
+        dispatch_delay: The hold-back window in seconds. It waits until the youngest row has been there for that long,
+            so that rows of several producers are merged.
+        sleep: Waits; tests replace it.
+    """
+    arrived = [row.arrived_ms for row in rows if isinstance(row, Row)]
+    if dispatch_delay and arrived:
+        left = max(arrived) / 1_000 + dispatch_delay - clock.now().timestamp()
+        if left > 0:
+            sleep(left)
+    by_subscriber: dict[str, list[Row | Marker]] = {}
+    for row in rows:
+        by_subscriber.setdefault(row.subscriber_id, []).append(row)
+    recipients = store.recipients(list(by_subscriber))
+    result = ReleaseResult()
+
+    def work(subscriber_id: str) -> ReleaseResult:
+        own = by_subscriber[subscriber_id]
+        if subscriber_id not in recipients:
+            return ReleaseResult(dropped=len(own))
+        return _Release(recipients[subscriber_id], store, lanes, sleep, dispatch_delay > 0).deliver(own)
+
+    with ThreadPoolExecutor(min(_CONCURRENT, max(1, len(by_subscriber)))) as pool:
+        for part in pool.map(work, by_subscriber):
+            result.add(part)
+    return result
+
+
+def dedup_id(subscriber_id: str, producer_id: str, event_id: str, replay_id: str | None = None) -> str:
+    """Return the id by which SQS recognises a message that was sent before."""
+    text = "|".join((subscriber_id, producer_id, event_id, *(() if replay_id is None else (replay_id,))))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class _Release:
+    """One subscriber's part of a batch."""
+
+    def __init__(
+        self, recipient: Recipient, store: DynamoPairs, send: Send, sleep: Callable[[float], None], marks_late: bool
+    ) -> None:
+        self._recipient = recipient
+        self._store = store
+        self._send_to_queue = send
+        self._sleep = sleep
+        self._marks_late = marks_late
+        self._newest_ms = recipient.newest_ms
+        self._drained: set[str] = set()
+        self._emptied: set[str] = set()
+        self._result = ReleaseResult()
+
+    def deliver(self, rows: Sequence[Row | Marker]) -> ReleaseResult:
+        """Send what is held, then the rows; obey markers where they stand."""
+        wanted = [row for row in rows if self._recipient.wants(row)]
+        self._result.dropped += len(rows) - len(wanted)
+        try:
+            self._deliver(wanted)
+        except PostroadError:
+            # Nothing can be read or marked: the batch comes again, and SQS recognises what was sent.
+            self._result.failed += [(row.subscriber_id, row.key) for row in wanted]
+        return self._result
+
+    def _deliver(self, rows: Sequence[Row | Marker]) -> None:
+        segment: list[Row] = []
+        self._drain({row.producer_id for row in rows})
+        for row in rows:
+            if isinstance(row, Row):
+                segment.append(row)
+                continue
+            self._send_due(segment)
+            segment = []
+            self._obey(row)
+        self._send_due(segment)
+        if self._marks_late and self._newest_ms > self._recipient.newest_ms:
+            self._store.remember_newest(self._recipient.agent_id, self._newest_ms)
+
+    def _drain(self, producer_ids: Collection[str]) -> None:
+        """Send what is held of draining pairs, before anything newer."""
+        for producer_id, pair in self._store.pairs(self._recipient.agent_id, producer_ids).items():
+            if pair.state == "draining":
+                self._empty(producer_id, pair)
+
+    def _obey(self, marker: Marker) -> None:
+        if marker.held is not None:
+            left = self._send(list(self._store.held(marker.subscriber_id, marker.producer_id, marker.held)))
+            if self._hold(left):
+                self._result.failed.append((marker.subscriber_id, marker.key))
+            return
+        if marker.producer_id in self._emptied:
+            return
+        pair = self._store.pairs(self._recipient.agent_id, {marker.producer_id}).get(marker.producer_id)
+        if pair is not None and pair.state != "paused":
+            self._empty(marker.producer_id, pair)
+
+    def _empty(self, producer_id: str, pair: Pair) -> None:
+        """Send what a replay asks for and what is held; what is refused waits for the next time."""
+        self._emptied.add(producer_id)
+        subscriber_id, held = self._recipient.agent_id, pair.held
+        rows: list[Row] = []
+        if pair.replay is not None:
+            again = self._store.replayed(subscriber_id, producer_id, pair.replay)
+            rows += [row for row in again if held is None or int(row.sequence) < int(held.sequence)]
+        fresh = [] if held is None else list(self._store.held(subscriber_id, producer_id, held))
+        self._drained |= {row.key for row in fresh}
+        left = self._send([*rows, *fresh])
+        if not left:
+            self._store.settle(subscriber_id, producer_id, pair)
+            return
+        for row in _first_of_each_pair(row for row in left if row.replay_id is None):
+            self._store.advance(row, pair)
+        self._store.drain_later(subscriber_id, producer_id)
+
+    def _send_due(self, rows: Sequence[Row]) -> None:
+        """Send the rows of active pairs; hold those of others from the first one on."""
+        rows = [row for row in rows if row.key not in self._drained]
+        if not rows:
+            return
+        pairs = self._store.pairs(self._recipient.agent_id, {row.producer_id for row in rows})
+        # What waits of a subscription that ended is sent.
+        active = {row.producer_id for row in rows if pairs.get(row.producer_id, _ACTIVE).state == "active"}
+        in_sequence = sorted(rows, key=lambda each: (each.producer_id, int(each.sequence)))
+        unsent = self._send(merged(row for row in in_sequence if row.producer_id in active))
+        withheld = [row for row in in_sequence if row.producer_id not in active]
+        self._result.held += len(withheld)
+        left = [*withheld, *unsent]
+        gone = self._hold(left)
+        self._result.failed += [(row.subscriber_id, row.key) for row in left if row.producer_id in gone]
+
+    def _hold(self, rows: Iterable[Row]) -> set[str]:
+        """Mark from where on each pair is held; return the producers whose subscription is gone."""
+        return {row.producer_id for row in _first_of_each_pair(rows) if not self._store.hold(row)}
+
+    def _send(self, rows: Iterable[Row]) -> list[Row]:
+        """Send the rows, one of a group at a time; return those that were refused, with the ones behind them."""
+        lines: dict[str, deque[tuple[int, Row]]] = {}
+        for place, row in enumerate(rows):
+            lines.setdefault(self._group(row), deque()).append((place, row))
+        left: list[tuple[int, Row]] = []
+        while heads := heapq.nsmallest(MAX_ENTRIES, ((line[0][0], group) for group, line in lines.items())):
+            done = self._try([lines[group][0][1] for _, group in heads])
+            failpoints.hit("agents.release.mid")
+            for (_, group), ok in zip(heads, done, strict=True):
+                if not ok:
+                    left += lines.pop(group)
+                    continue
+                lines[group].popleft()
+                if not lines[group]:
+                    del lines[group]
+        self._result.held += len(left)
+        return [row for _, row in sorted(left, key=lambda entry: entry[0])]
+
+    def _try(self, batch: Sequence[Row]) -> list[bool]:
+        """Send one call's worth, up to three times; return for each row whether it was sent or rejected for good."""
+        messages = [self._message(row) for row in batch]
+        done = [False] * len(batch)
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                self._sleep(_BACKOFF_SECONDS * 2**attempt)
+            left = [place for place, ok in enumerate(done) if not ok]
+            errors = self._send_to_queue(self._recipient, [messages[place] for place in left])
+            for place, error in zip(left, errors, strict=True):
+                done[place] = self._settled(batch[place], error)
+            if all(done):
+                break
+        return done
+
+    def _settled(self, row: Row, error: PostroadError | None) -> bool:
+        """Count what was sent, and reject what the queue refuses for good: it would hold back its pair forever."""
+        if error is None:
+            self._result.sent += 1
+            return True
+        reason = f"the queue of {row.subscriber_id} refuses the message: {error}"
+        if not isinstance(error, InvalidInput) or self._store.reject([refused(row, reason)]):
+            return False
+        self._result.rejected += 1
+        get_logger("agents").warning("agents_rejected", count=1, reason=reason)
+        return True
+
+    def _message(self, row: Row) -> OutgoingMessage:
+        late = self._marks_late and row.replay_id is None and row.occurred_ms < self._newest_ms
+        self._newest_ms = max(self._newest_ms, row.occurred_ms)
+        message = Message(
+            agentId=row.producer_id,
+            timestamp=time_text(row.occurred_ms),
+            eventType=row.event_type,
+            data=msgspec.Raw(row.data),
+            eventId=row.event_id,
+            subscriberId=row.subscriber_id,
+            sequenceNumber=row.sequence,
+            late=late,
+            replay=row.replay_id is not None,
+            traceparent=row.traceparent,
         )
-        # The index may lag behind: it tells where else to look, and each pair is then read as it is.
-        wanted = sorted({item["producerId"]["S"] for item in held} | set(producer_ids))
-        keys = [pair_key(subscriber_id, producer_id) for producer_id in wanted]
-        return {item["producerId"]["S"]: _pair(item) for item in self._tables.read(SUBSCRIBERS, keys)}
+        known_by = dedup_id(row.subscriber_id, row.producer_id, row.event_id, row.replay_id)
+        return OutgoingMessage(body=message.to_json(), group=self._group(row), dedup_id=known_by)
 
-    def hold(self, row: Row) -> bool:
-        """Note from where on nothing was sent; an earlier note stays, a lower key counts. False without a pair."""
-        fresh = {":held": _held_item(Held(row.sequence, row.key))}
-        for _ in range(_TRIES):
-            if (
-                self._note(row, "SET heldFrom = :held", _PAUSED, {**fresh, ":paused": text("paused")})
-                or self._note(
-                    row,
-                    "SET heldFrom = :held, #state = :draining",
-                    _RUNNING,
-                    {**fresh, ":paused": text("paused"), ":draining": text("draining")},
-                )
-                or self._note(
-                    row,
-                    f"SET heldFrom.#key = :key, {_COUNT}",
-                    "heldFrom.#key > :key",
-                    {":key": text(row.key), ":one": number(1)},
-                )
-                or self._note(row, f"SET {_COUNT}", "attribute_exists(heldFrom)", {":one": number(1)})
-            ):
-                return True
-            if not list(self._tables.read(SUBSCRIBERS, [pair_key(row.subscriber_id, row.producer_id)])):
-                return False
-        raise Unavailable(f"the subscription of {row.subscriber_id} to {row.producer_id} changes all the time")
-
-    def advance(self, row: Row, pair: Pair) -> None:
-        """Everything held before this row was sent, unless more was noted meanwhile."""
-        if pair.held is not None:
-            moved = {":held": _held_item(Held(row.sequence, row.key, pair.held.notes + 1))}
-            values = {**moved, ":key": text(pair.held.key), ":notes": number(pair.held.notes)}
-            self._note(row, "SET heldFrom = :held", _AS_SEEN, values)
-
-    def drain_later(self, subscriber_id: str, producer_id: str) -> None:
-        """Let the pair drain, unless it is paused."""
-        self._tables.conditional(
-            "update_item",
-            SUBSCRIBERS,
-            Key=pair_key(subscriber_id, producer_id),
-            UpdateExpression="SET #state = :draining",
-            ConditionExpression="#state = :active",
-            ExpressionAttributeNames=_STATE,
-            ExpressionAttributeValues={":draining": text("draining"), ":active": text("active")},
-        )
-
-    def held(self, subscriber_id: str, producer_id: str, held: Held) -> Iterable[Row]:
-        """The rows of a pair from where it is held, in the stream's sequence."""
-        rows = self._rows(subscriber_id, producer_id, held.key)
-        behind = [row for row in rows if int(row.sequence) >= int(held.sequence)]
-        return sorted(behind, key=lambda row: int(row.sequence))
-
-    def replayed(self, subscriber_id: str, producer_id: str, replay: Replay) -> Iterable[Row]:
-        """The rows that a replay asks for, oldest first."""
-        for row in self.since(subscriber_id, producer_id, replay.since_ms):
-            if int(row.sequence) <= int(replay.until):
-                yield msgspec.structs.replace(row, replay_id=replay.replay_id)
-
-    def since(self, subscriber_id: str, producer_id: str, since_ms: int) -> Iterable[Row]:
-        """The rows of a pair from a time on, by time."""
-        return self._rows(subscriber_id, producer_id, time_text(since_ms))
-
-    def settle(self, subscriber_id: str, producer_id: str, pair: Pair) -> None:
-        """Nothing is held or replayed any more, unless more was noted meanwhile."""
-        conditions, values = ["#state = :state"], {":active": text("active"), ":state": text(pair.state)}
-        names = dict(_STATE)
-        if pair.held is None:
-            conditions.append("attribute_not_exists(heldFrom)")
-        else:
-            conditions.append(_AS_SEEN)
-            names |= _HELD_NAMES
-            values |= {":key": text(pair.held.key), ":notes": number(pair.held.notes)}
-        if pair.replay is None:
-            conditions.append("attribute_not_exists(replay)")
-        else:
-            conditions.append("replay.replayId = :replay")
-            values[":replay"] = text(pair.replay.replay_id)
-        self._tables.conditional(
-            "update_item",
-            SUBSCRIBERS,
-            Key=pair_key(subscriber_id, producer_id),
-            UpdateExpression="SET #state = :active REMOVE heldFrom, replay",
-            ConditionExpression=" AND ".join(conditions),
-            ExpressionAttributeNames=names,
-            ExpressionAttributeValues=values,
-        )
-
-    def remember_newest(self, subscriber_id: str, newest_ms: int) -> None:
-        """Note the youngest timestamp that the agent was sent."""
-        self._tables.conditional(
-            "update_item",
-            AGENTS,
-            Key={"agentId": text(subscriber_id)},
-            UpdateExpression="SET newestReleased = :newest",
-            ConditionExpression="attribute_exists(agentId) AND "
-            "(attribute_not_exists(newestReleased) OR newestReleased < :newest)",
-            ExpressionAttributeValues={":newest": number(newest_ms)},
-        )
-
-    def reject(self, rejected: Sequence[Rejected]) -> Sequence[Rejected]:
-        """Put rows that no queue will ever take where they are seen; those that could not be put are returned."""
-        return self._rejects.put(rejected)
-
-    def waiting(self) -> list[Marker]:
-        """Markers for all pairs that drain or wait to be replayed."""
-        items = self._tables.pages(
-            "scan",
-            SUBSCRIBERS,
-            FilterExpression=_WAITING,
-            ExpressionAttributeNames=_STATE,
-            ExpressionAttributeValues={":draining": text("draining"), ":active": text("active")},
-        )
-        return [Marker(item["subscriberId"]["S"], MARKER, item["producerId"]["S"]) for item in items]
-
-    def read(self, keys: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """Rows by their keys."""
-        return list(self._tables.read(SUBSCRIBER_EVENTS, keys))
-
-    def _rows(self, subscriber_id: str, producer_id: str, from_key: str) -> Iterable[Row]:
-        # DynamoDB removes what has expired within days: until then it is there and no longer counts.
-        items = self._tables.pages(
-            "query",
-            SUBSCRIBER_EVENTS,
-            ConsistentRead=True,
-            KeyConditionExpression="subscriberId = :id AND #key BETWEEN :from AND :end",
-            FilterExpression="producerId = :producer AND expiresAt > :now",
-            ExpressionAttributeNames={"#key": "timestamp"},
-            ExpressionAttributeValues={
-                ":id": text(subscriber_id),
-                ":from": text(from_key),
-                ":end": text("~"),
-                ":producer": text(producer_id),
-                ":now": number(self._now()),
-            },
-        )
-        return (row for item in items if (row := _readable(item)) is not None)
-
-    def _now(self) -> int:
-        return int(self._clock.now().timestamp())
-
-    def _note(self, row: Row, update: str, condition: str, values: dict[str, Any]) -> bool:
-        """Change what is noted of the row's pair under a condition; whether it held."""
-        used = f"{update} {condition}"
-        names = {name: real for name, real in {**_STATE, **_HELD_NAMES}.items() if name in used}
-        done = self._tables.conditional(
-            "update_item",
-            SUBSCRIBERS,
-            Key=pair_key(row.subscriber_id, row.producer_id),
-            UpdateExpression=update,
-            ConditionExpression=condition,
-            ExpressionAttributeValues=values,
-            **({"ExpressionAttributeNames": names} if names else {}),
-        )
-        return done is not None
+    def _group(self, row: Row) -> str:
+        return row.producer_id if self._recipient.order == "producer" else self._recipient.agent_id
 
 
-def _readable(item: Mapping[str, Any]) -> Row | None:
-    """The row; None for one that cannot be read, which was put aside when it came."""
-    try:
-        row = row_of(item)
-    except UNREADABLE:
-        return None
-    return row if isinstance(row, Row) else None
-
-
-def _recipient(item: Mapping[str, Any]) -> Recipient:
-    newest = int(item["newestReleased"]["N"]) if "newestReleased" in item else -1
-    return Recipient(item["agentId"]["S"], item["queueUrl"]["S"], item["order"]["S"], newest, discarded_of(item))
-
-
-def _pair(item: Mapping[str, Any]) -> Pair:
-    return Pair(item["state"]["S"], held_of(item), _replay_of(item))
-
-
-def _replay_of(item: Mapping[str, Any]) -> Replay | None:
-    if "replay" not in item:
-        return None
-    told = item["replay"]["M"]
-    return Replay(told["replayId"]["S"], int(told["since"]["N"]), told["until"]["S"])
-
-
-def _held_item(held: Held) -> dict[str, Any]:
-    return {"M": {"sequenceNumber": text(held.sequence), "timestamp": text(held.key), "notes": number(held.notes)}}
+def _first_of_each_pair(rows: Iterable[Row]) -> list[Row]:
+    """Return the first row of each producer, under the lowest key of its rows."""
+    first: dict[str, Row] = {}
+    lowest: dict[str, str] = {}
+    for row in rows:
+        first.setdefault(row.producer_id, row)
+        lowest[row.producer_id] = min(row.key, lowest.get(row.producer_id, row.key))
+    return [msgspec.structs.replace(row, key=lowest[producer_id]) for producer_id, row in first.items()]

@@ -1,4 +1,4 @@
-"""Rows of the table SubscriberEvents, and JSON as a map of DynamoDB and back."""
+"""Rows and markers of the table SubscriberEvents, pairs and recipients, and their form as items of DynamoDB."""
 
 from __future__ import annotations
 
@@ -10,41 +10,106 @@ from typing import Any, Final
 
 import msgspec
 
-from postroad.agents.outgoing import Held, Marker, Row
-from postroad.agents.port import StreamEvent
-from postroad.agents.rules import milliseconds, time_text
+from postroad.agents.model import Order, PairState, milliseconds, time_text
+from postroad.agents.stream import StreamEvent
 
 _MOST_DIGITS: Final = 38
 _MOST_LEVELS: Final = 30
-"""DynamoDB takes 32, and does not say whether the item and the innermost value count."""
+"""DynamoDB accepts 32, and does not say whether the item and the innermost value count."""
 _MOST_KEY_BYTES: Final = 65_535
 
 
+SEQUENCE_DIGITS: Final = 56
+MARKER: Final = "~"
+UNREADABLE: Final = (KeyError, ValueError, TypeError, AttributeError)
+"""What `row_of` raises for an item that is not a row."""
+Item = dict[str, Any]
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One event for one subscriber as it is stored; `key` finds it and sorts it by time."""
+
+    subscriber_id: str
+    key: str
+    producer_id: str
+    event_id: str
+    event_type: str
+    occurred_ms: int
+    data: bytes
+    sequence: str
+    arrived_ms: int
+    traceparent: str | None = None
+    replay_id: str | None = None
+
+
+class Held(msgspec.Struct, frozen=True):
+    """From where on nothing of a pair was sent; `notes` counts the changes of this mark."""
+
+    sequence: str
+    key: str
+    notes: int = 1
+
+
+class Replay(msgspec.Struct, frozen=True):
+    """A request for rows since a time, up to the newest one that existed when it was made."""
+
+    replay_id: str
+    since_ms: int
+    until: str
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """A subscription as the publisher needs it."""
+
+    state: PairState
+    held: Held | None = None
+    replay: Replay | None = None
+
+
+class Marker(msgspec.Struct, frozen=True):
+    """A row that makes the publisher look at a pair again; `held` is what an ended subscription left behind."""
+
+    subscriber_id: str
+    key: str
+    producer_id: str
+    held: Held | None = None
+
+
+class Recipient(msgspec.Struct, frozen=True):
+    """An agent as the publisher needs it; `newest_ms` is the latest timestamp that was sent to it."""
+
+    agent_id: str
+    queue_url: str
+    order: Order
+    newest_ms: int = -1
+    discarded: Mapping[str, int] = {}
+    """By producer, the sequence up to which its events were discarded."""
+
+    def wants(self, row: Row | Marker) -> bool:
+        """Return whether the row was not discarded."""
+        return isinstance(row, Marker) or int(row.sequence) > self.discarded.get(row.producer_id, -1)
+
+
 def text(value: str) -> dict[str, str]:
-    """A text."""
+    """Return a text as DynamoDB writes it."""
     return {"S": value}
 
 
 def number(value: float) -> dict[str, str]:
-    """A number."""
+    """Return a number as DynamoDB writes it."""
     return {"N": str(value)}
 
 
 def payload(data: bytes) -> dict[str, Any]:
-    """A JSON object as a map; one that would be refused, or come back as another one, stays as text."""
+    """Return a JSON object as a map; one that a map would change or refuse stays text."""
     try:
         return _value(json.loads(data, parse_float=Decimal, object_pairs_hook=_object), _MOST_LEVELS)
     except (ValueError, DecimalException):
         return {"S": data.decode()}
 
 
-def payload_json(value: Mapping[str, Any]) -> bytes:
-    """The JSON that was kept."""
-    return value["S"].encode() if "S" in value else msgspec.json.encode(_plain(value))
-
-
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The members of an object, each of which a map can hold under its name."""
+    """Return the members of an object, or raise `ValueError` for names that a map cannot have."""
     members = dict(pairs)
     if len(members) < len(pairs) or any(not 0 < len(name.encode()) <= _MOST_KEY_BYTES for name in members):
         raise ValueError("names that a map of DynamoDB cannot have")
@@ -53,7 +118,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _value(value: Any, levels: int) -> dict[str, Any]:
     if isinstance(value, dict | list) and levels == 0:
-        raise ValueError("nested deeper than DynamoDB takes")
+        raise ValueError("nested deeper than DynamoDB allows")
     if value is None:
         return {"NULL": True}
     if isinstance(value, bool):
@@ -68,16 +133,16 @@ def _value(value: Any, levels: int) -> dict[str, Any]:
 
 
 def _digits(value: int | Decimal) -> str:
-    """The number as DynamoDB takes it: up to 38 digits, 1E-130 to 1E+126.
+    """Return the number as DynamoDB accepts it: up to 38 digits, 1E-130 to 1E+126.
 
-    It gives back 1.0 as 1, so a fraction of zero cannot be kept as a number.
+    DynamoDB returns 1.0 as 1, so a fraction of zero cannot be stored as a number.
     """
     if isinstance(value, Decimal) and value == value.to_integral_value():
         raise ValueError("a number that comes back without its fraction")
-    told = Decimal(value)
-    digits = "".join(map(str, told.as_tuple().digits)).strip("0")
-    if len(digits) > _MOST_DIGITS or (digits and not -130 <= told.adjusted() <= 125):
-        raise ValueError("a number that DynamoDB cannot keep")
+    decimal = Decimal(value)
+    digits = "".join(map(str, decimal.as_tuple().digits)).strip("0")
+    if len(digits) > _MOST_DIGITS or (digits and not -130 <= decimal.adjusted() <= 125):
+        raise ValueError("a number that DynamoDB cannot store")
     return str(value)
 
 
@@ -92,20 +157,13 @@ def _plain(value: Mapping[str, Any]) -> Any:
     return None if kind == "NULL" else held
 
 
-SEQUENCE_DIGITS: Final = 56
-MARKER: Final = "~"
-UNREADABLE: Final = (KeyError, ValueError, TypeError, AttributeError)
-"""What `row_of` raises for an item that is no row."""
-Item = dict[str, Any]
-
-
 def sort_key(occurred_ms: int, producer_id: str, sequence: str) -> str:
-    """What finds and sorts a row: two events of one millisecond differ."""
+    """Return the key that finds and sorts a row: two events of one millisecond differ."""
     return f"{time_text(occurred_ms)}#{producer_id}#{sequence:0>{SEQUENCE_DIGITS}}"
 
 
 def item_of(event: StreamEvent, subscriber_id: str, retention: float) -> Item:
-    """The row of an event for one subscriber, computed from the event alone: the same again is equal."""
+    """Return the row of an event for one subscriber, made of the event alone: a repeat is equal."""
     arrived_ms = int(event.arrived_at.timestamp() * 1_000)
     item = {
         "subscriberId": text(subscriber_id),
@@ -123,14 +181,11 @@ def item_of(event: StreamEvent, subscriber_id: str, retention: float) -> Item:
 
 
 def row_of(item: Mapping[str, Any]) -> Row | Marker:
-    """A row or marker as the table has it; `KeyError` and `ValueError` for what is neither."""
+    """Return an item as a row or marker; raise one of `UNREADABLE` if it is neither."""
     if item["timestamp"]["S"].startswith(MARKER):
-        return Marker(
-            subscriber_id=item["subscriberId"]["S"],
-            key=item["timestamp"]["S"],
-            producer_id=item["producerId"]["S"],
-            held=held_of(item),
-        )
+        return Marker(item["subscriberId"]["S"], item["timestamp"]["S"], item["producerId"]["S"], held=held_of(item))
+    data, sequence = item["data"], item["sequenceNumber"]["S"]
+    int(sequence)  # A sequence is a number; `ValueError` for anything else.
     return Row(
         subscriber_id=item["subscriberId"]["S"],
         key=item["timestamp"]["S"],
@@ -138,35 +193,29 @@ def row_of(item: Mapping[str, Any]) -> Row | Marker:
         event_id=item["eventId"]["S"],
         event_type=item["eventType"]["S"],
         occurred_ms=milliseconds(item["occurredAt"]["S"]),
-        data=payload_json(item["data"]),
-        sequence=_sequence(item["sequenceNumber"]["S"]),
+        data=data["S"].encode() if "S" in data else msgspec.json.encode(_plain(data)),
+        sequence=sequence,
         arrived_ms=milliseconds(item["arrivedAt"]["S"]),
         traceparent=item["traceparent"]["S"] if "traceparent" in item else None,
     )
 
 
-def _sequence(told: str) -> str:
-    """The sequence as the stream told it, which is a number."""
-    int(told)
-    return told
-
-
 def held_of(item: Mapping[str, Any]) -> Held | None:
-    """From where on a pair is held, as its item or a marker says."""
+    """Return from where on a pair is held, as its item or a marker says."""
     if "heldFrom" not in item:
         return None
-    told = item["heldFrom"]["M"]
-    return Held(told["sequenceNumber"]["S"], told["timestamp"]["S"], int(told["notes"]["N"]))
+    held = item["heldFrom"]["M"]
+    return Held(held["sequenceNumber"]["S"], held["timestamp"]["S"], int(held["notes"]["N"]))
 
 
 def discarded_of(item: Mapping[str, Any]) -> dict[str, int]:
-    """Up to which sequence an agent wants nothing of a producer any more."""
-    told = item.get("discarded", {}).get("M", {})
-    return {producer_id: int(entry["M"]["until"]["S"]) for producer_id, entry in told.items()}
+    """Return, by producer, the sequence up to which the agent's events were discarded."""
+    entries = item.get("discarded", {}).get("M", {})
+    return {producer_id: int(entry["M"]["until"]["S"]) for producer_id, entry in entries.items()}
 
 
 def marker_item(subscriber_id: str, producer_id: str, now: datetime, marker: str, **more: Any) -> Item:
-    """A marker in the subscriber's own partition, so that the publisher meets it in sequence with the events."""
+    """Return a marker in the subscriber's own partition, so that the publisher meets it in sequence with the events."""
     stamp = time_text(int(now.astimezone(UTC).timestamp() * 1_000))
     return {
         "subscriberId": text(subscriber_id),

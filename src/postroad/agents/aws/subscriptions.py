@@ -1,43 +1,53 @@
-"""Who listens to whom, in DynamoDB."""
+"""Subscriptions and grants in DynamoDB: pause, resume, replay and discard."""
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from postroad.agents.aws.rows import marker_item, text
-from postroad.agents.aws.tables import MOST_AT_ONCE, PAUSES, Tables
-from postroad.agents.model import Subscription
+from postroad.agents.aws.pairs import DynamoPairs, Key, pair_key
+from postroad.agents.aws.rows import discarded_of, marker_item, number, text
+from postroad.agents.model import Subscription, not_found, now_text
 from postroad.agents.port import Registry
-from postroad.agents.rules import not_found, now_text
-from postroad.agents.tables import AGENT_GRANTS, BY_SUBSCRIBER, SUBSCRIBER_EVENTS, SUBSCRIBERS
+from postroad.agents.tables import (
+    AGENT_GRANTS,
+    AGENTS,
+    BY_SUBSCRIBER,
+    MOST_AT_ONCE,
+    PAUSES,
+    SUBSCRIBER_EVENTS,
+    SUBSCRIBERS,
+    Tables,
+)
 from postroad.clock import Clock
 from postroad.errors import Unavailable
 
 _NEW: Final = "attribute_not_exists(producerId)"
-Key = dict[str, dict[str, str]]
-
-
-def pair_key(listener_id: str, producer_id: str) -> Key:
-    """What finds a subscription or a grant."""
-    return {"producerId": text(producer_id), "subscriberId": text(listener_id)}
+_EXISTS: Final = "attribute_exists(producerId)"
+_WAITS: Final = "attribute_exists(heldFrom) OR attribute_exists(replay)"
+_NOTHING_WAITS: Final = f"{_EXISTS} AND attribute_not_exists(heldFrom) AND attribute_not_exists(replay)"
+_BATCH: Final = 25
+_ATTEMPTS: Final = 10
+_KEPT: Final = timedelta(days=15)
+"""Longer than a message stays in its queue."""
 
 
 class DynamoSubscriptions:
     """Subscriptions and grants."""
 
-    def __init__(self, tables: Tables, registry: Registry, clock: Clock, discard: Callable[[str, str], None]) -> None:
+    def __init__(self, tables: Tables, registry: Registry, pairs: DynamoPairs, clock: Clock) -> None:
         self._tables = tables
         self._registry = registry
+        self._pairs = pairs
         self._clock = clock
-        self._discard = discard
 
     def add(self, pairs: Sequence[tuple[str, str]], *, validate: bool) -> int:
-        """Subscribe each (listener, producer), a hundred at a time all or none; how many are new.
+        """Subscribe each (listener, producer), a hundred at a time all or none; return how many are new.
 
-        A transaction of DynamoDB holds no more. Everything is checked before the first, and a repeat finishes the rest.
+        A transaction of DynamoDB holds no more. All are checked before the first, and a repeat finishes the rest.
         """
         wanted = {listener for listener, _ in pairs} | ({producer for _, producer in pairs} if validate else set())
         for agent_id in sorted(wanted - self._registry.known(wanted)):
@@ -45,7 +55,7 @@ class DynamoSubscriptions:
         created_at = text(now_text(self._clock.now()))
         keys = [pair_key(*pair) for pair in dict.fromkeys(pairs)]
         if len(keys) == 1:
-            return self._add(keys[0], created_at)
+            return int(self._tables.conditional("put_item", SUBSCRIBERS, **_new_item(keys[0], created_at)) is not None)
         chunks = [keys[start : start + MOST_AT_ONCE] for start in range(0, len(keys), MOST_AT_ONCE)]
         return sum(self._add_together(chunk, created_at) for chunk in chunks)
 
@@ -56,20 +66,15 @@ class DynamoSubscriptions:
             answer = self._tables.call("delete_item", SUBSCRIBERS, Key=key, ReturnValues="ALL_OLD")
             self._discard(listener_id, producer_id)
             return bool(answer.get("Attributes"))
-        while item := self._item(key):
+        while item := self._tables.item(SUBSCRIBERS, key):
             if self._end(key, item.get("heldFrom")):
                 return True
         return False
 
-    def get(self, listener_id: str, producer_id: str) -> Subscription | None:
-        """One subscription."""
-        item = self._item(pair_key(listener_id, producer_id))
-        return None if item is None else _subscription(item)
-
     def page(
-        self, *, listener_id: str | None = None, producer_id: str | None = None, limit: int, after: str | None
+        self, limit: int, after: str | None, *, listener_id: str | None = None, producer_id: str | None = None
     ) -> list[Subscription]:
-        """Subscriptions of one listener or to one producer, by the other side's id."""
+        """Return subscriptions of one listener or to one producer, by the other side's id."""
         own, other = ("producerId", "subscriberId") if listener_id is None else ("subscriberId", "producerId")
         condition, values = f"{own} = :own", {":own": text(listener_id or producer_id or "")}
         if after is not None:
@@ -83,7 +88,8 @@ class DynamoSubscriptions:
             Limit=limit,
             **where,
         )
-        return [_subscription(item) for item in answer["Items"]]
+        fields = ("producerId", "subscriberId", "createdAt", "state")
+        return [Subscription(*(item[field]["S"] for field in fields)) for item in answer["Items"]]
 
     def grant(self, producer_id: str, listener_id: str) -> None:
         """Let the listener subscribe to the producer."""
@@ -97,19 +103,87 @@ class DynamoSubscriptions:
         self._tables.call("delete_item", AGENT_GRANTS, Key=pair_key(listener_id, producer_id))
 
     def is_granted(self, producer_id: str, listener_id: str) -> bool:
-        """Whether the producer granted it."""
-        answer = self._tables.call(
-            "get_item", AGENT_GRANTS, Key=pair_key(listener_id, producer_id), ConsistentRead=True
-        )
-        return bool(answer.get("Item"))
+        """Return whether the producer granted it."""
+        return self._tables.item(AGENT_GRANTS, pair_key(listener_id, producer_id)) is not None
 
-    def _item(self, key: Key) -> Mapping[str, Any] | None:
-        found: Mapping[str, Any] | None
-        found = self._tables.call("get_item", SUBSCRIBERS, Key=key, ConsistentRead=True).get("Item")
-        return found
+    def pause(self, listener_id: str, producer_id: str) -> bool:
+        """Withhold this producer's events; what already reached the queue is delivered."""
+        return self._pairs.set_state(listener_id, producer_id, "paused", _EXISTS)
+
+    def resume(self, listener_id: str, producer_id: str) -> bool:
+        """Deliver what was withheld: the pair drains when the publisher meets the marker."""
+        while not self._pairs.set_state(listener_id, producer_id, "active", _NOTHING_WAITS):
+            if self._pairs.set_state(listener_id, producer_id, "draining", _WAITS):
+                self._mark(listener_id, producer_id, f"resume-{uuid.uuid4().hex}")
+                return True
+            if not self._pairs.pairs(listener_id, {producer_id}).get(producer_id):
+                return False
+        return True
+
+    def replay(self, listener_id: str, producer_id: str, since_ms: int) -> int | None:
+        """Deliver this producer's rows again: the publisher reads them when it meets the marker."""
+        pair = self._pairs.pairs(listener_id, {producer_id}).get(producer_id)
+        if pair is None:
+            return None
+        sequences = [int(row.sequence) for row in self._pairs.since(listener_id, producer_id, since_ms)]
+        if not sequences:
+            return 0
+        # A replay that is still waiting becomes part of this one.
+        earliest = since_ms if pair.replay is None else min(since_ms, pair.replay.since_ms)
+        replay_id = uuid.uuid4().hex
+        replay = {"replayId": text(replay_id), "since": number(earliest), "until": text(str(max(sequences)))}
+        if not self._pairs.ask_replay(listener_id, producer_id, replay):
+            return None
+        self._mark(listener_id, producer_id, f"replay-{replay_id}")
+        return len(sequences)
+
+    def _mark(self, listener_id: str, producer_id: str, marker: str) -> None:
+        item = marker_item(listener_id, producer_id, self._clock.now(), marker)
+        self._tables.call("put_item", SUBSCRIBER_EVENTS, Item=item)
+
+    def _discard(self, listener_id: str, producer_id: str) -> None:
+        """Remove the rows of a pair, and let none of them be sent or received any more."""
+        rows = [(row.key, int(row.sequence)) for row in self._pairs.since(listener_id, producer_id, 0)]
+        if rows:
+            self._store_discarded(listener_id, producer_id, max(sequence for _, sequence in rows))
+            self._remove_rows(listener_id, [key for key, _ in rows])
+
+    def _store_discarded(self, agent_id: str, producer_id: str, until: int) -> None:
+        """Store that nothing of the producer up to this sequence is wanted; remove entries older than any message."""
+        key = {"agentId": text(agent_id)}
+        unset = "attribute_exists(agentId) AND attribute_not_exists(discarded)"
+        self._tables.update(AGENTS, key, "SET discarded = :none", unset, {":none": {"M": {}}})
+        item = self._tables.item(AGENTS, key) or {}
+        highest = max(until, discarded_of(item).get(producer_id, -1))
+        oldest = self._clock.now().astimezone(UTC) - _KEPT
+        entries = item.get("discarded", {}).get("M", {})
+        over = [
+            name
+            for name, entry in entries.items()
+            if name != producer_id and datetime.fromisoformat(entry["M"]["at"]["S"]) < oldest
+        ]
+        remove = f" REMOVE {', '.join(f'discarded.#old{n}' for n in range(len(over)))}" if over else ""
+        entry = {"M": {"until": text(str(highest)), "at": text(now_text(self._clock.now()))}}
+        names = {"#new": producer_id, **{f"#old{n}": name for n, name in enumerate(over)}}
+        update = f"SET discarded.#new = :entry{remove}"
+        self._tables.update(AGENTS, key, update, "attribute_exists(discarded)", {":entry": entry}, names)
+
+    def _remove_rows(self, agent_id: str, keys: Sequence[str]) -> None:
+        table = self._tables.name(SUBSCRIBER_EVENTS)
+        for start in range(0, len(keys), _BATCH):
+            left: list[Any] = [
+                {"DeleteRequest": {"Key": {"subscriberId": text(agent_id), "timestamp": text(key)}}}
+                for key in keys[start : start + _BATCH]
+            ]
+            for _ in range(_ATTEMPTS):
+                left = self._tables.batch("batch_write_item", {table: left}).get("UnprocessedItems", {}).get(table, [])
+                if not left:
+                    break
+            else:
+                raise Unavailable("DynamoDB does not remove all discarded rows", remedy="Unsubscribe again.")
 
     def _end(self, key: Key, held: Mapping[str, Any] | None) -> bool:
-        """Remove the pair as it was seen; what it held goes to the publisher in the same step."""
+        """Remove the pair as it was read; what it held goes to the publisher in the same step."""
         if held is None:
             done = self._tables.conditional(
                 "delete_item",
@@ -135,12 +209,8 @@ class DynamoSubscriptions:
         put = {"TableName": self._tables.name(SUBSCRIBER_EVENTS), "Item": marker}
         return self._tables.transact([{"Delete": gone}, {"Put": put}])
 
-    def _add(self, key: Key, created_at: dict[str, str]) -> int:
-        made = self._tables.conditional("put_item", SUBSCRIBERS, **_new_item(key, created_at))
-        return 0 if made is None else 1
-
     def _add_together(self, keys: Sequence[Key], created_at: dict[str, str]) -> int:
-        """Add what is missing of these in one step; what somebody else adds meanwhile is looked at again."""
+        """Add those that are missing in one step, and read again when somebody else added some in the meantime."""
         table = self._tables.name(SUBSCRIBERS)
         for pause in PAUSES:
             time.sleep(pause)
@@ -148,18 +218,9 @@ class DynamoSubscriptions:
             new = [_new_item(key, created_at) for key in keys if key not in there]
             if not new or self._tables.transact([{"Put": {"TableName": table, **item}} for item in new]):
                 return len(new)
-        raise Unavailable("others change the same subscriptions all the time", remedy="Subscribe again.")
+        raise Unavailable("others keep changing the same subscriptions", remedy="Subscribe again.")
 
 
 def _new_item(key: Key, created_at: dict[str, str]) -> dict[str, Any]:
     item = {**key, "createdAt": created_at, "state": text("active")}
     return {"Item": item, "ConditionExpression": _NEW}
-
-
-def _subscription(item: Mapping[str, Any]) -> Subscription:
-    return Subscription(
-        producer_id=item["producerId"]["S"],
-        subscriber_id=item["subscriberId"]["S"],
-        created_at=item["createdAt"]["S"],
-        state=item["state"]["S"],
-    )

@@ -1,20 +1,20 @@
-"""The agents in the embedded file."""
+"""The agents of the embedded file, their subscriptions and grants."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final, TypeVar
 
 import apsw
 
-from postroad.agents.model import Deleted
+from postroad.agents.model import Deleted, Subscription, milliseconds, taken, time_text
 from postroad.agents.port import AgentRecord, NewAgent
-from postroad.agents.rules import milliseconds, time_text
-from postroad.agents.sqlite import names
-from postroad.agents.sqlite.queries import waiting
+from postroad.agents.sqlite import message_groups
+from postroad.agents.sqlite.queue import waiting
+from postroad.agents.sqlite.tables import active, channel, named, number
 from postroad.engine import Engine, Transaction, every, one
-from postroad.errors import AgentDeleted, AgentExists
 
+T = TypeVar("T")
 _COLUMNS: Final = "id, created_ms, total, open, token_hash, former_hash, former_until"
 _GET: Final = f"SELECT {_COLUMNS} FROM agent WHERE id = ? AND state = 'active'"  # noqa: S608 - a constant
 _PAGE: Final = f"SELECT {_COLUMNS} FROM agent WHERE id > ? AND state = 'active' ORDER BY id LIMIT ?"  # noqa: S608 - a constant
@@ -41,6 +41,27 @@ _FORGET: Final = (
     "DELETE FROM agent_lane WHERE lane = ?1",
     "UPDATE agent SET state = 'deleted', token_hash = NULL, former_hash = NULL WHERE num = ?1",
 )
+_SUBSCRIBE: Final = """
+INSERT INTO agent_pair (producer, subscriber, created_us, after) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING 1
+"""
+_UNSUBSCRIBE: Final = "DELETE FROM agent_pair WHERE producer = ? AND subscriber = ? RETURNING paused"
+_PAIRS: Final = """
+SELECT producer.id, subscriber.id, pair.created_us, pair.paused FROM agent_pair AS pair
+JOIN agent AS producer ON producer.num = pair.producer JOIN agent AS subscriber ON subscriber.num = pair.subscriber
+"""
+_OF_LISTENER: Final = f"""
+{_PAIRS} WHERE pair.subscriber = (SELECT num FROM agent WHERE id = ?) AND producer.id > ? ORDER BY producer.id LIMIT ?
+"""  # noqa: S608 - a constant
+_OF_PRODUCER: Final = f"""
+{_PAIRS} WHERE pair.producer = (SELECT num FROM agent WHERE id = ?) AND subscriber.id > ? ORDER BY subscriber.id LIMIT ?
+"""  # noqa: S608 - a constant
+_GRANT: Final = "INSERT INTO agent_grant (producer, subscriber, created_ms) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+_PAIR: Final = "producer = (SELECT num FROM agent WHERE id = ?) AND subscriber = (SELECT num FROM agent WHERE id = ?)"
+_REVOKE: Final = f"DELETE FROM agent_grant WHERE {_PAIR}"  # noqa: S608 - a constant
+_IS_GRANTED: Final = f"SELECT 1 FROM agent_grant WHERE {_PAIR}"  # noqa: S608 - a constant
+
+Newest = Callable[[str], int]
+"""Returns the newest sequence of the shard that a producer's events go to."""
 
 
 class SQLiteRegistry:
@@ -50,89 +71,70 @@ class SQLiteRegistry:
         self._engine = engine
 
     def add(self, agents: Sequence[NewAgent]) -> list[str | None]:
-        """Keep new agents, all or none."""
+        """Add agents, all or none."""
         rows = [
-            (
-                agent.agent_id,
-                milliseconds(agent.created_at),
-                agent.order == "total",
-                agent.accept == "all",
-                agent.token_hash,
-            )
-            for agent in agents
+            (each.agent_id, milliseconds(each.created_at), each.order == "total", each.accept == "all", each.token_hash)
+            for each in agents
         ]
 
         def work(tx: Transaction) -> list[str | None]:
             for agent in agents:
-                _refuse_taken(tx.connection, agent.agent_id)
+                row = one(tx.connection, _STATE, (agent.agent_id,))
+                if row is not None and row[0] != "named":
+                    raise taken(agent.agent_id, deleted=row[0] == "deleted")
             tx.connection.executemany(_ADD, rows)
             return [None] * len(rows)
 
         return self._engine.write(work)
 
     def get(self, agent_id: str) -> AgentRecord | None:
-        """The agent, unless it is unknown or deleted."""
+        """Return the agent, or None if it is unknown or deleted."""
         row = self._engine.read(lambda connection: one(connection, _GET, (agent_id,)))
         return None if row is None else _record(row)
 
     def page(self, limit: int, after: str | None) -> list[AgentRecord]:
-        """Agents behind the id `after`, by id."""
+        """Return agents behind the id `after`, by id."""
         rows = self._engine.read(lambda connection: every(connection, _PAGE, (after or "", limit)))
         return [_record(row) for row in rows]
 
     def known(self, agent_ids: Collection[str]) -> set[str]:
-        """Which of these are registered."""
+        """Return those of the ids that are registered."""
 
         def look(connection: apsw.Connection) -> set[str]:
             return {agent_id for agent_id in agent_ids if one(connection, _GET, (agent_id,)) is not None}
 
         return self._engine.read(look)
 
-    def set_token(self, agent_id: str, token_hash: str, *, former_until: float) -> bool:
-        """Give the agent another token."""
-        return self._set_token(_ROTATE, (agent_id, token_hash, former_until))
+    def set_token(self, agent_id: str, token_hash: str, *, former_until: float | None) -> bool:
+        """Give the agent another token beside its newest, or in its place."""
+        former = () if former_until is None else (former_until,)
+        statement = _ROTATE if former else _REPLACE
 
-    def replace_token(self, agent_id: str, token_hash: str) -> bool:
-        """Give the agent another token in the place of its newest."""
-        return self._set_token(_REPLACE, (agent_id, token_hash))
-
-    def delete(self, agent_id: str) -> Deleted:
-        """Remove the agent with its lane and its subscriptions in both directions, in one step."""
-
-        def work(tx: Transaction) -> Deleted:
-            num = names.active(tx.connection, agent_id)
-            discarded = waiting(tx.connection, num)
-            subscriptions, subscribers = (_removed(tx.connection, each, num) for each in (_LISTENS, _IS_HEARD))
-            for statement in _FORGET:
-                tx.connection.execute(statement, (num,))
-            tx.touch(names.channel(num))
-            return Deleted(discarded, subscriptions, subscribers)
-
-        return self._engine.write(work, removes=True)
-
-    def _set_token(self, statement: str, arguments: tuple[Any, ...]) -> bool:
         def work(tx: Transaction) -> bool:
-            row = one(tx.connection, statement, arguments)
+            row = one(tx.connection, statement, (agent_id, token_hash, *former))
             if row is not None:
-                # Who listens with the former token may have to stop.
-                tx.touch(names.channel(row[0]))
+                # A stream that was opened with the former token may have to end.
+                tx.touch(channel(row[0]))
             return row is not None
 
         return self._engine.write(work)
 
+    def delete(self, agent_id: str) -> Deleted:
+        """Remove the agent with its queue and its subscriptions in both directions, in one step."""
 
-def _removed(connection: apsw.Connection, statement: str, num: int) -> int:
-    connection.execute(statement, (num,))
-    return connection.changes()
+        def work(tx: Transaction) -> Deleted:
+            num = active(tx.connection, agent_id)
+            discarded = waiting(tx.connection, num)
+            tx.connection.execute(_LISTENS, (num,))
+            subscriptions = tx.connection.changes()
+            tx.connection.execute(_IS_HEARD, (num,))
+            subscribers = tx.connection.changes()
+            for statement in _FORGET:
+                tx.connection.execute(statement, (num,))
+            tx.touch(channel(num))
+            return Deleted(discarded, subscriptions, subscribers)
 
-
-def _refuse_taken(connection: apsw.Connection, agent_id: str) -> None:
-    row = one(connection, _STATE, (agent_id,))
-    if row is None or row[0] == "named":
-        return
-    if row[0] == "deleted":
-        raise AgentDeleted(f'agent "{agent_id}" was deleted; its id is never given again', field="agentId")
-    raise AgentExists(f'agent "{agent_id}" exists', field="agentId")
+        return self._engine.write(work, removes=True)
 
 
 def _record(row: Any) -> AgentRecord:
@@ -146,3 +148,97 @@ def _record(row: Any) -> AgentRecord:
         former_hash=former_hash,
         former_until=former_until,
     )
+
+
+class SQLiteSubscriptions:
+    """Subscriptions and grants."""
+
+    def __init__(self, engine: Engine, newest: Newest) -> None:
+        self._engine = engine
+        self._newest = newest
+
+    def add(self, pairs: Sequence[tuple[str, str]], *, validate: bool) -> int:
+        """Subscribe each (listener, producer) and return how many are new."""
+        # Read before the pairs are written: an event that comes in between is delivered rather than missed.
+        created_us = self._engine.now_us()
+        newest = {producer: self._newest(producer) for producer in {producer for _, producer in pairs}}
+
+        def work(tx: Transaction) -> int:
+            find = active if validate else lambda _, agent_id: named(tx, agent_id)
+            listeners = {listener: active(tx.connection, listener) for listener, _ in pairs}
+            producers = {producer: find(tx.connection, producer) for producer in newest}
+            rows = [
+                (producers[producer], listeners[listener], created_us, newest[producer]) for listener, producer in pairs
+            ]
+            return sum(1 for _ in tx.connection.executemany(_SUBSCRIBE, rows))
+
+        return self._engine.write(work)
+
+    def remove(self, listener_id: str, producer_id: str, *, discard: bool) -> bool:
+        """End a subscription; what was withheld is delivered unless it is discarded."""
+
+        def work(tx: Transaction) -> bool:
+            listener, producer = (number(tx.connection, each) for each in (listener_id, producer_id))
+            if listener is None or producer is None:
+                return False
+            row = one(tx.connection, _UNSUBSCRIBE, (producer, listener))
+            monotonic_us = self._engine.monotonic_us()
+            if row is not None and row[0]:
+                message_groups.resume(tx, listener, producer, monotonic_us)
+            if discard:
+                message_groups.discard(tx, listener, producer, monotonic_us)
+            return row is not None
+
+        return self._engine.write(work, relieves=True)
+
+    def page(
+        self, limit: int, after: str | None, *, listener_id: str | None = None, producer_id: str | None = None
+    ) -> list[Subscription]:
+        """Return subscriptions of one listener or to one producer, by the other side's id."""
+        statement = _OF_PRODUCER if listener_id is None else _OF_LISTENER
+        arguments = (listener_id or producer_id, after or "", limit)
+        rows = self._engine.read(lambda connection: every(connection, statement, arguments))
+        return [
+            Subscription(producer, subscriber, time_text(created_us // 1_000), "paused" if paused else "active")
+            for producer, subscriber, created_us, paused in rows
+        ]
+
+    def grant(self, producer_id: str, listener_id: str) -> None:
+        """Let the listener subscribe to the producer."""
+
+        def work(tx: Transaction) -> None:
+            pair = (active(tx.connection, producer_id), active(tx.connection, listener_id))
+            tx.connection.execute(_GRANT, (*pair, self._engine.now_us() // 1_000))
+
+        self._engine.write(work)
+
+    def revoke(self, producer_id: str, listener_id: str) -> None:
+        """Take the grant back."""
+        self._engine.write(lambda tx: tx.connection.execute(_REVOKE, (producer_id, listener_id)), removes=True)
+
+    def pause(self, listener_id: str, producer_id: str) -> bool:
+        """Withhold this producer's events; False without such a subscription."""
+        return self._engine.write(lambda tx: self._change(tx, message_groups.pause, listener_id, producer_id) or False)
+
+    def resume(self, listener_id: str, producer_id: str) -> bool:
+        """Deliver what was withheld, before anything newer; False without such a subscription."""
+        return self._engine.write(lambda tx: self._change(tx, message_groups.resume, listener_id, producer_id) or False)
+
+    def replay(self, listener_id: str, producer_id: str, since_ms: int) -> int | None:
+        """Deliver this producer's events again from then on; return how many, or None without a subscription."""
+
+        def replay(tx: Transaction, listener: int, producer: int, monotonic_us: int) -> int | None:
+            now_us = self._engine.now_us()
+            return message_groups.replay(tx, listener, producer, monotonic_us, since_ms=since_ms, now_us=now_us)
+
+        return self._engine.write(lambda tx: self._change(tx, replay, listener_id, producer_id))
+
+    def _change(self, tx: Transaction, verb: Callable[..., T], listener_id: str, producer_id: str) -> T | None:
+        """Run `verb(tx, listener, producer, now)` on a subscription; return None if there is none."""
+        pair = [number(tx.connection, each) for each in (listener_id, producer_id)]
+        return None if None in pair else verb(tx, *pair, self._engine.monotonic_us())
+
+    def is_granted(self, producer_id: str, listener_id: str) -> bool:
+        """Return whether the producer granted it."""
+        found = self._engine.read(lambda connection: one(connection, _IS_GRANTED, (producer_id, listener_id)))
+        return found is not None

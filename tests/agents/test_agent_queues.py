@@ -1,4 +1,4 @@
-"""Lanes are queues: leases, groups, dead letters, and nothing lost when a receiver is."""
+"""Agents' queues have leases, groups and dead letters, and lose nothing when a receiver is lost."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_what_is_given_back_unhandled_costs_no_receive(heard: Post) -> None:
     queue = heard.agents.queue("cat")
     held = heard.take("cat")
 
-    queue.undo(held)  # type: ignore[attr-defined]  # a lane has it beside the verbs of queues
+    queue.undo(held)  # type: ignore[attr-defined]  # an agent's queue has it beside the verbs of queues
     [again] = heard.take("cat")
 
     assert again.receive_count == 1
