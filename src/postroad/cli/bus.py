@@ -91,7 +91,7 @@ def run(
     ] = None,
 ) -> None:
     """Run the handlers of a bus until SIGTERM or Ctrl-C; without NAME, those of every bus of the module."""
-    from postroad.up.work import find_buses
+    from postroad.up.runners import find_buses
     from postroad.wiring import run as receive
 
     buses = find_buses(module)
