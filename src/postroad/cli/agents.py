@@ -87,11 +87,11 @@ def show(call: Call, agent_id: AgentId) -> None:
     """Show an agent, whom it listens to and what waits for it."""
     import msgspec
 
-    from postroad.views import agent_detail, lane_stats
+    from postroad.views import agent_detail, agent_stats
 
     with agents_of(call) as agents:
         document = agent_detail(agents.get(agent_id))
-        stats = lane_stats(agents.stats(agent_id))
+        stats = agent_stats(agents.stats(agent_id))
     shown = {**msgspec.to_builtins(document), **msgspec.to_builtins(stats)}
     lines = [f"{name}: {value}" for name, value in shown.items() if name != "subscriptions"]
     heard = [f"listens to {each.producer_id} ({each.state})" for each in document.subscriptions]

@@ -11,12 +11,12 @@ import typer
 from postroad.cli.call import Call, add_verb
 from postroad.cli.output import ANSWER_IS_NO, write
 from postroad.cli.parameters import duration
-from postroad.errors import InvalidInput
+from postroad.errors import InvalidInput, InvalidQuery
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from postroad.journal import Step, Verification
+    from postroad.journal import Entity, Step, Verification
     from postroad.views import Timeline
 
 Tenant = Annotated[str | None, typer.Option(metavar="ID", help="Whose events; the setting `tenant` by default.")]
@@ -55,19 +55,19 @@ def query(
 ) -> None:
     """Read the journal: any of entity, app and type, between two times."""
     from postroad.journal.records import index_for
-    from postroad.views import entity_of, moment_of, timeline
+    from postroad.views import timeline
 
     if order not in ("asc", "desc"):
         raise InvalidInput(f"order: {order!r} is neither asc nor desc", field="order", remedy="Use asc or desc.")
-    asked: dict[str, Any] = {"entity": entity_of(entity), "app": app, "event_type": type}
+    asked: dict[str, Any] = {"entity": _entity(entity), "app": app, "event_type": type}
     index = index_for(**asked)
     with call.backend() as backend:
         page = backend.journal().query(
             index,
             **asked,
             tenant=tenant or call.settings().tenant,
-            start=moment_of(from_, "from"),
-            end=moment_of(to, "to"),
+            start=_milliseconds(from_, "from"),
+            end=_milliseconds(to, "to"),
             descending=order == "desc",
             limit=limit,
             cursor=cursor,
@@ -113,6 +113,31 @@ def prune(
         pruned = remove(backend.journal(), tenant or call.settings().tenant, before=before)
     document = {"pruned": pruned.removed, "kept": pruned.kept}
     call.show(document, f"pruned {pruned.removed:,}, kept {pruned.kept:,} of running tasks and open jobs")
+
+
+def _entity(text: str | None) -> Entity | None:
+    """Return `TASK#req-123` as a type and an id."""
+    if text is None:
+        return None
+    kind, mark, name = text.partition("#")
+    if not mark:
+        raise InvalidQuery(f"entity: {text!r} is not a type and an id", field="entity", remedy="Write TASK#req-123.")
+    return kind, name
+
+
+def _milliseconds(text: str | None, field: str) -> int | None:
+    """Return a time in milliseconds, given as that or as ISO 8601, in UTC unless it names its zone."""
+    if text is None:
+        return None
+    if text.lstrip("-").isdecimal() and text.isascii():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        remedy = "Give milliseconds since 1970, or ISO 8601 such as 2030-01-01T00:00:00Z."
+        raise InvalidQuery(f"{field}: {text!r} is not a moment", field=field, remedy=remedy) from None
+    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return round(aware.timestamp() * 1000)
 
 
 def _tell(events: int) -> None:

@@ -1,4 +1,4 @@
-"""HTTP: the API that `postroad up` serves. `app.create_app(context)` builds it, `app.serve` listens."""
+"""HTTP: the API that `postroad up` serves. `create_app(context)` builds it."""
 
 from postroad.http.app import create_app as create_app, make_server as make_server
 from postroad.http.context import Context as Context, make_context as make_context

@@ -1,4 +1,4 @@
-"""The app: all routes behind one middleware, and the server that listens for it."""
+"""The app: all routes behind one middleware, and the HTTP server."""
 
 from __future__ import annotations
 

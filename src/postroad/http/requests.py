@@ -115,7 +115,7 @@ class ApiRequest(Request[Identity | None, Any, Any]):
 
 
 class Running(Protocol):
-    """An answer that goes on for as long as its caller listens."""
+    """An answer that goes on for as long as its caller reads."""
 
     async def run(self, receive: Receive, start: Send, send: Send) -> None: ...
 

@@ -22,12 +22,12 @@ from postroad.queues import Delivery, Queue
 from postroad.views import (
     AgentDeadLetterPage,
     AgentDeliveries,
-    Lane,
+    AgentStats,
     Redriven,
     SettledBatch,
     agent_dead_letter,
     agent_delivery,
-    lane_stats,
+    agent_stats,
     settled,
 )
 
@@ -113,10 +113,14 @@ async def stream_events(request: ApiRequest, agent: AgentId, visibility: Visibil
     return Endless(LaneStream(context.streams, queue, agent_id=agent, visibility=visibility, check=check))
 
 
-@get("/agents/{agent:str}/stats", opt={"scope": "read", AGENT: "agent"}, responses=answers(Lane, 404, says="The lane."))
-async def show_lane(request: ApiRequest, agent: AgentId) -> Response[Lane]:
+@get(
+    "/agents/{agent:str}/stats",
+    opt={"scope": "read", AGENT: "agent"},
+    responses=answers(AgentStats, 404, says="The lane."),
+)
+async def show_lane(request: ApiRequest, agent: AgentId) -> Response[AgentStats]:
     """How much waits for the agent."""
-    return Response(lane_stats(await request.context.run(lambda: request.context.agent_access.agents.stats(agent))))
+    return Response(agent_stats(await request.context.run(lambda: request.context.agent_access.agents.stats(agent))))
 
 
 @get(

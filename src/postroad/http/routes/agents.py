@@ -1,4 +1,4 @@
-"""`/agents`: making, showing and removing agents, who listens to whom, and who may."""
+"""`/agents`: agents, their subscriptions, and who may subscribe."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from postroad.views import (
     AgentMade,
     AgentPage,
     AgentToken,
-    IsHeardPage,
-    ListensPage,
     Replayed,
+    SubscriberPage,
+    SubscriptionPage,
     agent_detail,
     agent_row,
-    is_heard,
-    listens,
     registered,
+    subscriber_row,
+    subscription_row,
 )
 
 NewAgentBody = Annotated[forms.NewAgent, Body(examples=[Example(value={"agentId": "collector", "accept": "all"})])]
@@ -79,7 +79,7 @@ async def list_agents(request: ApiRequest, limit: Limit = 20, cursor: Cursor = N
     responses=answers(AgentDetail, 404, says="The agent."),
 )
 async def show_agent(request: ApiRequest, agent: AgentId) -> Response[AgentDetail]:
-    """One agent with the first hundred producers it listens to."""
+    """Show an agent and its first hundred subscriptions."""
     found = await request.context.run(lambda: request.context.agent_access.agents.get(agent))
     return Response(agent_detail(found))
 
@@ -136,7 +136,7 @@ Shown = TypeVar("Shown")
     _PAIR,
     opt=_OF_LISTENER,
     status_code=204,
-    responses=answers(None, 400, 404, 403, status=204, says="It listens, from now on or already."),
+    responses=answers(None, 400, 404, 403, status=204, says="It subscription_row, from now on or already."),
 )
 async def subscribe_agent(request: ApiRequest, listener: AgentId, producer: AgentId) -> None:
     """Let the listener hear the producer. An agent needs the producer's grant unless that is open to all."""
@@ -163,12 +163,12 @@ async def unsubscribe_agent(
 @get(
     "/agents/{agent:str}/subscriptions",
     opt={"scope": "read", AGENT: "agent"},
-    responses=answers(ListensPage, 400, 404, says="Whom the agent listens to."),
+    responses=answers(SubscriptionPage, 400, 404, says="The agent's subscriptions."),
 )
 async def list_subscriptions(
     request: ApiRequest, agent: AgentId, limit: Limit = 20, cursor: Cursor = None
-) -> Response[ListensPage]:
-    """Whom the agent listens to, a page at a time."""
+) -> Response[SubscriptionPage]:
+    """List the agent's subscriptions, a page at a time."""
     find = request.context.agent_access.agents.subscriptions
     return await _page(
         request,
@@ -182,12 +182,12 @@ async def list_subscriptions(
 @get(
     "/agents/{agent:str}/subscribers",
     opt={"scope": "read", AGENT: "agent"},
-    responses=answers(IsHeardPage, 400, 404, says="Who listens to the agent."),
+    responses=answers(SubscriberPage, 400, 404, says="The agent's subscribers."),
 )
 async def list_subscribers(
     request: ApiRequest, agent: AgentId, limit: Limit = 20, cursor: Cursor = None
-) -> Response[IsHeardPage]:
-    """Who listens to the agent, a page at a time."""
+) -> Response[SubscriberPage]:
+    """List the agent's subscribers, a page at a time."""
     find = request.context.agent_access.agents.subscribers
     return await _page(
         request,
@@ -257,12 +257,12 @@ async def _done(request: ApiRequest, act: Callable[[], None]) -> Response[None]:
     return await perform(request, effect)
 
 
-def _listens_page(page: Page[Subscription], following: str | None) -> ListensPage:
-    return ListensPage([listens(each) for each in page.items], following)
+def _listens_page(page: Page[Subscription], following: str | None) -> SubscriptionPage:
+    return SubscriptionPage([subscription_row(each) for each in page.items], following)
 
 
-def _heard_page(page: Page[Subscription], following: str | None) -> IsHeardPage:
-    return IsHeardPage([is_heard(each) for each in page.items], following)
+def _heard_page(page: Page[Subscription], following: str | None) -> SubscriberPage:
+    return SubscriberPage([subscriber_row(each) for each in page.items], following)
 
 
 async def _page(
