@@ -177,33 +177,11 @@ class AgentLease(Form, frozen=True):
     visibility: Annotated[float, Meta(ge=1, le=43_200)] = 30.0
 
 
-class AgentAcks(Form, frozen=True):
-    """Leases whose events are done."""
-
-    receipts: Receipts
-
-
 class AgentExtensions(Form, frozen=True):
     """Leases to keep for `seconds` from now."""
 
     receipts: Receipts
     seconds: Seconds = 30.0
-
-
-class AgentReleases(Form, frozen=True):
-    """Leases to give back, to be received again after `after` seconds. `error` says what went wrong."""
-
-    receipts: Receipts
-    after: Seconds = 0.0
-    error: str | None = None
-
-
-class AgentRejections(Form, frozen=True):
-    """Leases whose events go to the dead letters now, and why."""
-
-    receipts: Receipts
-    reason: Reason
-    error: str | None = None
 
 
 class TokenRotation(Form, frozen=True):

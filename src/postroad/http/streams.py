@@ -33,7 +33,7 @@ _CONNECTED: Final = b": connected\n\n"
 _KEEP_ALIVE: Final[Any] = {"type": "http.response.body", "body": b": keep-alive\n\n", "more_body": True}
 
 
-class LaneStreams:
+class AgentStreams:
     """The open streams of one server, by agent."""
 
     def __init__(self, polls: Polls, access: AgentAccess, identities: Identities, leased: LeasedMessages) -> None:
@@ -43,9 +43,9 @@ class LaneStreams:
         self._identities = identities
         self._tokens_seen = identities.version
         self.stopping = False
-        self._streams: dict[str, list[LaneStream]] = {}
+        self._streams: dict[str, list[AgentStream]] = {}
         # Those that spoke longest ago come first.
-        self._silent: dict[LaneStream, float] = {}
+        self._silent: dict[AgentStream, float] = {}
         self._clock: asyncio.TimerHandle | None = None
         self._speaking: set[asyncio.Task[None]] = set()
 
@@ -54,7 +54,7 @@ class LaneStreams:
         """How many streams are open."""
         return sum(map(len, self._streams.values()))
 
-    def add(self, agent_id: str, stream: LaneStream, queue: Queue, waiter: Waiter) -> None:
+    def add(self, agent_id: str, stream: AgentStream, queue: Queue, waiter: Waiter) -> None:
         """Let the stream wait until `remove`; `TooManyPolls` when the server or the agent has too many that do."""
         self.agent_access.begin_waiting(agent_id)
         try:
@@ -66,7 +66,7 @@ class LaneStreams:
         self.spoke(stream)
         self._start_clock()
 
-    def remove(self, agent_id: str, stream: LaneStream, queue: Queue, waiter: Waiter) -> None:
+    def remove(self, agent_id: str, stream: AgentStream, queue: Queue, waiter: Waiter) -> None:
         """Let it wait no longer."""
         self.polls.leave(queue, waiter)
         self.agent_access.end_waiting(agent_id)
@@ -75,7 +75,7 @@ class LaneStreams:
         if not self._streams[agent_id]:
             del self._streams[agent_id]
 
-    def spoke(self, stream: LaneStream) -> None:
+    def spoke(self, stream: AgentStream) -> None:
         """Note that the stream has sent something."""
         self._silent.pop(stream, None)
         self._silent[stream] = asyncio.get_running_loop().time()
@@ -125,7 +125,7 @@ class LaneStreams:
             self._start_clock()
 
 
-async def _speak(silent: Sequence[LaneStream]) -> None:
+async def _speak(silent: Sequence[AgentStream]) -> None:
     """Say something on each stream. One whose caller reads nothing holds up the others until the next tick only."""
     for stream in silent:
         await stream.keep_alive()
@@ -142,7 +142,7 @@ class _Held:
         self.written = False
 
 
-class LaneStream:
+class AgentStream:
     """One connection: what it holds, and the text that it is sent."""
 
     __slots__ = (
@@ -162,7 +162,7 @@ class LaneStream:
     )
 
     def __init__(
-        self, streams: LaneStreams, queue: Queue, *, agent_id: str, visibility: float, check: Callable[[], object]
+        self, streams: AgentStreams, queue: Queue, *, agent_id: str, visibility: float, check: Callable[[], object]
     ) -> None:
         """Make the stream.
 

@@ -205,9 +205,9 @@ def run_housekeeping(backend: Backend, settings: Settings, stop: threading.Event
 
 def sweep(backend: Backend, settings: Settings) -> int:
     """Delete answers kept for idempotency keys for longer than 24 hours, and return how many."""
-    from postroad.http import Memory
+    from postroad.http import AnswerStore
 
-    forgotten = Memory(backend.items(), tenant=settings.tenant, clock=backend.clock, joins_writes=False).prune()
+    forgotten = AnswerStore(backend.items(), tenant=settings.tenant, clock=backend.clock, joins_writes=False).prune()
     if forgotten:
         get_logger("housekeeping").info("housekeeping_swept", answers=forgotten)
     return forgotten

@@ -53,6 +53,7 @@ from postroad.views.queues import (
     settled as settled,
 )
 from postroad.views.service import (
+    PROBLEM_MEDIA_TYPE as PROBLEM_MEDIA_TYPE,
     BackendShown as BackendShown,
     ErrorPage as ErrorPage,
     Health as Health,

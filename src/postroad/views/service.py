@@ -9,6 +9,7 @@ import msgspec
 
 from postroad.errors import InternalError, PostroadError, QueueExists
 
+PROBLEM_MEDIA_TYPE = "application/problem+json"
 PartState = Literal["running", "starting", "failed"]
 Scope = Literal["read", "publish", "operate", "admin"]
 
