@@ -1,4 +1,4 @@
-"""`postroad up|worker`."""
+"""`postroad up|worker`: start everything, or a worker of tasks."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from postroad.cli.call import Call, add_verb
+from postroad.cli.call import Call, verb
 from postroad.cli.parameters import duration
 from postroad.errors import ConfigurationError
-from postroad.settings import no_color
 from postroad.signals import heard_by
-from postroad.telemetry import configure_logs
 
 if TYPE_CHECKING:
     from postroad.settings import Settings
@@ -26,40 +24,54 @@ TASKS = "tasks"
 ROLES = (TASKS, "dispatcher", "dlq", "reconciler", "events")
 
 
-def add_to(app: typer.Typer) -> None:
-    """Make the verbs part of the program."""
-    add_verb(app, "up", up, example="postroad up --port 9000 --open", until_stopped=True)
-    add_verb(app, "worker", worker, example="postroad worker --import shop.tasks --concurrency 8", until_stopped=True)
+@verb("up", "--port 9000 --open", until_stopped=True)
+def up(
+    call: Call,
+    host: Annotated[str | None, typer.Option(metavar="HOST", help="The address to listen on (127.0.0.1).")] = None,
+    port: Annotated[
+        int | None, typer.Option(metavar="PORT", help="The port to listen on (8787); 0 picks a free one.")
+    ] = None,
+    load: Annotated[list[str] | None, typer.Option(metavar="MODULE", help="A module to import; repeatable.")] = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Refuse every change over HTTP.")] = False,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open the browser when ready.")] = False,
+) -> None:
+    """Start Postroad here, with its HTTP API, until Ctrl-C."""
+    from postroad.up import run_up
+
+    settings = call.settings(host=host, port=port, load=load or None, read_only=read_only or None)
+    raise typer.Exit(run_up(settings, json_output=call.json, open_browser=open_browser))
 
 
+@verb("worker", "--import shop.tasks --concurrency 8", until_stopped=True)
 def worker(
     call: Call,
     imports: Annotated[
         list[str] | None, typer.Option("--import", metavar="MODULE", help="A module that defines tasks; repeatable.")
     ] = None,
     queue: Annotated[str, typer.Option(metavar="Q", help="The queue of tasks.")] = "tasks",
-    concurrency: Annotated[int | None, typer.Option(metavar="N", help="Children at a time (3).")] = None,
+    concurrency: Annotated[int | None, typer.Option(metavar="N", help="Tasks that run at the same time (3).")] = None,
     timeout: Annotated[
         float | None, typer.Option(parser=duration, metavar="S", help="How long a task may take (200s).")
     ] = None,
-    max_attempts: Annotated[int | None, typer.Option(metavar="N", help="How often a task is tried (3).")] = None,
+    max_attempts: Annotated[int | None, typer.Option(metavar="N", help="Attempts per task (3).")] = None,
     visibility_extension: Annotated[
-        float | None, typer.Option(parser=duration, metavar="S", help="How far a lease is extended (30s).")
+        float | None, typer.Option(parser=duration, metavar="S", help="How long a lease is extended each time (30s).")
     ] = None,
     extension_interval: Annotated[
-        float | None, typer.Option(parser=duration, metavar="S", help="How often it is extended (20s).")
+        float | None, typer.Option(parser=duration, metavar="S", help="How often a lease is extended (20s).")
     ] = None,
     drain_timeout: Annotated[
-        float | None, typer.Option(parser=duration, metavar="S", help="What children get to finish in (30s).")
+        float | None,
+        typer.Option(parser=duration, metavar="S", help="How long running tasks may take to finish (30s)."),
     ] = None,
     retry_base: Annotated[
-        float | None, typer.Option(parser=duration, metavar="S", help="The pause before a second attempt (1s).")
+        float | None, typer.Option(parser=duration, metavar="S", help="The pause before the second attempt (1s).")
     ] = None,
     unknown_grace: Annotated[
         float | None,
         typer.Option(parser=duration, metavar="S", help="How long an unknown task waits for another worker (10m)."),
     ] = None,
-    until_idle: Annotated[bool, typer.Option("--until-idle", help="End when there is nothing left to do.")] = False,
+    until_idle: Annotated[bool, typer.Option("--until-idle", help="End when nothing is left to do.")] = False,
     roles: Annotated[
         str | None,
         typer.Option(
@@ -69,7 +81,7 @@ def worker(
     ] = None,
 ) -> None:
     """Run tasks in child processes of their own, until SIGTERM or Ctrl-C."""
-    settings = call.settings(concurrency=concurrency)
+    settings = call.settings(logs=True, concurrency=concurrency)
     chosen = _chosen(roles, task_events=settings.task_events)
     if TASKS in chosen and not (imports or settings.load):
         raise ConfigurationError(
@@ -77,7 +89,6 @@ def worker(
             field="import",
             remedy="Name the modules that define the tasks: --import shop.tasks.",
         )
-    configure_logs(settings.log_level, settings.log_format, color=not no_color())
     given = {
         "timeout": timeout,
         "max_attempts": max_attempts,
@@ -133,8 +144,9 @@ def _worker(
 
 
 def _run(running: TaskWorker | None, roles: list[Role], *, until_idle: bool) -> None:
-    """Work until stopped, or until neither tasks nor roles find anything to do."""
+    """Run until stopped, or until neither tasks nor roles find anything to do."""
     from postroad.tasks.roles import RoleThreads
+    from postroad.tasks.worker_threads import Waker
 
     if until_idle:
         role_threads = RoleThreads(roles)
@@ -143,36 +155,13 @@ def _run(running: TaskWorker | None, roles: list[Role], *, until_idle: bool) -> 
                 running.run(until_idle=True)
             if not role_threads.once() or (running is not None and running.was_stopped):
                 return
-    if running is None:
-        _run_roles(roles)
+    if running is not None:
+        with RoleThreads(roles, ended=running.stop):
+            running.run()
         return
-    with RoleThreads(roles, ended=running.stop):
-        running.run()
-
-
-def _run_roles(roles: list[Role]) -> None:
-    """Run nothing but roles until a signal comes."""
-    from postroad.tasks.roles import RoleThreads
-    from postroad.tasks.worker_threads import Waker
-
     waker = Waker()
     try:
         with heard_by(waker.wake), RoleThreads(roles, ended=waker.wake):
             waker.wait(inf)
     finally:
         waker.close()
-
-
-def up(
-    call: Call,
-    host: Annotated[str | None, typer.Option(metavar="HOST", help="Listen here (127.0.0.1).")] = None,
-    port: Annotated[int | None, typer.Option(metavar="PORT", help="Listen here (8787); 0 picks a free one.")] = None,
-    load: Annotated[list[str] | None, typer.Option(metavar="MODULE", help="A module to import; repeatable.")] = None,
-    read_only: Annotated[bool, typer.Option("--read-only", help="Refuse every change by HTTP.")] = False,
-    open_browser: Annotated[bool, typer.Option("--open", help="Open the browser when ready.")] = False,
-) -> None:
-    """Start Postroad here, with its HTTP API, until Ctrl-C."""
-    from postroad.up import run_up
-
-    settings = call.settings(host=host, port=port, load=load or None, read_only=read_only or None)
-    raise typer.Exit(run_up(settings, json_output=call.json, open_browser=open_browser))
