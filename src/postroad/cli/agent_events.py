@@ -14,7 +14,7 @@ import typer
 from postroad.cli.agents import agents_of
 from postroad.cli.call import Call, verb
 from postroad.cli.output import write, write_json
-from postroad.cli.parameters import duration, json_value
+from postroad.cli.parameters import duration_option, json_value
 from postroad.errors import InvalidEvent, InvalidInput, PostroadError
 from postroad.signals import ended_by_sigterm, stopped_by_signals
 from postroad.telemetry import legible
@@ -62,9 +62,7 @@ def tail(
     call: Call,
     agent_id: Annotated[str, typer.Argument(metavar="ID", help="The agent.")],
     max_: Annotated[int | None, typer.Option("--max", min=1, metavar="N", help="End after so many.")] = None,
-    wait: Annotated[
-        float | None, typer.Option(parser=duration, metavar="S", help="End after so long without an event.")
-    ] = None,
+    wait: Annotated[float | None, duration_option("End after so long without an event.")] = None,
     no_ack: Annotated[bool, typer.Option("--no-ack", help="Release the events at the end instead.")] = False,
 ) -> None:
     """Receive an agent's events, print them as one JSON object per line, and ack them."""

@@ -9,7 +9,7 @@ import typer
 
 from postroad.cli.call import Call, verb
 from postroad.cli.output import confirm_yes
-from postroad.cli.parameters import duration
+from postroad.cli.parameters import duration_option
 from postroad.cli.tables import table
 from postroad.telemetry import legible
 
@@ -89,9 +89,7 @@ def show(call: Call, agent_id: AgentId) -> None:
 def token(
     call: Call,
     agent_id: AgentId,
-    overlap: Annotated[
-        float, typer.Option(parser=duration, metavar="S", help="How long the previous token stays valid, up to 1d.")
-    ] = 600,
+    overlap: Annotated[float, duration_option("How long the previous token stays valid, up to 1d.")] = 600,
 ) -> None:
     """Give an agent a new token, which is shown only once; with --overlap 0 the previous one is revoked at once."""
     from datetime import timedelta

@@ -11,7 +11,7 @@ import typer
 
 from postroad.cli.call import Call, verb
 from postroad.cli.output import confirm_name
-from postroad.cli.parameters import duration
+from postroad.cli.parameters import duration_option
 from postroad.cli.tables import table
 from postroad.telemetry import legible, recorded
 
@@ -70,9 +70,7 @@ def create(
     call: Call,
     name: Annotated[str, typer.Argument(metavar="NAME", help="1 to 64 letters, digits, '.', '_' or '-'.")],
     scope: Annotated[str, typer.Option(metavar="SCOPE", help="read, publish, operate or admin.")] = "read",
-    expires_in: Annotated[
-        float | None, typer.Option(parser=duration, metavar="DURATION", help="How long it is valid (for ever).")
-    ] = None,
+    expires_in: Annotated[float | None, duration_option("How long it is valid (for ever).")] = None,
 ) -> None:
     """Create a token and print its secret, which is shown only once."""
     from postroad.http.tokens import check_token

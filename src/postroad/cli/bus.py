@@ -12,7 +12,7 @@ import typer
 
 from postroad.cli.call import Call, verb
 from postroad.cli.output import write, write_json
-from postroad.cli.parameters import duration, json_object, moment, per_second, topic_names
+from postroad.cli.parameters import duration_option, json_object, per_second, time_option, topic_names
 from postroad.errors import InvalidInput, PostroadError, QueueNotFound, TopicNotFound
 from postroad.settings import nearest
 from postroad.signals import ended_by_sigterm, stopped_by_signals
@@ -71,9 +71,7 @@ def tail(
     group: Annotated[str | None, typer.Option(metavar="G", help="Receive events as a member of this group.")] = None,
     type_: TypeFilter = None,
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="End after so many.")] = None,
-    timeout: Annotated[
-        float | None, typer.Option(parser=duration, metavar="DURATION", help="End after so long.")
-    ] = None,
+    timeout: Annotated[float | None, duration_option("End after so long.")] = None,
 ) -> None:
     """Print the events of a topic as they arrive, one JSON object per line, until Ctrl-C."""
     from postroad.bus.tail import tail as watch
@@ -128,12 +126,8 @@ def replay(
     call: Call,
     topic: TopicName,
     to: Annotated[str, typer.Option(metavar="TOPIC", help="The topic to publish them to.", autocompletion=topic_names)],
-    since: Annotated[
-        datetime | None, typer.Option(parser=moment, metavar="TIME", help="Published at this time or later.")
-    ] = None,
-    until: Annotated[
-        datetime | None, typer.Option(parser=moment, metavar="TIME", help="Published before this time.")
-    ] = None,
+    since: Annotated[datetime | None, time_option("Published at this time or later.")] = None,
+    until: Annotated[datetime | None, time_option("Published before this time.")] = None,
     type_: TypeFilter = None,
     rate: Annotated[
         float | None, typer.Option(parser=per_second, metavar="N", help="At most so many per second.")

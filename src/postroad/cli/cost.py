@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from postroad.cli.call import Call, verb
-from postroad.cli.parameters import duration, json_value, read_file
+from postroad.cli.parameters import duration_option, json_value, read_file
 from postroad.cli.tables import table
 from postroad.errors import InvalidInput
 
@@ -37,9 +37,7 @@ def cost(
         int | None,
         typer.Option(metavar="N", help="Receivers that wait on empty queues (one per queue)."),
     ] = None,
-    poll_wait: Annotated[
-        float | None, typer.Option(parser=duration, metavar="S", help="How long one of their receives waits (20s).")
-    ] = None,
+    poll_wait: Annotated[float | None, duration_option("How long one of their receives waits (20s).")] = None,
     fifo: Annotated[bool, typer.Option("--fifo", help="Prices of FIFO queues.")] = False,
     transfer_gb: Annotated[float, typer.Option(metavar="GB", help="Data that leaves AWS.")] = 0.0,
     days: Annotated[float, typer.Option(metavar="D", help="Days per month.")] = 30,

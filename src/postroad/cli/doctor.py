@@ -10,7 +10,7 @@ import typer
 
 from postroad.cli.call import Call, verb
 from postroad.cli.output import progress_line
-from postroad.cli.parameters import duration, pairs, short_duration
+from postroad.cli.parameters import duration, duration_option, pairs, short_duration
 from postroad.cli.tables import table
 from postroad.telemetry import legible
 
@@ -29,12 +29,8 @@ def doctor(
     dsn: Annotated[
         str | None, typer.Option(metavar="DSN", help="The application's database: postgresql://… or sqlite:///path.")
     ] = None,
-    outbox_horizon: Annotated[
-        float | None, typer.Option(parser=duration, metavar="DURATION", help="How long the outbox retries (4.6h).")
-    ] = None,
-    inbox_retention: Annotated[
-        float | None, typer.Option(parser=duration, metavar="DURATION", help="How long the inbox remembers (30d).")
-    ] = None,
+    outbox_horizon: Annotated[float | None, duration_option("How long the outbox retries (4.6h).")] = None,
+    inbox_retention: Annotated[float | None, duration_option("How long the inbox remembers (30d).")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit 1 on a warning too.")] = False,
 ) -> None:
     """Look for problems; exit 1 on an error."""

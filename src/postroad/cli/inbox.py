@@ -10,7 +10,7 @@ import typer
 
 from postroad.cli.audit import audited
 from postroad.cli.call import Call, verb
-from postroad.cli.parameters import Dsn, Schema, chosen_dsn, duration, require
+from postroad.cli.parameters import Dsn, Schema, chosen_dsn, duration_option, require
 from postroad.cli.tables import table
 from postroad.telemetry import legible
 
@@ -47,9 +47,7 @@ def init(call: Call, at: InboxOptions) -> None:
 def prune(
     call: Call,
     at: InboxOptions,
-    older_than: Annotated[
-        float | None, typer.Option(parser=duration, metavar="DURATION", help="Handled longer ago than this (30d).")
-    ] = None,
+    older_than: Annotated[float | None, duration_option("Handled longer ago than this (30d).")] = None,
 ) -> None:
     """Forget events that were handled long ago."""
     with at.open(_RETENTION if older_than is None else timedelta(seconds=older_than)) as inbox:

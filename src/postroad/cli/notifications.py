@@ -7,7 +7,7 @@ import importlib.util
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +17,7 @@ import msgspec
 import typer
 
 from postroad.cli.call import Call, verb
-from postroad.cli.parameters import duration
+from postroad.cli.parameters import duration_option
 from postroad.errors import ConfigurationError
 from postroad.settings import NotificationSettings, notification_settings
 from postroad.signals import stopped_by_signals
@@ -45,12 +45,12 @@ def worker(call: Call) -> None:
     with (
         stopped_by_signals() as stop,
         senders(settings) as given,
-        closing(listening(settings.health_host, settings.health_port, field="HEALTH_PORT")) as listener,
+        closing(_listen(settings.health_host, settings.health_port)) as listener,
         where.backend() as backend,
         notification_worker(backend, settings, given) as running,
     ):
         health = Health(running, Autoscaler(min_tasks=settings.min_tasks, max_tasks=settings.max_tasks))
-        with answering(listener, _answers(health)):
+        with _answering(listener, health):
             port = listener.getsockname()[1]
             get_logger("notifications").info("notification_worker_started", host=settings.health_host, port=port)
             running.run(stop)
@@ -83,20 +83,9 @@ def scaling(
 @verb("notifications prune", "--keep-delivered 1h")
 def prune(
     call: Call,
-    keep_delivered: Annotated[
-        float | None,
-        typer.Option(
-            parser=duration, metavar="DURATION", help="How long to keep delivered messages and sent pushes (1d)."
-        ),
-    ] = None,
-    keep_results: Annotated[
-        float | None,
-        typer.Option(parser=duration, metavar="DURATION", help="How long to keep the results of pushes (7d)."),
-    ] = None,
-    keep_undelivered: Annotated[
-        float | None,
-        typer.Option(parser=duration, metavar="DURATION", help="How long to keep undelivered messages (30d)."),
-    ] = None,
+    keep_delivered: Annotated[float | None, duration_option("How long to keep delivered messages (1d).")] = None,
+    keep_results: Annotated[float | None, duration_option("How long to keep the results of pushes (7d).")] = None,
+    keep_undelivered: Annotated[float | None, duration_option("How long to keep undelivered messages (30d).")] = None,
 ) -> None:
     """Delete old messages, results and sent pushes, as a running worker does every minute."""
     from postroad.notifications import NotificationStore
@@ -126,20 +115,6 @@ def _settings() -> NotificationSettings:
     return settings
 
 
-def _answers(health: Health) -> Answers:
-    return {
-        "/health": lambda query: health.short(),
-        "/health/detailed": lambda query: health.detailed(),
-        "/scaling": lambda query: health.scaling(_tasks(query)),
-    }
-
-
-def _tasks(query: Mapping[str, str]) -> int:
-    """Return how many workers run, according to the caller."""
-    text = query.get("current", "")
-    return min(int(text), _MOST_TASKS) if text.isascii() and text.isdecimal() and len(text) < 9 else 1
-
-
 def _where(call: Call, settings: NotificationSettings) -> Call:
     """Return the call with the backend of a queue's URL, unless a backend is named."""
     url = next(
@@ -155,15 +130,9 @@ def _where(call: Call, settings: NotificationSettings) -> Call:
     return replace(call, url=f"aws://{settings.region or ''}?endpoint_url={endpoint}")
 
 
-Answer = tuple[int, dict[str, Any]]
-Answers = Mapping[str, Callable[[Mapping[str, str]], Answer]]
-"""The answers by path; each gets the query."""
-_NOT_FOUND: Answer = (404, {"status": "not found"})
-_NOT_ALLOWED: Answer = (405, {"status": "method not allowed"})
-
-
-def listening(host: str, port: int, *, field: str) -> socket.socket:
-    """Open a listening socket; raise `ConfigurationError` with the variable if it cannot be opened."""
+def _listen(host: str, port: int) -> socket.socket:
+    """Open the port of the health checks."""
+    field = "HEALTH_PORT"
     if importlib.util.find_spec("uvicorn") is None:
         raise ConfigurationError(
             "the HTTP server is not installed", field=field, remedy="Run: pip install 'postroad[http]'"
@@ -180,11 +149,18 @@ def listening(host: str, port: int, *, field: str) -> socket.socket:
 
 
 @contextmanager
-def answering(listener: socket.socket, answers: Answers) -> Iterator[None]:
-    """Answer requests on the socket while the block runs, on a thread of its own."""
+def _answering(listener: socket.socket, health: Health) -> Iterator[None]:
+    """Answer health checks on the socket while the block runs, on a thread of its own."""
     from postroad.http.app import make_server
 
-    server = make_server(_app(answers))
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        status, document = await asyncio.to_thread(_answer, health, scope)
+        body = msgspec.json.encode(document)
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+    server = make_server(app)
     thread = threading.Thread(
         target=lambda: asyncio.run(server.serve(sockets=[listener])), name="postroad-health", daemon=True
     )
@@ -196,22 +172,14 @@ def answering(listener: socket.socket, answers: Answers) -> Iterator[None]:
         thread.join()
 
 
-def _app(answers: Answers) -> Any:
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        status, document = await asyncio.to_thread(_answer, answers, scope)
-        body = msgspec.json.encode(document)
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
-
-    return app
-
-
-def _answer(answers: Answers, scope: Any) -> Answer:
-    answer = answers.get(scope["path"])
-    if answer is None:
-        return _NOT_FOUND
+def _answer(health: Health, scope: Any) -> tuple[int, dict[str, Any]]:
+    if scope["path"] not in ("/health", "/health/detailed", "/scaling"):
+        return 404, {"status": "not found"}
     if scope["method"] not in ("GET", "HEAD"):
-        return _NOT_ALLOWED
+        return 405, {"status": "method not allowed"}
+    if scope["path"] != "/scaling":
+        return health.short() if scope["path"] == "/health" else health.detailed()
     pairs = (pair.partition("=") for pair in scope["query_string"].decode("ascii", "replace").split("&"))
-    return answer({name: value for name, _, value in pairs})
+    current = {name: value for name, _, value in pairs}.get("current", "")
+    valid = current.isascii() and current.isdecimal() and len(current) < 9
+    return health.scaling(min(int(current), _MOST_TASKS) if valid else 1)

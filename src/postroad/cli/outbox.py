@@ -17,7 +17,17 @@ from postroad.cli.audit import audited
 from postroad.cli.call import Call, verb
 from postroad.cli.outbox_run import open_topic
 from postroad.cli.output import write
-from postroad.cli.parameters import By, Limit, OutboxOptions, Reason, Schema, duration, moment, require, short_duration
+from postroad.cli.parameters import (
+    By,
+    Limit,
+    OutboxOptions,
+    Reason,
+    Schema,
+    duration_option,
+    require,
+    short_duration,
+    time_option,
+)
 from postroad.cli.tables import table
 from postroad.errors import InvalidInput
 from postroad.signals import stopped_by_signals
@@ -137,9 +147,7 @@ def why(call: Call, event_id: EventId, at: OutboxOptions) -> None:
 def prune(
     call: Call,
     at: OutboxOptions,
-    older_than: Annotated[
-        float | None, typer.Option(parser=duration, metavar="DURATION", help="Sent or skipped longer ago (7d).")
-    ] = None,
+    older_than: Annotated[float | None, duration_option("Sent or skipped longer ago (7d).")] = None,
 ) -> None:
     """Delete events that were sent or skipped long ago."""
     with at.open() as outbox:
@@ -272,12 +280,8 @@ def replay(
     call: Call,
     at: OutboxOptions,
     to: Annotated[str, typer.Option(metavar="NAME_OR_ARN", help="The topic to publish them to.")],
-    since: Annotated[
-        datetime | None, typer.Option(parser=moment, metavar="TIME", help="Sent at this time or later.")
-    ] = None,
-    until: Annotated[
-        datetime | None, typer.Option(parser=moment, metavar="TIME", help="Sent before this time.")
-    ] = None,
+    since: Annotated[datetime | None, time_option("Sent at this time or later.")] = None,
+    until: Annotated[datetime | None, time_option("Sent before this time.")] = None,
     type_: EventType = None,
     key: Key = None,
     by: By = "",

@@ -16,7 +16,7 @@ import typer
 
 from postroad.cli.call import Call, verb
 from postroad.cli.output import write_json
-from postroad.cli.parameters import OutboxOptions, duration
+from postroad.cli.parameters import OutboxOptions, duration, duration_option
 from postroad.errors import ConfigurationError, InvalidInput, PostroadError, TopicNotFound
 from postroad.settings import aws_place, sns_arn
 from postroad.signals import stopped_by_signals
@@ -51,10 +51,8 @@ def run(
     ] = None,
     batch: Annotated[int, typer.Option(metavar="N", help="Rows per claim.")] = 50,
     concurrency: Annotated[int, typer.Option(metavar="N", help="Calls at the same time.")] = 10,
-    lease: Annotated[
-        float | None, typer.Option(parser=duration, metavar="S", help="How long a claim lasts (30s).")
-    ] = None,
-    poll: Annotated[float | None, typer.Option(parser=duration, metavar="S", help="How often to look (1s).")] = None,
+    lease: Annotated[float | None, duration_option("How long a claim lasts (30s).")] = None,
+    poll: Annotated[float | None, duration_option("How often to look (1s).")] = None,
     retry_max: Annotated[int, typer.Option(metavar="N", help="Attempts before a row has failed.")] = 10,
     backoff: Annotated[
         Any, typer.Option(parser=pauses, metavar="S,S,…", help="Pauses between attempts (1,5,30,120,600,3600).")

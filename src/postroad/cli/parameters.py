@@ -46,6 +46,16 @@ def moment(text: str) -> datetime:
     return found
 
 
+def duration_option(help: str) -> Any:
+    """Return an option whose value is a duration."""
+    return typer.Option(parser=duration, metavar="DURATION", help=help)
+
+
+def time_option(help: str) -> Any:
+    """Return an option whose value is a time."""
+    return typer.Option(parser=moment, metavar="TIME", help=help)
+
+
 def per_second(text: str) -> float:
     """Return a rate above zero."""
     try:

@@ -10,7 +10,7 @@ import typer
 
 from postroad.cli.call import Call, verb
 from postroad.cli.output import confirm_name, write
-from postroad.cli.parameters import duration, pairs, queue_names, short_duration
+from postroad.cli.parameters import duration, duration_option, pairs, queue_names, short_duration
 from postroad.cli.tables import group_table, message_blocks, queue_card, queue_table
 from postroad.errors import InvalidInput
 from postroad.signals import interrupted_by_sigterm, stopped_by_signals
@@ -31,10 +31,7 @@ def create(
         str, typer.Argument(metavar="NAME", help="1 to 80 letters, digits, '-', '_'; a FIFO queue ends in .fifo.")
     ],
     fifo: Annotated[bool, typer.Option("--fifo", help="Keep the order within each group.")] = False,
-    visibility: Annotated[
-        float | None,
-        typer.Option(parser=duration, metavar="DURATION", help="How long a received message is hidden (30s)."),
-    ] = None,
+    visibility: Annotated[float | None, duration_option("How long a received message is hidden (30s).")] = None,
     dead_letter: Annotated[
         str | None, typer.Option(metavar="QUEUE", help="Where messages go that fail.", autocompletion=queue_names)
     ] = None,
@@ -157,9 +154,7 @@ def send(
     attr: Annotated[list[str] | None, typer.Option(metavar="K=V", help="An attribute; repeatable.")] = None,
     group: Annotated[str | None, typer.Option(metavar="G", help="The group; the order within it is kept.")] = None,
     dedup_id: Annotated[str | None, typer.Option(metavar="D", help="The id that identifies a repeat (FIFO).")] = None,
-    delay: Annotated[
-        float | None, typer.Option(parser=duration, metavar="DURATION", help="Hide it for so long first.")
-    ] = None,
+    delay: Annotated[float | None, duration_option("Hide it for so long first.")] = None,
 ) -> None:
     """Send one message and print its id."""
     from postroad.queues import OutgoingMessage

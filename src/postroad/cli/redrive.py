@@ -10,7 +10,7 @@ import typer
 
 from postroad.cli.call import Call, verb
 from postroad.cli.output import confirm_yes, progress_line
-from postroad.cli.parameters import duration, moment, pairs, per_second, queue_names
+from postroad.cli.parameters import duration_option, pairs, per_second, queue_names, time_option
 from postroad.signals import interrupted_by_sigterm
 
 if TYPE_CHECKING:
@@ -35,12 +35,8 @@ def redrive(
     type_: Annotated[str | None, typer.Option("--type", metavar="T", help="Only this event type.")] = None,
     attr: Annotated[list[str] | None, typer.Option(metavar="K=V", help="Only with this attribute; repeatable.")] = None,
     id_: Annotated[list[str] | None, typer.Option("--id", metavar="ID", help="Only this message; repeatable.")] = None,
-    sent_after: Annotated[
-        datetime | None, typer.Option(parser=moment, metavar="TIME", help="Only messages first sent after this time.")
-    ] = None,
-    sent_before: Annotated[
-        datetime | None, typer.Option(parser=moment, metavar="TIME", help="Only messages first sent before this time.")
-    ] = None,
+    sent_after: Annotated[datetime | None, time_option("Only messages first sent after this time.")] = None,
+    sent_before: Annotated[datetime | None, time_option("Only messages first sent before this time.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Move at most so many.")] = None,
     max_redrives: Annotated[
         int | None,
@@ -58,9 +54,7 @@ def redrive(
         float | None, typer.Option(parser=per_second, metavar="R", help="Move at most so many per second.")
     ] = None,
     canary: Annotated[int, typer.Option(min=0, metavar="N", help="Move so many first, and wait for them.")] = 0,
-    canary_wait: Annotated[
-        float | None, typer.Option(parser=duration, metavar="DURATION", help="Wait at most so long for them (60s).")
-    ] = None,
+    canary_wait: Annotated[float | None, duration_option("Wait at most so long for them (60s).")] = None,
     stop_after: Annotated[int, typer.Option(min=0, metavar="N", help="Stop when so many came back; 0: never.")] = 5,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would move, change nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from postroad.cli.call import Call, verb
-from postroad.cli.parameters import duration
+from postroad.cli.parameters import duration_option
 from postroad.errors import ConfigurationError
 from postroad.signals import heard_by
 
@@ -50,26 +50,16 @@ def worker(
     ] = None,
     queue: Annotated[str, typer.Option(metavar="Q", help="The queue of tasks.")] = "tasks",
     concurrency: Annotated[int | None, typer.Option(metavar="N", help="Tasks that run at the same time (3).")] = None,
-    timeout: Annotated[
-        float | None, typer.Option(parser=duration, metavar="S", help="How long a task may take (200s).")
-    ] = None,
+    timeout: Annotated[float | None, duration_option("How long a task may take (200s).")] = None,
     max_attempts: Annotated[int | None, typer.Option(metavar="N", help="Attempts per task (3).")] = None,
     visibility_extension: Annotated[
-        float | None, typer.Option(parser=duration, metavar="S", help="How long a lease is extended each time (30s).")
+        float | None, duration_option("How long a lease is extended each time (30s).")
     ] = None,
-    extension_interval: Annotated[
-        float | None, typer.Option(parser=duration, metavar="S", help="How often a lease is extended (20s).")
-    ] = None,
-    drain_timeout: Annotated[
-        float | None,
-        typer.Option(parser=duration, metavar="S", help="How long running tasks may take to finish (30s)."),
-    ] = None,
-    retry_base: Annotated[
-        float | None, typer.Option(parser=duration, metavar="S", help="The pause before the second attempt (1s).")
-    ] = None,
+    extension_interval: Annotated[float | None, duration_option("How often a lease is extended (20s).")] = None,
+    drain_timeout: Annotated[float | None, duration_option("How long running tasks may take to finish (30s).")] = None,
+    retry_base: Annotated[float | None, duration_option("The pause before the second attempt (1s).")] = None,
     unknown_grace: Annotated[
-        float | None,
-        typer.Option(parser=duration, metavar="S", help="How long an unknown task waits for another worker (10m)."),
+        float | None, duration_option("How long an unknown task waits for another worker (10m).")
     ] = None,
     until_idle: Annotated[bool, typer.Option("--until-idle", help="End when nothing is left to do.")] = False,
     roles: Annotated[
