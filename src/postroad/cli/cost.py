@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -20,27 +20,34 @@ if TYPE_CHECKING:
     from postroad.agents import Plan, PlanInput
 
 
+@dataclass(frozen=True, slots=True)
+class CostOptions:
+    """The options of an estimate."""
+
+    send_batch: Annotated[int, typer.Option(metavar="N", help="Messages per send, 1 to 10.")] = 1
+    receive_batch: Annotated[int, typer.Option(metavar="N", help="Messages per receive, 1 to 10.")] = 10
+    delete_batch: Annotated[int, typer.Option(metavar="N", help="Messages per delete, 1 to 10.")] = 10
+    body_bytes: Annotated[int, typer.Option(metavar="B", help="Size of a message; 64 KiB are one request.")] = 1_024
+    pollers: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Receivers that wait on empty queues (one per queue)."),
+    ] = None
+    poll_wait: Annotated[float | None, duration_option("How long one of their receives waits (20s).")] = None
+    fifo: Annotated[bool, typer.Option("--fifo", help="Prices of FIFO queues.")] = False
+    transfer_gb: Annotated[float, typer.Option(metavar="GB", help="Data that leaves AWS.")] = 0.0
+    days: Annotated[float, typer.Option(metavar="D", help="Days per month.")] = 30
+
+
 @verb("cost", "--messages-per-day 100000 --send-batch 10")
 def cost(
     call: Call,
+    given: CostOptions,
     messages_per_day: Annotated[
         float | None, typer.Option(metavar="N", help="Messages per day; by default three sizes of deployment.")
     ] = None,
     topology: Annotated[
         Literal["chat"] | None, typer.Option(metavar="TEMPLATE", help="chat: two queues, and a worker that polls both.")
     ] = None,
-    send_batch: Annotated[int, typer.Option(metavar="N", help="Messages per send, 1 to 10.")] = 1,
-    receive_batch: Annotated[int, typer.Option(metavar="N", help="Messages per receive, 1 to 10.")] = 10,
-    delete_batch: Annotated[int, typer.Option(metavar="N", help="Messages per delete, 1 to 10.")] = 10,
-    body_bytes: Annotated[int, typer.Option(metavar="B", help="Size of a message; 64 KiB are one request.")] = 1_024,
-    pollers: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Receivers that wait on empty queues (one per queue)."),
-    ] = None,
-    poll_wait: Annotated[float | None, duration_option("How long one of their receives waits (20s).")] = None,
-    fifo: Annotated[bool, typer.Option("--fifo", help="Prices of FIFO queues.")] = False,
-    transfer_gb: Annotated[float, typer.Option(metavar="GB", help="Data that leaves AWS.")] = 0.0,
-    days: Annotated[float, typer.Option(metavar="D", help="Days per month.")] = 30,
 ) -> None:
     """Estimate the requests and the monthly cost on SQS."""
     from postroad.operations.cost import SCALES, consumption, estimate_cost
@@ -50,17 +57,9 @@ def cost(
     if topology is not None:
         consumed = consumption(chat_topology("project", "env"))
         passes, waits, wait = consumed.queues, consumed.queues, consumed.poll_wait
-    options: dict[str, Any] = {
-        "send_batch": send_batch,
-        "receive_batch": receive_batch,
-        "delete_batch": delete_batch,
-        "body_bytes": body_bytes,
-        "pollers": waits if pollers is None else pollers,
-        "poll_wait": wait if poll_wait is None else poll_wait,
-        "fifo": fifo,
-        "transfer_gb": transfer_gb,
-        "days": days,
-    }
+    options = asdict(given)
+    options["pollers"] = waits if given.pollers is None else given.pollers
+    options["poll_wait"] = wait if given.poll_wait is None else given.poll_wait
     if messages_per_day is None:
         items = [
             {
@@ -83,17 +82,24 @@ def cost(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """The size of a deployment of agents."""
+
+    agents: Annotated[float, typer.Option(metavar="A", help="How many agents exist.")] = 1_000_000
+    events_per_second: Annotated[float, typer.Option(metavar="E", help="Events of all agents per second.")] = 100_000
+    subscribers: Annotated[float, typer.Option(metavar="S", help="Mean number of subscribers per event.")] = 10
+    event_bytes: Annotated[float, typer.Option(metavar="B", help="Mean size of an event.")] = 1_024
+    window_seconds: Annotated[float, typer.Option(metavar="W", help="Batching window of the functions.")] = 1
+    retention_hours: Annotated[float, typer.Option(metavar="H", help="How long rows are kept.")] = 168
+    poll_seconds: Annotated[float, typer.Option(metavar="P", help="Wait of an idle agent's poll.")] = 20
+    headroom: Annotated[float, typer.Option(metavar="X", help="Factor on the stream's shards.")] = 1.25
+
+
 @verb("plan agents", "--agents 1000 --events-per-second 100")
-def agents(
+def plan_agents(
     call: Call,
-    agents: Annotated[float, typer.Option(metavar="A", help="How many agents exist.")] = 1_000_000,
-    events_per_second: Annotated[float, typer.Option(metavar="E", help="Events of all agents per second.")] = 100_000,
-    subscribers: Annotated[float, typer.Option(metavar="S", help="Mean number of subscribers per event.")] = 10,
-    event_bytes: Annotated[float, typer.Option(metavar="B", help="Mean size of an event.")] = 1_024,
-    window_seconds: Annotated[float, typer.Option(metavar="W", help="Batching window of the functions.")] = 1,
-    retention_hours: Annotated[float, typer.Option(metavar="H", help="How long rows are kept.")] = 168,
-    poll_seconds: Annotated[float, typer.Option(metavar="P", help="Wait of an idle agent's poll.")] = 20,
-    headroom: Annotated[float, typer.Option(metavar="X", help="Factor on the stream's shards.")] = 1.25,
+    size: PlanOptions,
     prices: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A JSON file with prices that replace the defaults.")
     ] = None,
@@ -101,17 +107,7 @@ def agents(
     """Estimate shards, tables, queues, functions, quotas and the monthly cost."""
     from postroad.agents.plan import PlanInput, plan
 
-    given = PlanInput(
-        agents=agents,
-        events_per_second=events_per_second,
-        subscribers=subscribers,
-        event_bytes=event_bytes,
-        window_seconds=window_seconds,
-        retention_hours=retention_hours,
-        poll_seconds=poll_seconds,
-        headroom=headroom,
-        prices={} if prices is None else _prices(prices),
-    )
+    given = PlanInput(**asdict(size), prices={} if prices is None else _prices(prices))
     found = plan(given)
     call.show(found.document(), *([] if call.json else _parts(found, given)))
 
@@ -140,8 +136,6 @@ def _parts(found: Plan, given: PlanInput) -> Iterator[RenderableType]:
 
 def cheapest_change(given: PlanInput) -> str:
     """Return which of three changes saves most."""
-    from dataclasses import replace
-
     from postroad.agents.plan import plan
 
     changes = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict, dataclass
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -42,25 +43,28 @@ def up(
     raise typer.Exit(run_up(settings, json_output=call.json, open_browser=open_browser))
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerLimits:
+    """The options that a worker passes on; without a value, the worker's default applies."""
+
+    timeout: Annotated[float | None, duration_option("How long a task may take (200s).")] = None
+    max_attempts: Annotated[int | None, typer.Option(metavar="N", help="Attempts per task (3).")] = None
+    visibility_extension: Annotated[float | None, duration_option("How long an extended lease lasts (30s).")] = None
+    extension_interval: Annotated[float | None, duration_option("How often a lease is extended (20s).")] = None
+    drain_timeout: Annotated[float | None, duration_option("How long running tasks may take to finish (30s).")] = None
+    retry_base: Annotated[float | None, duration_option("The pause before the second attempt (1s).")] = None
+    unknown_grace: Annotated[float | None, duration_option("How long an unknown task waits for a worker (10m).")] = None
+
+
 @verb("worker", "--import shop.tasks --concurrency 8", until_stopped=True)
 def worker(
     call: Call,
+    limits: WorkerLimits,
     imports: Annotated[
         list[str] | None, typer.Option("--import", metavar="MODULE", help="A module that defines tasks; repeatable.")
     ] = None,
     queue: Annotated[str, typer.Option(metavar="Q", help="The queue of tasks.")] = "tasks",
     concurrency: Annotated[int | None, typer.Option(metavar="N", help="Tasks that run at the same time (3).")] = None,
-    timeout: Annotated[float | None, duration_option("How long a task may take (200s).")] = None,
-    max_attempts: Annotated[int | None, typer.Option(metavar="N", help="Attempts per task (3).")] = None,
-    visibility_extension: Annotated[
-        float | None, duration_option("How long a lease is extended each time (30s).")
-    ] = None,
-    extension_interval: Annotated[float | None, duration_option("How often a lease is extended (20s).")] = None,
-    drain_timeout: Annotated[float | None, duration_option("How long running tasks may take to finish (30s).")] = None,
-    retry_base: Annotated[float | None, duration_option("The pause before the second attempt (1s).")] = None,
-    unknown_grace: Annotated[
-        float | None, duration_option("How long an unknown task waits for another worker (10m).")
-    ] = None,
     until_idle: Annotated[bool, typer.Option("--until-idle", help="End when nothing is left to do.")] = False,
     roles: Annotated[
         str | None,
@@ -79,21 +83,12 @@ def worker(
             field="import",
             remedy="Name the modules that define the tasks: --import shop.tasks.",
         )
-    given = {
-        "timeout": timeout,
-        "max_attempts": max_attempts,
-        "visibility_extension": visibility_extension,
-        "extension_interval": extension_interval,
-        "drain_timeout": drain_timeout,
-        "retry_base": retry_base,
-        "unknown_grace": unknown_grace,
-    }
     from postroad.jobs.dispatcher import worker_roles
 
     with call.backend() as backend:
         running: TaskWorker | None = None
         if TASKS in chosen:
-            running = _worker(backend, settings, queue, imports or list(settings.load), given)
+            running = _worker(backend, settings, queue, imports or list(settings.load), limits)
         others = worker_roles(backend, queue=queue, tenant_id=settings.tenant, app=settings.app, roles=chosen)
         _run(running, others, until_idle=until_idle)
     call.show({"stopped": True, "worker": None if running is None else running.worker_id}, "stopped")
@@ -113,14 +108,12 @@ def _chosen(roles: str | None, *, task_events: bool) -> tuple[str, ...]:
     return chosen
 
 
-def _worker(
-    backend: Backend, settings: Settings, queue: str, imports: list[str], given: dict[str, float | int | None]
-) -> TaskWorker:
+def _worker(backend: Backend, settings: Settings, queue: str, imports: list[str], limits: WorkerLimits) -> TaskWorker:
     from postroad.tasks import TaskWorker
 
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)
-    options = {name: value for name, value in given.items() if value is not None}
+    options = {name: value for name, value in asdict(limits).items() if value is not None}
     return TaskWorker(
         backend,
         queue=queue,
@@ -129,7 +122,7 @@ def _worker(
         app=settings.app,
         concurrency=settings.concurrency,
         publish_events=False,
-        **options,  # type: ignore[arg-type]  # each is of the type of its option
+        **options,
     )
 
 

@@ -226,7 +226,10 @@ async def _run_keyed(
     run, store = request.context.run, request.context.answer_store
     async with request.context.key_locks.hold(keyed.item_key):
         if (before := await run(lambda: store.claim(keyed))) is not None:
-            return await _again(request, before, revive)
+            if revive is not None and before.status < 400:
+                document = before.document
+                before = Answer(before.status, await run(lambda: revive(document)))
+            return _response(before, replayed=True)
         try:
             answer = await effect()
         except BaseException as error:
@@ -236,13 +239,6 @@ async def _run_keyed(
             answer = _refusal(request, error)
         await run(lambda: store.keep(keyed, _storable(answer)))
         return _response(answer)
-
-
-async def _again(request: ApiRequest, before: Answer, revive: Revive | None) -> Response[Any]:
-    if revive is None or before.status >= 400:
-        return _response(before, replayed=True)
-    document = await request.context.run(lambda: revive(before.document))
-    return _response(Answer(before.status, document), replayed=True)
 
 
 def _storable(answer: Answer) -> Answer:

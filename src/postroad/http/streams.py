@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import InitVar, dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -131,60 +132,39 @@ async def _keep_alive(silent: Sequence[AgentStream]) -> None:
         await stream.keep_alive()
 
 
+@dataclass(slots=True, eq=False)
 class _Held:
     """A delivery that the stream has leased, and whether it was handed to the transport."""
 
-    __slots__ = ("delivery", "leased_at", "written")
-
-    def __init__(self, delivery: Delivery, leased_at: float) -> None:
-        self.delivery = delivery
-        self.leased_at = leased_at
-        self.written = False
+    delivery: Delivery
+    leased_at: float
+    written: bool = False
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class AgentStream:
     """One connection: the events that it has leased, and what it sends."""
 
-    __slots__ = (
-        "_agent_id",
-        "_busy",
-        "_ending",
-        "_extending",
-        "_extension",
-        "_held",
-        "_out",
-        "_queue",
-        "_send",
-        "_streams",
-        "_visibility",
-        "_waiter",
-        "_writing",
-    )
+    streams: AgentStreams
+    queue: Queue
+    agent_id: str
+    visibility: float
+    """For how many seconds an event is leased and extended each time."""
+    check: InitVar[Callable[[], object]]
+    """Raises, on a thread, once the caller is no longer allowed to read the stream."""
+    _waiter: Waiter = field(init=False)
+    _send: Send = field(init=False)
+    _held: dict[str, _Held] = field(init=False, default_factory=dict)
+    _out: list[_Held] = field(init=False, default_factory=list)
+    _busy: bool = field(init=False, default=False)
+    _writing: asyncio.Task[None] | None = field(init=False, default=None)
+    _extension: asyncio.TimerHandle | None = field(init=False, default=None)
+    _extending: asyncio.Task[None] | None = field(init=False, default=None)
+    _ending: asyncio.Timeout | None = field(init=False, default=None)
 
-    def __init__(
-        self, streams: AgentStreams, queue: Queue, *, agent_id: str, visibility: float, check: Callable[[], object]
-    ) -> None:
-        """Make the stream.
-
-        Args:
-            streams: The server's streams, which this one joins while it runs.
-            queue: The agent's queue.
-            agent_id: The agent.
-            visibility: For how many seconds an event is leased and extended each time.
-            check: Raises, on a thread, once the caller is no longer allowed to read the stream.
-        """
-        self._streams = streams
-        self._queue = queue
-        self._agent_id = agent_id
-        self._visibility = visibility
-        self._waiter = Waiter(room=MAX_UNACKED, visibility=visibility, take=self._take, fail=self._fail, check=check)
-        self._held: dict[str, _Held] = {}
-        self._out: list[_Held] = []
-        self._busy = False
-        self._writing: asyncio.Task[None] | None = None
-        self._extension: asyncio.TimerHandle | None = None
-        self._extending: asyncio.Task[None] | None = None
-        self._ending: asyncio.Timeout | None = None
+    def __post_init__(self, check: Callable[[], object]) -> None:
+        room, visibility = MAX_UNACKED, self.visibility
+        self._waiter = Waiter(room=room, visibility=visibility, take=self._take, fail=self._fail, check=check)
 
     async def run(self, receive: Receive, start: Send, send: Send) -> None:
         """Stream until the connection closes, the agent or the token is gone, or the server stops.
@@ -192,12 +172,12 @@ class AgentStream:
         `start` sends the head of the answer, `send` the rest. `TooManyPolls` is raised before anything is sent.
         """
         self._send = send
-        self._streams.add(self._agent_id, self, self._queue, self._waiter)
+        self.streams.add(self.agent_id, self, self.queue, self._waiter)
         try:
             await start({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             await send({"type": "http.response.body", "body": _CONNECTED, "more_body": True})
             async with asyncio.timeout(None) as self._ending:
-                if self._streams.stopping:
+                if self.streams.stopping:
                     self.end()
                 while (await receive())["type"] != "http.disconnect":
                     pass
@@ -206,7 +186,7 @@ class AgentStream:
             # The server ends the stream.
             pass
         finally:
-            self._streams.remove(self._agent_id, self, self._queue, self._waiter)
+            self.streams.remove(self.agent_id, self, self.queue, self._waiter)
             self._release_all()
         # Do not wait for a caller that reads nothing.
         with suppress(TimeoutError):
@@ -215,7 +195,7 @@ class AgentStream:
 
     def look(self) -> None:
         """Check whether there is something to send, and whether it may be sent."""
-        self._streams.polls.look(self._queue)
+        self.streams.polls.look(self.queue)
 
     def forget(self, receipts: Iterable[str]) -> None:
         """Forget these receipts; there may be room for more."""
@@ -230,7 +210,7 @@ class AgentStream:
         """Send a comment, so that no proxy closes the connection."""
         if self._ending is None:
             return
-        self._streams.sent_something(self)
+        self.streams.sent_something(self)
         if not self._busy:
             self._busy = True
             await self._send(_KEEP_ALIVE)
@@ -243,7 +223,7 @@ class AgentStream:
             self._ending.reschedule(asyncio.get_running_loop().time())
 
     def _take(self, leased: list[Delivery]) -> None:
-        self._streams.leased.remember(self._queue, leased)
+        self.streams.leased.remember(self.queue, leased)
         now = asyncio.get_running_loop().time()
         for delivery in leased:
             held = self._held[delivery.receipt] = _Held(delivery, now)
@@ -268,14 +248,14 @@ class AgentStream:
             if held.delivery.receipt in self._held:
                 await self._send({"type": "http.response.body", "body": _text(held.delivery), "more_body": True})
                 held.written = True
-                self._streams.sent_something(self)
+                self.streams.sent_something(self)
         self._busy = False
         self._writing = None
 
     def _extend_in_time(self) -> None:
         if self._extension is None and self._held:
             loop = asyncio.get_running_loop()
-            self._extension = loop.call_later(self._visibility / 3, self._extend_soon)
+            self._extension = loop.call_later(self.visibility / 3, self._extend_soon)
 
     def _extend_soon(self) -> None:
         self._extension = None
@@ -284,25 +264,25 @@ class AgentStream:
     async def _extend(self) -> None:
         """Extend the leases, but none for ever; forget those that were settled elsewhere or have expired."""
         now = asyncio.get_running_loop().time()
-        longest = max(MAX_HELD_SECONDS, self._visibility)
+        longest = max(MAX_HELD_SECONDS, self.visibility)
         kept, over = [], []
         for held in list(self._held.values()):
             age = now - held.leased_at
-            if age + self._visibility <= MAX_HELD_SECONDS:
+            if age + self.visibility <= MAX_HELD_SECONDS:
                 kept.append(held.delivery)
             elif not held.written or age >= longest:
                 over.append(held)
         unseen = [held.delivery for held in over if not held.written]
         with suppress(PostroadError):
-            stale = await self._streams.polls.run(lambda: self._stale(kept, unseen))
+            stale = await self.streams.polls.run(lambda: self._stale(kept, unseen))
             self.forget([*stale, *(held.delivery.receipt for held in over)])
         self._extend_in_time()
 
     def _stale(self, kept: list[Delivery], unseen: list[Delivery]) -> list[str]:
         """Extend `kept`, release `unseen`, and return the receipts that are no longer valid."""
         if unseen:
-            give_back(self._queue, unseen)
-        results = self._queue.extend(kept, seconds=self._visibility) if kept else []
+            give_back(self.queue, unseen)
+        results = self.queue.extend(kept, seconds=self.visibility) if kept else []
         return [delivery.receipt for delivery, result in zip(kept, results, strict=True) if not result.ok]
 
     def _release_all(self) -> None:
@@ -314,13 +294,13 @@ class AgentStream:
         for task in (self._writing, self._extending, self._extension):
             if task is not None:
                 task.cancel()
-        seen = [held.delivery for held in self._held.values() if held.written and not self._streams.stopping]
-        unseen = [held.delivery for held in self._held.values() if not held.written or self._streams.stopping]
+        seen = [held.delivery for held in self._held.values() if held.written and not self.streams.stopping]
+        unseen = [held.delivery for held in self._held.values() if not held.written or self.streams.stopping]
         self._held.clear()
         if seen:
-            self._streams.polls.run_quietly(lambda: self._queue.release(seen))
+            self.streams.polls.run_quietly(lambda: self.queue.release(seen))
         if unseen:
-            self._streams.polls.run_quietly(lambda: give_back(self._queue, unseen))
+            self.streams.polls.run_quietly(lambda: give_back(self.queue, unseen))
 
 
 def _text(delivery: Delivery) -> bytes:

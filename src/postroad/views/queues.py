@@ -167,34 +167,30 @@ def overview(backend: Backend, name: str) -> QueueOverview:
 
 def queue_row(found: QueueOverview) -> QueueRow:
     """Return one queue of a list."""
-    return QueueRow(**_counts(found))
+    spec, stats = found.spec, found.stats
+    return QueueRow(
+        name=spec.name,
+        fifo=spec.fifo,
+        visible=stats.visible,
+        in_flight=stats.in_flight,
+        delayed=stats.delayed,
+        oldest_age_seconds=stats.oldest_age_seconds,
+        dead_letter=spec.dead_letter,
+    )
 
 
 def queue_look(found: QueueOverview, at: datetime) -> QueueLook:
     """Return what a queue held at one time."""
-    return QueueLook(**_counts(found), at=at)
+    return QueueLook(**msgspec.structs.asdict(queue_row(found)), at=at)
 
 
 def queue_detail(backend: Backend, name: str) -> QueueDetail:
     """Return one queue with its settings, and the queues whose dead letters it receives."""
-    counts = _counts(overview(backend, name))
+    row = msgspec.structs.asdict(queue_row(overview(backend, name)))
     settings = msgspec.to_builtins(backend.queue_spec(name))
     if isinstance(settings["redrive_allow"], tuple):
         settings["redrive_allow"] = list(settings["redrive_allow"])
-    return QueueDetail(**counts, settings=settings, sources=list(backend.sources(name)))
-
-
-def _counts(found: QueueOverview) -> dict[str, Any]:
-    spec, stats = found.spec, found.stats
-    return {
-        "name": spec.name,
-        "fifo": spec.fifo,
-        "visible": stats.visible,
-        "in_flight": stats.in_flight,
-        "delayed": stats.delayed,
-        "oldest_age_seconds": stats.oldest_age_seconds,
-        "dead_letter": spec.dead_letter,
-    }
+    return QueueDetail(**row, settings=settings, sources=list(backend.sources(name)))
 
 
 def peeked(message: PeekedMessage, *, body: bool) -> PeekedRow:

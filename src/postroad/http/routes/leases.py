@@ -133,7 +133,8 @@ async def stream_events(request: ApiRequest, agent: AgentId, visibility: Visibil
     if request.is_head:
         return Response(b"", media_type="text/event-stream")
     streams, check = request.context.streams, token_check(request)
-    return StreamResponse(AgentStream(streams, queue, agent_id=agent, visibility=visibility, check=check))
+    stream = AgentStream(streams=streams, queue=queue, agent_id=agent, visibility=visibility, check=check)
+    return StreamResponse(stream)
 
 
 async def _unless_gone(request: ApiRequest, lease: Callable[[], Awaitable[Answer]], nothing: Any) -> Response[Any]:
