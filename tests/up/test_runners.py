@@ -12,8 +12,8 @@ from postroad.errors import Unavailable
 from postroad.settings import Settings
 from postroad.up import runners
 from postroad.up.children import DEATHS_TO_FAIL, PartReport
-from postroad.up.runners import PartContext, RunnerPart, Runners
-from postroad.wiring import connect
+from postroad.up.runners import RunnerPart, Runners
+from postroad.wiring import Backend, connect
 
 
 class FakeLink:
@@ -40,15 +40,15 @@ def test_a_part_whose_store_is_away_says_what_it_waits_for_and_goes_on_when_it_i
     away.set()
     lives: list[int] = []
 
-    def work(at: PartContext) -> None:
+    def work(backend: Backend, settings: Settings, stop: threading.Event) -> None:
         lives.append(1)
         if away.is_set():
             raise Unavailable("the table is away", remedy="Make it.")
-        at.stop.wait()
+        stop.wait()
 
     with connect("memory://") as backend:
-        context = PartContext(backend=backend, settings=Settings(), stop=stop)
-        running = threading.Thread(target=Runners(supervisor, context).run, args=([RunnerPart("part", work)],))  # type: ignore[arg-type]  # a link, as far as it is used
+        runners_of_part = Runners(supervisor, backend, Settings(), stop)  # type: ignore[arg-type]  # a link, as far as it is used
+        running = threading.Thread(target=runners_of_part.run, args=([RunnerPart("part", work)],))
         running.start()
         try:
             eventually(lambda: len(lives) > 3 * DEATHS_TO_FAIL)

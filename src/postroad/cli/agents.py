@@ -194,9 +194,7 @@ def provision(call: Call) -> None:
 
 @verb("agent dead", "bob")
 def dead(
-    call: Call,
-    agent_id: AgentId,
-    limit: Annotated[int, typer.Option(metavar="N", help="At most so many.")] = 10,
+    call: Call, agent_id: AgentId, limit: Annotated[int, typer.Option(metavar="N", help="At most so many.")] = 10
 ) -> None:
     """List an agent's dead letters, oldest first."""
     from postroad.views import AgentDeadLetterPage, agent_dead_letter

@@ -233,10 +233,7 @@ def create_group(
 
 @verb("bus group set", "orders billing --types all")
 def set_group(
-    call: Call,
-    topic: TopicName,
-    group: GroupName,
-    types: Annotated[str, typer.Option(metavar="A,B", help=_TYPES_HELP)],
+    call: Call, topic: TopicName, group: GroupName, types: Annotated[str, typer.Option(metavar="A,B", help=_TYPES_HELP)]
 ) -> None:
     """Change the types that a group receives from now on; messages in its queue stay."""
     with call.backend() as backend:

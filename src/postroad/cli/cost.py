@@ -29,8 +29,7 @@ class CostOptions:
     delete_batch: Annotated[int, typer.Option(metavar="N", help="Messages per delete, 1 to 10.")] = 10
     body_bytes: Annotated[int, typer.Option(metavar="B", help="Size of a message; 64 KiB are one request.")] = 1_024
     pollers: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Receivers that wait on empty queues (one per queue)."),
+        int | None, typer.Option(metavar="N", help="Receivers that wait on empty queues (one per queue).")
     ] = None
     poll_wait: Annotated[float | None, duration_option("How long one of their receives waits (20s).")] = None
     fifo: Annotated[bool, typer.Option("--fifo", help="Prices of FIFO queues.")] = False

@@ -73,8 +73,7 @@ _HEADINGS = ("TASK", "HEALTH", ">RUNNING FOR", ">SILENT FOR", "WORKER", "STEP")
 
 @verb("health", "req-123")
 def health(
-    call: Call,
-    request_id: Annotated[str | None, typer.Argument(metavar="REQUEST_ID", help="Only this task.")] = None,
+    call: Call, request_id: Annotated[str | None, typer.Argument(metavar="REQUEST_ID", help="Only this task.")] = None
 ) -> None:
     """Check running tasks, record the result and alert; exit 1 if one is critical or overtime."""
     from postroad.settings import slack_webhook_url

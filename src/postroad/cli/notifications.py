@@ -72,10 +72,7 @@ def scaling(
     settings = _settings()
     where = _where(call, settings)
     autoscaler = Autoscaler(min_tasks=settings.min_tasks, max_tasks=settings.max_tasks)
-    with (
-        where.backend() as backend,
-        NotificationStore(checked_database(where.settings().url, settings)) as store,
-    ):
+    with where.backend() as backend, NotificationStore(checked_database(where.settings().url, settings)) as store:
         answer = decide(named_queues(backend, settings), store, autoscaler, current=current, at=time.monotonic())
     call.show(answer, f"{answer['desired']} worker{'' if answer['desired'] == 1 else 's'}, now {current}")
 

@@ -67,12 +67,10 @@ class TopologyOptions:
             return topology.chat_topology(self.project, self.env)
         if self.template == "tasks":
             return topology.task_topology(call.settings().stage if self.stage is None else self.stage)
-        templates = {
-            "transfers": topology.transfers_topology,
-            "agents": topology.agents_topology,
-            "bus": topology.bus_topology,
-        }
-        return templates[str(self.template)](self.prefix)
+        if self.template == "bus":
+            return topology.bus_topology(self.prefix)
+        make = topology.transfers_topology if self.template == "transfers" else topology.agents_topology
+        return make(self.prefix)
 
 
 Code = Annotated[str | None, typer.Option(metavar="S3URL", help="The archive of the functions, s3://bucket/key.")]
@@ -80,18 +78,13 @@ Prune = Annotated[bool, typer.Option("--prune", help="Delete what this topology 
 
 
 @verb("topology plan", "chat --project rtchat --env prod")
-def plan(
-    call: Call,
-    chosen: TopologyOptions,
-    code: Code = None,
-    prune: Prune = False,
-) -> None:
+def plan(call: Call, chosen: TopologyOptions, code: Code = None, prune: Prune = False) -> None:
     """Show what apply would do; change nothing."""
-    from postroad.topology import plan as draw_up
+    from postroad.topology import plan as make_plan
 
     topology = chosen.load(call)
     with call.backend(or_empty=True) as backend:
-        found = draw_up(topology, backend, code=code, prune=prune)
+        found = make_plan(topology, backend, code=code, prune=prune)
     document = {
         "digest": found.digest,
         "actions": [_action(action) for action in found.actions],
@@ -118,17 +111,17 @@ def apply(
     code: Code = None,
 ) -> None:
     """Create and change resources until they match the topology."""
-    from postroad.topology import apply as carry_out, plan as draw_up
+    from postroad.topology import apply as apply_plan, plan as make_plan
 
     topology = chosen.load(call)
     options: dict[str, Any] = {"code": code, "prune": prune}
     with call.backend() as backend:
 
         def effect() -> str:
-            return "does this: " + "; ".join(_lines(draw_up(topology, backend, **options).actions))
+            return "does this: " + "; ".join(_lines(make_plan(topology, backend, **options).actions))
 
         confirm_yes(yes, f'applying topology "{topology.name}"', effect)
-        result = carry_out(topology, backend, expect=expect, allow_replace=allow_replace, **options)
+        result = apply_plan(topology, backend, expect=expect, allow_replace=allow_replace, **options)
     document = {
         "applied": [_action(action) for action in result.applied],
         "failed": [{**_action(action), "error": why} for action, why in result.failed],
@@ -140,10 +133,7 @@ def apply(
 
 
 @verb("topology drift", "--file topology.json")
-def drift(
-    call: Call,
-    chosen: TopologyOptions,
-) -> None:
+def drift(call: Call, chosen: TopologyOptions) -> None:
     """List every setting that differs from the topology; exit 1 if there is one."""
     from postroad.topology import drift as look
 
@@ -165,16 +155,12 @@ def render(
     account: Annotated[str | None, typer.Option(metavar="A", help="iam: the account's 12 digits.")] = None,
 ) -> None:
     """Print the topology as a CloudFormation template, as one IAM policy per component, or as JSON."""
-    topology = chosen.load(call)
-    document = _rendered(topology, format, region, account)
+    document = _rendered(chosen.load(call), format, region, account)
     call.show(document, json.dumps(document, indent=2))
 
 
 @verb("topology alarms", "chat --project rtchat --env prod")
-def alarms(
-    call: Call,
-    chosen: TopologyOptions,
-) -> None:
+def alarms(call: Call, chosen: TopologyOptions) -> None:
     """Evaluate every alarm now; exit 1 if one is in alarm."""
     from postroad.topology import evaluate_alarms
 
@@ -218,20 +204,19 @@ def _action(action: Action) -> dict[str, Any]:
 
 def _lines(actions: Any) -> Iterator[str]:
     for action in actions:
-        fields = (
-            ""
-            if action.verb == "create"
-            else ", ".join(
-                f"{field}: {json.dumps(have, default=str)} -> {json.dumps(want, default=str)}"
-                for field, (have, want) in action.changes.items()
+        details = [f"({action.reason})"] if action.reason else []
+        if action.verb != "create":
+            details.append(
+                ", ".join(f"{name}: {_json(have)} -> {_json(want)}" for name, (have, want) in action.changes.items())
             )
-        )
-        said = " ".join(filter(None, (f"({action.reason})" if action.reason else "", fields)))
-        yield f"{action.verb:<8} {action.kind:<12} {action.name}  {said}".rstrip()
+        yield f"{action.verb:<8} {action.kind:<12} {action.name}  {' '.join(filter(None, details))}".rstrip()
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, default=str)
 
 
 def _drift_line(each: Drift) -> str:
     if not each.field:
         return f"{each.kind} {each.name}: is gone"
-    have, want = json.dumps(each.have, default=str), json.dumps(each.want, default=str)
-    return f"{each.kind} {each.name}: {each.field} is {have}, not {want}"
+    return f"{each.kind} {each.name}: {each.field} is {_json(each.have)}, not {_json(each.want)}"

@@ -154,11 +154,7 @@ class _Answer:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             failpoints.hit("http.before_reply")
-            message["headers"] = [
-                *message["headers"],
-                *_SECURITY,
-                (b"x-request-id", self.request_id.encode()),
-            ]
+            message["headers"] = [*message["headers"], *_SECURITY, (b"x-request-id", self.request_id.encode())]
         elif message["type"] == "http.response.body":
             if self._headless:
                 message["body"] = b""

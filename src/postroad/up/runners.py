@@ -213,32 +213,23 @@ def sweep(backend: Backend, settings: Settings) -> int:
     return forgotten
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartContext:
-    """What a part works with; it returns soon after `stop` is set."""
-
-    backend: Backend
-    settings: Settings
-    stop: threading.Event
-
-
 @dataclass(frozen=True, slots=True)
 class RunnerPart:
     """A part: its name, and the function that runs it until it is stopped."""
 
     name: str
-    run: Callable[[PartContext], None]
+    run: Callable[[Backend, Settings, threading.Event], None]
 
 
 RUNNER_PARTS = (
-    RunnerPart("housekeeping", lambda c: run_housekeeping(c.backend, c.settings, c.stop)),
-    RunnerPart("agents", lambda c: move_events(c.backend, c.stop, functions=c.settings.agents_functions)),
-    RunnerPart("notifications", lambda c: send_notifications(c.backend, c.stop)),
-    RunnerPart("bus", lambda c: run_buses(c.backend, c.settings, c.stop)),
-    RunnerPart("worker", lambda c: run_tasks(c.backend, c.settings, c.stop)),
+    RunnerPart("housekeeping", run_housekeeping),
+    RunnerPart(
+        "agents", lambda backend, settings, stop: move_events(backend, stop, functions=settings.agents_functions)
+    ),
+    RunnerPart("notifications", lambda backend, settings, stop: send_notifications(backend, stop)),
+    RunnerPart("bus", run_buses),
+    RunnerPart("worker", run_tasks),
 )
-
-
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 30.0
 _STEADY_SECONDS = 2.0
@@ -257,15 +248,17 @@ def run(supervisor: SupervisorLink) -> None:
                 stop.set()
 
         supervisor.listen(on_notice)
-        Runners(supervisor, PartContext(backend=backend, settings=settings, stop=stop)).run(RUNNER_PARTS)
+        Runners(supervisor, backend, settings, stop).run(RUNNER_PARTS)
 
 
 class Runners:
     """The threads of the parts, whose states are reported to the supervisor."""
 
-    def __init__(self, supervisor: SupervisorLink, context: PartContext) -> None:
+    def __init__(self, supervisor: SupervisorLink, backend: Backend, settings: Settings, stop: threading.Event) -> None:
         self._supervisor = supervisor
-        self._context = context
+        self._backend = backend
+        self._settings = settings
+        self._stop = stop
         self._lock = threading.Lock()
         self._reports: dict[str, PartReport] = {}
 
@@ -278,8 +271,7 @@ class Runners:
             thread.join()
 
     def _keep_running(self, part: RunnerPart) -> None:
-        stop = self._context.stop
-        restarts = Restarts()
+        stop, restarts = self._stop, Restarts()
         while not stop.is_set():
             self._report(part, "running", restarts)
             started_at = time.monotonic()
@@ -301,11 +293,11 @@ class Runners:
         """Run the part; while something that it needs is unavailable, report it and try again, which is no death."""
         pause = _FIRST_PAUSE
         missing: str | None = None
-        while not self._context.stop.is_set():
+        while not self._stop.is_set():
             started_at = time.monotonic()
             try:
                 with self._recovering(part, restarts) if missing else nullcontext():
-                    part.run(self._context)
+                    part.run(self._backend, self._settings, self._stop)
                 return
             except PostroadError as error:
                 if time.monotonic() - started_at > _STEADY_SECONDS:
@@ -314,7 +306,7 @@ class Runners:
             if missing != reported:
                 _log.warning("part_waiting", part=part.name, error=missing)
             self._report(part, "starting", restarts, missing)
-            self._context.stop.wait(pause)
+            self._stop.wait(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 
     @contextmanager

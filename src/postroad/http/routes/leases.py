@@ -25,15 +25,7 @@ from postroad.http.requests import (
 )
 from postroad.http.streams import AgentStream
 from postroad.queues import AckResult, Delivery, Queue
-from postroad.views import (
-    AgentDeliveries,
-    LeasedBatch,
-    SettledBatch,
-    agent_delivery,
-    leased,
-    open_queue,
-    settled,
-)
+from postroad.views import AgentDeliveries, LeasedBatch, SettledBatch, agent_delivery, leased, open_queue, settled
 
 _RECEIPTS = {"receipts": ["a receipt of a delivery"]}
 LeaseBody = Annotated[forms.Lease, example({"max_messages": 10, "wait": 20, "visibility": 30})]
