@@ -86,7 +86,7 @@ def make_context(
         settings: The settings of the server.
         backend: The backend, which the caller closes.
         admin: The secret of the admin token.
-        clock: Tells the time; a test gives another one.
+        clock: The clock; tests pass another one.
         body_seconds: How long a request may take to send its body.
         max_polls: How many long polls and streams may be open.
     """

@@ -30,7 +30,7 @@ _DOUBT_SECONDS: Final = 0.05
 # Another process may have committed something without a wake-up. To check a queue takes about 20 us, so the more
 # queues there are the less often all of them are checked.
 _SWEEP_SECONDS_PER_QUEUE: Final = 0.004
-# No wake-up tells that a token has expired.
+# A token expires without a wake-up.
 _CHECK_EVERY: Final = 60.0
 _CHECK_AT_ONCE: Final = 500
 T = TypeVar("T")
