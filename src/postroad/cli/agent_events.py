@@ -46,11 +46,11 @@ def publish(
 
     if file is not None:
         if producer is not None:
-            raise InvalidInput("file: an event is given besides the file", field="file", remedy="Give one of both.")
+            raise InvalidInput("file: both an event and a file are given", field="file", remedy="Give one of them.")
         _publish_file(call, file)
         return
     if producer is None or event_type is None or data is None:
-        raise InvalidInput("PRODUCER, TYPE and JSON are needed, or --file", field="producer")
+        raise InvalidInput("give PRODUCER, TYPE and JSON, or --file", field="producer")
     event = AgentEvent(producer, event_type, json_value(data, "data", InvalidEvent), timestamp, event_id)
     with agents_of(call) as agents:
         document = _publish(agents, event)
@@ -61,8 +61,8 @@ def publish(
 def tail(
     call: Call,
     agent_id: Annotated[str, typer.Argument(metavar="ID", help="The agent.")],
-    max_: Annotated[int | None, typer.Option("--max", min=1, metavar="N", help="End after so many.")] = None,
-    wait: Annotated[float | None, duration_option("End after so long without an event.")] = None,
+    max_: Annotated[int | None, typer.Option("--max", min=1, metavar="N", help="Stop after this many.")] = None,
+    wait: Annotated[float | None, duration_option("Stop after this long without an event.")] = None,
     no_ack: Annotated[bool, typer.Option("--no-ack", help="Release the events at the end instead.")] = False,
 ) -> None:
     """Receive an agent's events, print them as one JSON object per line, and ack them."""
@@ -84,7 +84,7 @@ def tail(
 
 
 @verb("agent run", "--once", until_stopped=True)
-def run(call: Call, once: Annotated[bool, typer.Option("--once", help="End when nothing is left.")] = False) -> None:
+def run(call: Call, once: Annotated[bool, typer.Option("--once", help="Stop when nothing is left.")] = False) -> None:
     """Move events from the stream into the agents' queues, until Ctrl-C."""
     with stopped_by_signals() as stop, agents_of(call) as agents:
         runner = agents.runner()

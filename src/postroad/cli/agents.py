@@ -54,7 +54,7 @@ def create(
 @verb("agent list", "")
 def list_agents(
     call: Call,
-    limit: Annotated[int, typer.Option(metavar="N", help="At most so many, 1 to 100.")] = 20,
+    limit: Annotated[int, typer.Option(metavar="N", help="At most this many, 1 to 100.")] = 20,
     cursor: Annotated[str | None, typer.Option(metavar="C", help="`next_cursor` of the previous page.")] = None,
 ) -> None:
     """List agents, a page at a time."""
@@ -194,7 +194,7 @@ def provision(call: Call) -> None:
 
 @verb("agent dead", "bob")
 def dead(
-    call: Call, agent_id: AgentId, limit: Annotated[int, typer.Option(metavar="N", help="At most so many.")] = 10
+    call: Call, agent_id: AgentId, limit: Annotated[int, typer.Option(metavar="N", help="At most this many.")] = 10
 ) -> None:
     """List an agent's dead letters, oldest first."""
     from postroad.views import AgentDeadLetterPage, agent_dead_letter
@@ -211,7 +211,7 @@ def dead(
 def redrive(
     call: Call,
     agent_id: AgentId,
-    limit: Annotated[int | None, typer.Option(metavar="N", help="At most so many.")] = None,
+    limit: Annotated[int | None, typer.Option(metavar="N", help="At most this many.")] = None,
     yes: Yes = False,
 ) -> None:
     """Send an agent's dead letters back to the end of its queue; `--yes` is accepted but not needed."""

@@ -47,7 +47,7 @@ def list_(call: Call) -> None:
 def verify(
     call: Call,
     head: Annotated[
-        str | None, typer.Option(metavar="HASH", help="A hash noted earlier that must still be there.")
+        str | None, typer.Option(metavar="HASH", help="A hash noted earlier that must still exist.")
     ] = None,
 ) -> None:
     """Check the chain of hashes; exit 1 if a line was changed, removed or moved."""
@@ -102,13 +102,13 @@ def revoke(
     call: Call,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The token.")],
     confirm: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The token's name again, instead of the question.")
+        str | None, typer.Option(metavar="NAME", help="The token's name again, to skip the question.")
     ] = None,
 ) -> None:
     """Revoke a token; running servers refuse it within a second."""
     tokens = _tokens(call)
     tokens.named(name)
-    confirm_name(name, confirm, f'lets nobody in with token "{name}" any more')
+    confirm_name(name, confirm, f'revokes token "{name}"')
     audit_log(call).append("token.revoke", name, {})
     tokens.revoke(name)
     call.show({"revoked": name}, f"revoked {name}")

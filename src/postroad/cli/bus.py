@@ -70,8 +70,8 @@ def tail(
     topic: TopicName,
     group: Annotated[str | None, typer.Option(metavar="G", help="Receive events as a member of this group.")] = None,
     type_: TypeFilter = None,
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="End after so many.")] = None,
-    timeout: Annotated[float | None, duration_option("End after so long.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after this many.")] = None,
+    timeout: Annotated[float | None, duration_option("Stop after this long.")] = None,
 ) -> None:
     """Print the events of a topic as they arrive, one JSON object per line, until Ctrl-C."""
     from postroad.bus.tail import tail as watch
@@ -130,7 +130,7 @@ def replay(
     until: Annotated[datetime | None, time_option("Published before this time.")] = None,
     type_: TypeFilter = None,
     rate: Annotated[
-        float | None, typer.Option(parser=per_second, metavar="N", help="At most so many per second.")
+        float | None, typer.Option(parser=per_second, metavar="N", help="At most this many per second.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count them, publish nothing.")] = False,
 ) -> None:

@@ -81,7 +81,7 @@ def remember_shared_options(
     url: Annotated[
         str | None, typer.Option(metavar="URL", help="Backend: sqlite:///path, memory:// or aws://region.")
     ] = None,
-    config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings file, not ./postroad.toml.")] = None,
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings file (./postroad.toml).")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
     no_color: Annotated[bool, typer.Option("--no-color", help="No colour, even on a terminal.")] = False,
 ) -> None:

@@ -27,12 +27,12 @@ class CostOptions:
     send_batch: Annotated[int, typer.Option(metavar="N", help="Messages per send, 1 to 10.")] = 1
     receive_batch: Annotated[int, typer.Option(metavar="N", help="Messages per receive, 1 to 10.")] = 10
     delete_batch: Annotated[int, typer.Option(metavar="N", help="Messages per delete, 1 to 10.")] = 10
-    body_bytes: Annotated[int, typer.Option(metavar="B", help="Size of a message; 64 KiB are one request.")] = 1_024
+    body_bytes: Annotated[int, typer.Option(metavar="B", help="Bytes of a message; a request holds 64 KiB.")] = 1_024
     pollers: Annotated[
         int | None, typer.Option(metavar="N", help="Receivers that wait on empty queues (one per queue).")
     ] = None
     poll_wait: Annotated[float | None, duration_option("How long one of their receives waits (20s).")] = None
-    fifo: Annotated[bool, typer.Option("--fifo", help="Prices of FIFO queues.")] = False
+    fifo: Annotated[bool, typer.Option("--fifo", help="Use the prices of FIFO queues.")] = False
     transfer_gb: Annotated[float, typer.Option(metavar="GB", help="Data that leaves AWS.")] = 0.0
     days: Annotated[float, typer.Option(metavar="D", help="Days per month.")] = 30
 
@@ -91,7 +91,7 @@ class PlanOptions:
     event_bytes: Annotated[float, typer.Option(metavar="B", help="Mean size of an event.")] = 1_024
     window_seconds: Annotated[float, typer.Option(metavar="W", help="Batching window of the functions.")] = 1
     retention_hours: Annotated[float, typer.Option(metavar="H", help="How long rows are kept.")] = 168
-    poll_seconds: Annotated[float, typer.Option(metavar="P", help="Wait of an idle agent's poll.")] = 20
+    poll_seconds: Annotated[float, typer.Option(metavar="P", help="How long an idle agent's poll waits.")] = 20
     headroom: Annotated[float, typer.Option(metavar="X", help="Factor on the stream's shards.")] = 1.25
 
 

@@ -47,7 +47,7 @@ def init(call: Call, at: InboxOptions) -> None:
 def prune(
     call: Call,
     at: InboxOptions,
-    older_than: Annotated[float | None, duration_option("Handled longer ago than this (30d).")] = None,
+    older_than: Annotated[float | None, duration_option("Forget events older than this (30d).")] = None,
 ) -> None:
     """Forget events that were handled long ago."""
     with at.open(_RETENTION if older_than is None else timedelta(seconds=older_than)) as inbox:
@@ -59,8 +59,8 @@ def prune(
 def unknown(
     call: Call,
     at: InboxOptions,
-    consumer: Annotated[str | None, typer.Option(metavar="NAME", help="Only of this consumer.")] = None,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most so many.")] = 50,
+    consumer: Annotated[str | None, typer.Option(metavar="NAME", help="Only effects of this consumer.")] = None,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most this many.")] = 50,
 ) -> None:
     """List effects that were started and never finished."""
     with at.open() as inbox:

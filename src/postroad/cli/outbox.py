@@ -109,7 +109,7 @@ def failed(
 ) -> None:
     """List failed events, with the last error of each."""
     if after is not None and not after.isdecimal():
-        raise InvalidInput(f"after: {after!r} is no cursor", field="after", remedy="Give the next_cursor of a list.")
+        raise InvalidInput(f"after: {after!r} is not a cursor", field="after", remedy="Give the next_cursor of a list.")
     nothing = "no failed rows"
     with at.open() as outbox:
         if groups:
@@ -147,7 +147,7 @@ def why(call: Call, event_id: EventId, at: OutboxOptions) -> None:
 def prune(
     call: Call,
     at: OutboxOptions,
-    older_than: Annotated[float | None, duration_option("Sent or skipped longer ago (7d).")] = None,
+    older_than: Annotated[float | None, duration_option("Delete events older than this (7d).")] = None,
 ) -> None:
     """Delete events that were sent or skipped long ago."""
     with at.open() as outbox:
@@ -240,14 +240,16 @@ def grants(
 def redrive(
     call: Call,
     at: OutboxOptions,
-    event_ids: Annotated[list[str] | None, typer.Argument(metavar="EVENT_ID", help="These events.")] = None,
+    event_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="EVENT_ID", help="The events; or use the options.")
+    ] = None,
     key: Key = None,
     tenant: Annotated[str | None, typer.Option(metavar="T", help="Only this tenant.")] = None,
     type_: EventType = None,
     group: Annotated[str | None, typer.Option(metavar="G", help="Only this failure group.")] = None,
     by: By = "",
     reason: Reason = "",
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most this many.")] = None,
     canary: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="So many first; stop if one fails in the same way.")
     ] = None,

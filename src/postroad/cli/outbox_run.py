@@ -47,12 +47,12 @@ def run(
     call: Call,
     at: OutboxOptions,
     topic: Annotated[
-        str | None, typer.Option(metavar="NAME_OR_ARN", help="The topic to publish to, not $SNS_ARN.")
+        str | None, typer.Option(metavar="NAME_OR_ARN", help="The topic to publish to ($SNS_ARN).")
     ] = None,
     batch: Annotated[int, typer.Option(metavar="N", help="Rows per claim.")] = 50,
     concurrency: Annotated[int, typer.Option(metavar="N", help="Calls at the same time.")] = 10,
     lease: Annotated[float | None, duration_option("How long a claim lasts (30s).")] = None,
-    poll: Annotated[float | None, duration_option("How often to look (1s).")] = None,
+    poll: Annotated[float | None, duration_option("How often to poll (1s).")] = None,
     retry_max: Annotated[int, typer.Option(metavar="N", help="Attempts before a row has failed.")] = 10,
     backoff: Annotated[
         Any, typer.Option(parser=pauses, metavar="S,S,…", help="Pauses between attempts (1,5,30,120,600,3600).")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 QueueName = Annotated[str, typer.Argument(metavar="NAME", help="The queue.", autocompletion=queue_names)]
-Confirm = Annotated[str | None, typer.Option(metavar="NAME", help="The queue's name again, instead of the question.")]
+Confirm = Annotated[str | None, typer.Option(metavar="NAME", help="The queue's name again, to skip the question.")]
 
 
 @verb("queue create", "orders --visibility 2m --dead-letter orders-dlq")
@@ -33,7 +33,7 @@ def create(
     fifo: Annotated[bool, typer.Option("--fifo", help="Keep the order within each group.")] = False,
     visibility: Annotated[float | None, duration_option("How long a received message is hidden (30s).")] = None,
     dead_letter: Annotated[
-        str | None, typer.Option(metavar="QUEUE", help="Where messages go that fail.", autocompletion=queue_names)
+        str | None, typer.Option(metavar="QUEUE", help="The queue for messages that fail.", autocompletion=queue_names)
     ] = None,
     max_receives: Annotated[
         int | None, typer.Option(metavar="N", help="Receives before a message becomes a dead letter (3).")
@@ -120,7 +120,7 @@ def _held(found: QueueOverview) -> str:
 def peek(
     call: Call,
     name: QueueName,
-    limit: Annotated[int, typer.Option(min=1, max=1_000, metavar="N", help="At most so many.")] = 10,
+    limit: Annotated[int, typer.Option(min=1, max=1_000, metavar="N", help="At most this many.")] = 10,
     after: Annotated[str | None, typer.Option(metavar="ID", help="Start after this message.")] = None,
     body: Annotated[bool, typer.Option("--body", help="Show the bodies too.")] = False,
     force: Annotated[
@@ -154,7 +154,7 @@ def send(
     attr: Annotated[list[str] | None, typer.Option(metavar="K=V", help="An attribute; repeatable.")] = None,
     group: Annotated[str | None, typer.Option(metavar="G", help="The group; the order within it is kept.")] = None,
     dedup_id: Annotated[str | None, typer.Option(metavar="D", help="The id that identifies a repeat (FIFO).")] = None,
-    delay: Annotated[float | None, duration_option("Hide it for so long first.")] = None,
+    delay: Annotated[float | None, duration_option("Hide it for this long first.")] = None,
 ) -> None:
     """Send one message and print its id."""
     from postroad.queues import OutgoingMessage
@@ -176,7 +176,7 @@ def send(
 def groups(
     call: Call,
     name: Annotated[str, typer.Argument(metavar="DLQ", help="The dead-letter queue.", autocompletion=queue_names)],
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Examine at most so many messages.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Examine at most this many messages.")] = None,
 ) -> None:
     """Group dead letters by cause."""
     from postroad.operations import failure_groups
@@ -197,7 +197,7 @@ def pause(text: str) -> float:
     """Return a duration above zero."""
     seconds = duration(text)
     if seconds <= 0:
-        raise typer.BadParameter(f'"{text}" is no time at all')
+        raise typer.BadParameter(f'"{text}" is not above 0')
     return seconds
 
 
@@ -208,7 +208,7 @@ def watch(
     interval: Annotated[
         float | None, typer.Option(parser=pause, metavar="DURATION", help="Time between two lines (1s).")
     ] = None,
-    count: Annotated[int | None, typer.Option(min=1, metavar="N", help="End after so many times.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after this many rounds.")] = None,
 ) -> None:
     """Show how many messages queues hold, again and again, until Ctrl-C."""
     from postroad.views import overview, queue_look

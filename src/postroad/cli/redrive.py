@@ -37,7 +37,7 @@ def redrive(
     id_: Annotated[list[str] | None, typer.Option("--id", metavar="ID", help="Only this message; repeatable.")] = None,
     sent_after: Annotated[datetime | None, time_option("Only messages first sent after this time.")] = None,
     sent_before: Annotated[datetime | None, time_option("Only messages first sent before this time.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Move at most so many.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Move at most this many.")] = None,
     max_redrives: Annotated[
         int | None,
         typer.Option(min=1, metavar="N", help="Leave messages that were redriven this many times already (3)."),
@@ -51,11 +51,13 @@ def redrive(
         ),
     ] = None,
     rate: Annotated[
-        float | None, typer.Option(parser=per_second, metavar="R", help="Move at most so many per second.")
+        float | None, typer.Option(parser=per_second, metavar="R", help="Move at most this many per second.")
     ] = None,
-    canary: Annotated[int, typer.Option(min=0, metavar="N", help="Move so many first, and wait for them.")] = 0,
-    canary_wait: Annotated[float | None, duration_option("Wait at most so long for them (60s).")] = None,
-    stop_after: Annotated[int, typer.Option(min=0, metavar="N", help="Stop when so many came back; 0: never.")] = 5,
+    canary: Annotated[int, typer.Option(min=0, metavar="N", help="Move this many first, and wait for them.")] = 0,
+    canary_wait: Annotated[float | None, duration_option("Wait at most this long for them (60s).")] = None,
+    stop_after: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Stop when this many came back; 0 means never.")
+    ] = 5,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would move, change nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Why, for the audit log.")] = "",

@@ -218,5 +218,5 @@ def _json(value: Any) -> str:
 
 def _drift_line(each: Drift) -> str:
     if not each.field:
-        return f"{each.kind} {each.name}: is gone"
+        return f"{each.kind} {each.name}: does not exist"
     return f"{each.kind} {each.name}: {each.field} is {_json(each.have)}, not {_json(each.want)}"

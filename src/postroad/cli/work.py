@@ -24,7 +24,7 @@ RequestId = Annotated[str, typer.Argument(metavar="ID", help="The request id tha
 JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]
 File = Annotated[str, typer.Argument(metavar="FILE", help='JSON {"tasks": […]}, or - for stdin.')]
 QueueOption = Annotated[str, typer.Option("--queue", metavar="Q", help="The queue of tasks.")]
-Confirm = Annotated[str | None, typer.Option(metavar="ID", help="The id again, instead of the question.")]
+Confirm = Annotated[str | None, typer.Option(metavar="ID", help="The id again, to skip the question.")]
 
 
 @verb("task init", "--url aws://eu-central-1")
@@ -243,7 +243,7 @@ def cancel_job(call: Call, job_id: JobId, confirm: Confirm = None, queue: QueueO
 def list_jobs(
     call: Call,
     status: Annotated[str | None, typer.Option(metavar="STATUS", help="Only jobs with this status.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=100, metavar="N", help="At most so many.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=100, metavar="N", help="At most this many.")] = 20,
     cursor: Annotated[str | None, typer.Option(metavar="CURSOR", help="Continue after this cursor.")] = None,
 ) -> None:
     """List jobs, newest first."""

@@ -65,12 +65,12 @@ def worker(
     ] = None,
     queue: Annotated[str, typer.Option(metavar="Q", help="The queue of tasks.")] = "tasks",
     concurrency: Annotated[int | None, typer.Option(metavar="N", help="Tasks that run at the same time (3).")] = None,
-    until_idle: Annotated[bool, typer.Option("--until-idle", help="End when nothing is left to do.")] = False,
+    until_idle: Annotated[bool, typer.Option("--until-idle", help="Stop when nothing is left to do.")] = False,
     roles: Annotated[
         str | None,
         typer.Option(
             metavar="ROLE,…",
-            help=f"What to do: {', '.join(ROLES)}; by default all, events with POSTROAD_TASK_EVENTS=1.",
+            help=f"The roles to run: {', '.join(ROLES)}; by default all, but events only with POSTROAD_TASK_EVENTS=1.",
         ),
     ] = None,
 ) -> None:
@@ -101,9 +101,9 @@ def _chosen(roles: str | None, *, task_events: bool) -> tuple[str, ...]:
     unknown = [role for role in chosen if role not in ROLES]
     if unknown or not chosen:
         raise ConfigurationError(
-            f"roles: {', '.join(unknown) or 'nothing'} is none of {', '.join(ROLES)}",
+            f"roles: {', '.join(unknown) or 'nothing'} is not one of {', '.join(ROLES)}",
             field="roles",
-            remedy=f"Name some of {', '.join(ROLES)}, with commas between them.",
+            remedy=f"Name some of {', '.join(ROLES)}, separated by commas.",
         )
     return chosen
 

@@ -218,4 +218,4 @@ class Cursors:
 
 
 def _invalid_cursor() -> InvalidCursor:
-    return InvalidCursor("cursor: this list did not give it out", field="cursor")
+    return InvalidCursor("cursor: is not a cursor of this list", field="cursor")

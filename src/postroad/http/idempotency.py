@@ -111,7 +111,7 @@ class AnswerStore:
         if record is None or self._age(record) >= KEEP:
             return item, None
         if record.body_sha256 != keyed.body_sha256:
-            raise IdempotencyKeyReused("Idempotency-Key: came before with another body", field="Idempotency-Key")
+            raise IdempotencyKeyReused("Idempotency-Key: was used before with another body", field="Idempotency-Key")
         return item, record
 
     def _write(

@@ -40,7 +40,7 @@ from postroad.views import PROBLEM_MEDIA_TYPE, Scope, problem
 
 OPEN = "open"
 AGENT = "agent"
-"""A route that agents reach too: which part of its path must be the caller, or `ANY_AGENT`."""
+"""The option of a route that agents may use: which part of its path must be the caller, or `ANY_AGENT`."""
 ANY_AGENT = "any"
 BODILESS = "bodiless"
 """The option of a route whose body may be left out."""
@@ -120,7 +120,7 @@ class ApiRequest(Request[Identity | None, Any, Any]):
         while True:
             event = cast(HTTPReceiveMessage, await self.receive())
             if event["type"] == "http.disconnect":
-                raise BodyTooSlow("the caller went away before the body was complete")
+                raise BodyTooSlow("the connection was closed before the body was complete")
             body += event["body"]
             if len(body) > limit:
                 raise _too_large(limit)
@@ -201,7 +201,7 @@ def _secret(authorization: str) -> str:
 
 
 def _invalid_token() -> Unauthorized:
-    return Unauthorized("the token opens nothing: it is unknown, revoked or expired")
+    return Unauthorized("the token is unknown, revoked or expired")
 
 
 def _check_own(request: ApiRequest, agent_id: str) -> None:
@@ -287,7 +287,7 @@ def _known(error: Exception) -> PostroadError | None:
     if isinstance(error, NotFoundException):
         return RouteNotFound("there is nothing at this address")
     if isinstance(error, MethodNotAllowedException):
-        return MethodNotAllowed("the address does not take this method")
+        return MethodNotAllowed("this address does not accept the method")
     if isinstance(error, HTTPException) and 400 <= error.status_code < 500:
         return InvalidInput(error.detail)
     return None
@@ -316,7 +316,7 @@ AgentId = Annotated[str, PathParameter(description="The agent's id.")]
 Discard = Annotated[bool, QueryParameter(description="Whether to delete the waiting messages too.")]
 Visibility = Annotated[float, QueryParameter(ge=1, le=43_200, description="Seconds of a lease.")]
 Name = Annotated[str, PathParameter(description="Its name.")]
-Confirm = Annotated[str, QueryParameter(description="The queue's name once more.")]
+Confirm = Annotated[str, QueryParameter(description="The queue's name again.")]
 Payload = Annotated[int, QueryParameter(ge=0, le=1, description="1 shows the bodies too.")]
 
 

@@ -44,7 +44,7 @@ def read_secret(path: Path) -> str:
         secret = path.read_text("ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(
-            f"{path}: no secret can be read from it: {error}", remedy="Name a readable file that holds one line."
+            f"{path}: cannot be read: {error}", remedy="Name a readable file that holds one line."
         ) from error
     if not secret:
         raise ConfigurationError(f"{path}: is empty", remedy="Write the secret into it, or remove it to get a new one.")
@@ -178,7 +178,7 @@ def check_token(name: object, scope: object, expires_in: object) -> None:
     if not isinstance(name, str) or re.fullmatch(NAME, name) is None:
         raise InvalidInput(f"name: {name!r} is not 1 to 64 letters, digits, '.', '_' or '-'", field="name")
     if scope not in SCOPES:
-        raise InvalidInput(f"scope: {scope!r} is none of {', '.join(SCOPES)}", field="scope")
+        raise InvalidInput(f"scope: {scope!r} is not one of {', '.join(SCOPES)}", field="scope")
     is_number = isinstance(expires_in, int | float) and not isinstance(expires_in, bool)
     if expires_in is not None and not (is_number and 0 < expires_in <= MAX_SECONDS):  # type: ignore[operator] # checked just before
         raise InvalidInput(f"expires_in: {expires_in!r} is not a number of seconds above 0", field="expires_in")

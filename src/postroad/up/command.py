@@ -127,7 +127,7 @@ def _taken(path: Path) -> Unavailable:
         runs = msgspec.json.decode(path.read_bytes(), type=_Runs)
         who = f"with pid {runs.pid} at {runs.url}"
     except (OSError, msgspec.DecodeError):
-        who = "and is just starting"
+        who = "and is still starting"
     return Unavailable(
         f"postroad up already runs on this data {who}",
         remedy="Use that one, stop it first, or choose other data with --url.",
@@ -245,7 +245,7 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise Unavailable(
-            f"port {port} on {host} cannot be listened on: {error.strerror or error}",
+            f"cannot listen on port {port} of {host}: {error.strerror or error}",
             remedy="Choose another port with --port (0 picks a free one), or stop what uses it.",
         ) from error
     return listener

@@ -170,7 +170,7 @@ def _peek_after(queue: Queue, after: str | None, *, limit: int) -> list[PeekedMe
         return queue.peek(limit=limit, after=message_id)
     except InvalidInput as error:
         if not sequence:
-            raise InvalidCursor("cursor: the message it stood on is gone", field="cursor") from error
+            raise InvalidCursor("cursor: its message no longer exists", field="cursor") from error
         return _peek_from(queue, int(sequence), limit)
 
 
