@@ -21,7 +21,7 @@ from postroad.agents.tables import SUBSCRIBER_EVENTS, SUBSCRIBERS
 from postroad.connections.aws import AwsConnection
 from postroad.errors import ConfigurationError
 from postroad.operations import doctor
-from postroad.up.work import move_events
+from postroad.up.runners import move_events
 from postroad.wiring import Backend, connect
 
 pytestmark = pytest.mark.aws

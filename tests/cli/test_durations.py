@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import typer
 
-from postroad.cli.parameters import duration, spoken
+from postroad.cli.parameters import duration, short_duration
 
 
 @pytest.mark.parametrize(
@@ -25,4 +25,4 @@ def test_anything_else_is_refused(text: str) -> None:
     [(None, "-"), (0.04, "0s"), (1.26, "1.3s"), (75.3, "75s"), (120, "2m"), (7_300, "2h"), (345_600, "4d")],
 )
 def test_a_duration_is_spoken_in_the_unit_a_person_would_use(seconds: float | None, words: str) -> None:
-    assert spoken(seconds) == words
+    assert short_duration(seconds) == words

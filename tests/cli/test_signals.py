@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cli.terminal import PROGRAM, Postroad
@@ -70,7 +71,7 @@ def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         agents.register("ann")
 
 
-def _command(path: str) -> object:
+def _command(path: str) -> Any:
     found = program()
     for name in path.split():
         found = found.commands[name]
@@ -78,7 +79,7 @@ def _command(path: str) -> object:
 
 
 def test_every_command_that_runs_until_it_is_stopped_is_tried_here() -> None:
-    declared = {path for path in LEAVES if getattr(_command(path), "until_stopped", False)}
+    declared = {path for path in LEAVES if _command(path).verb.until_stopped}
     described = {
         path for path in LEAVES if "until Ctrl-C" in (text := str(_command(path).__doc__)) or "SIGTERM" in text
     }
@@ -144,7 +145,7 @@ def test_nothing_is_loaded_before_the_signals_are_held() -> None:
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
 
-    assert done.stdout.split() == ["postroad", "postroad.cli", "postroad.lazy", "postroad.signals"]
+    assert done.stdout.split() == ["postroad", "postroad.cli", "postroad.lazy", "postroad.signals", "postroad.version"]
 
 
 def _numbered(arguments: tuple[str, ...], number: int) -> list[str]:

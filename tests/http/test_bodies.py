@@ -185,9 +185,9 @@ def test_a_slow_body_is_408(serve: Serve) -> None:
 
 
 def test_headers_that_never_end_close_the_connection(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    from postroad.http.app import PatientProtocol
+    from postroad.http.app import DeadlineProtocol
 
-    monkeypatch.setattr(PatientProtocol, "header_seconds", 0.2)
+    monkeypatch.setattr(DeadlineProtocol, "header_seconds", 0.2)
     with api.connect() as silent, api.connect() as slow, api.connect() as second:
         slow.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n")
         second.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")

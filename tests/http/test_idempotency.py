@@ -14,7 +14,7 @@ from postroad import failpoints
 from postroad.errors import Unavailable
 from postroad.queues import QueueSpec
 from postroad.testing import FakeClock
-from postroad.up.work import sweep
+from postroad.up.runners import sweep
 
 BODY = {"messages": [{"body": "once"}]}
 

@@ -12,43 +12,43 @@ from postroad.errors import Unavailable
 from postroad.settings import Settings
 from postroad.up import runners
 from postroad.up.children import DEATHS_TO_FAIL, PartReport
-from postroad.up.runners import RunnerPart, Runners, Workplace
-from postroad.wiring import connect
+from postroad.up.runners import RunnerPart, Runners
+from postroad.wiring import Backend, connect
 
 
-class Supervised:
-    """What a supervisor would hear."""
+class FakeLink:
+    """A link to a supervisor that keeps the reports."""
 
     def __init__(self) -> None:
-        self.heard: list[PartReport] = []
+        self.reports: list[PartReport] = []
 
     def report(self, *parts: PartReport) -> None:
-        self.heard += parts
+        self.reports += parts
 
     @property
     def last(self) -> PartReport | None:
-        return self.heard[-1] if self.heard else None
+        return self.reports[-1] if self.reports else None
 
 
 def test_a_part_whose_store_is_away_says_what_it_waits_for_and_goes_on_when_it_is_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(runners, "_LONGEST_LOOK", 0.01)
-    monkeypatch.setattr(runners, "_FIRST_LOOK", 0.01)
+    monkeypatch.setattr(runners, "_LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr(runners, "_FIRST_PAUSE", 0.01)
     monkeypatch.setattr(runners, "_STEADY_SECONDS", 0.05)
-    supervisor, away, stop = Supervised(), threading.Event(), threading.Event()
+    supervisor, away, stop = FakeLink(), threading.Event(), threading.Event()
     away.set()
     lives: list[int] = []
 
-    def work(at: Workplace) -> None:
+    def work(backend: Backend, settings: Settings, stop: threading.Event) -> None:
         lives.append(1)
         if away.is_set():
             raise Unavailable("the table is away", remedy="Make it.")
-        at.stop.wait()
+        stop.wait()
 
     with connect("memory://") as backend:
-        place = Workplace(backend=backend, settings=Settings(), stop=stop)
-        running = threading.Thread(target=Runners(supervisor, place).run, args=([RunnerPart("part", work)],))  # type: ignore[arg-type]  # a line, as far as it is used
+        runners_of_part = Runners(supervisor, backend, Settings(), stop)  # type: ignore[arg-type]  # a link, as far as it is used
+        running = threading.Thread(target=runners_of_part.run, args=([RunnerPart("part", work)],))
         running.start()
         try:
             eventually(lambda: len(lives) > 3 * DEATHS_TO_FAIL)

@@ -8,9 +8,9 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """The entry point of the command `postroad`."""
-    # Loading the verbs takes a while, so signals are held first: one that comes meanwhile is not to kill a command
-    # that would have stopped in order.
+    """Run the command `postroad`."""
+    # Loading the verbs takes a while. Signals are held first, so that one that comes meanwhile does not kill a
+    # command that would have stopped in order.
     signals.hold()
     from postroad.cli.app import run
 

@@ -1,9 +1,8 @@
-"""`postroad agent publish|tail|run`: events of agents, there and back."""
+"""`postroad agent publish|tail|run`: publish, move and receive the events of agents."""
 
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -13,15 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from postroad.cli.agents import agents_of
-from postroad.cli.call import Call, add_verb
+from postroad.cli.call import Call, verb
 from postroad.cli.output import write, write_json
-from postroad.cli.parameters import duration
+from postroad.cli.parameters import duration_option, json_value
 from postroad.errors import InvalidEvent, InvalidInput, PostroadError
 from postroad.signals import ended_by_sigterm, stopped_by_signals
 from postroad.telemetry import legible
 
 if TYPE_CHECKING:
-    from postroad.agents import AgentEvent, Agents, Runner, RunStats
+    from postroad.agents import AgentEvent, Agents
     from postroad.queues import Delivery, Queue
     from postroad.views import EventAccepted
 
@@ -30,48 +29,43 @@ _SLICE_SECONDS = 1.0
 _FOREVER = 315_360_000.0
 
 
-def add_to(noun: typer.Typer) -> None:
-    """Make the verbs part of the noun."""
-    add_verb(noun, "publish", publish, example="""postroad agent publish ann order.placed '{"id": 7}'""")
-    add_verb(noun, "tail", tail, example="postroad agent tail bob --max 10 --wait 5", until_stopped=True)
-    add_verb(noun, "run", run, example="postroad agent run --once", until_stopped=True)
-
-
+@verb("agent publish", """ann order.placed '{"id": 7}'""")
 def publish(
     call: Call,
-    producer: Annotated[str | None, typer.Argument(metavar="[PRODUCER]", help="The agent that says it.")] = None,
+    producer: Annotated[str | None, typer.Argument(metavar="[PRODUCER]", help="The agent that publishes it.")] = None,
     event_type: Annotated[str | None, typer.Argument(metavar="[TYPE]", help="The event's type.")] = None,
     data: Annotated[str | None, typer.Argument(metavar="[JSON]", help="Its data, a JSON object.")] = None,
-    timestamp: Annotated[str | None, typer.Option(metavar="TIME", help="When it happened; now by default.")] = None,
-    event_id: Annotated[str | None, typer.Option(metavar="ID", help="Its id; made when left out.")] = None,
-    file: Annotated[str | None, typer.Option(metavar="F", help="One event a line; '-' reads stdin.")] = None,
+    timestamp: Annotated[str | None, typer.Option(metavar="TIME", help="When it happened (now).")] = None,
+    event_id: Annotated[str | None, typer.Option(metavar="ID", help="Its id; by default a new one.")] = None,
+    file: Annotated[
+        str | None, typer.Option(metavar="F", help="A file with one event per line; '-' reads stdin.")
+    ] = None,
 ) -> None:
-    """Publish one event, or the events of a file, one JSON object a line."""
+    """Publish one event, or the events of a file with one JSON object per line."""
     from postroad.agents import AgentEvent
 
     if file is not None:
         if producer is not None:
-            raise InvalidInput("file: an event is given besides the file", field="file", remedy="Give one of both.")
+            raise InvalidInput("file: both an event and a file are given", field="file", remedy="Give one of them.")
         _publish_file(call, file)
         return
     if producer is None or event_type is None or data is None:
-        raise InvalidInput("PRODUCER, TYPE and JSON are needed, or --file", field="producer")
-    event = AgentEvent(producer, event_type, _json(data.encode()), timestamp, event_id)
+        raise InvalidInput("give PRODUCER, TYPE and JSON, or --file", field="producer")
+    event = AgentEvent(producer, event_type, json_value(data, "data", InvalidEvent), timestamp, event_id)
     with agents_of(call) as agents:
         document = _publish(agents, event)
     call.show(document, f"published {legible(document.event_id)}")
 
 
+@verb("agent tail", "bob --max 10 --wait 5", until_stopped=True)
 def tail(
     call: Call,
     agent_id: Annotated[str, typer.Argument(metavar="ID", help="The agent.")],
-    max_: Annotated[int | None, typer.Option("--max", min=1, metavar="N", help="End after so many.")] = None,
-    wait: Annotated[
-        float | None, typer.Option(parser=duration, metavar="S", help="End after so long without any.")
-    ] = None,
-    no_ack: Annotated[bool, typer.Option("--no-ack", help="Give everything back at the end.")] = False,
+    max_: Annotated[int | None, typer.Option("--max", min=1, metavar="N", help="Stop after this many.")] = None,
+    wait: Annotated[float | None, duration_option("Stop after this long without an event.")] = None,
+    no_ack: Annotated[bool, typer.Option("--no-ack", help="Release the events at the end instead.")] = False,
 ) -> None:
-    """Print what is delivered to an agent, one JSON object a line, and ack it."""
+    """Receive an agent's events, print them as one JSON object per line, and ack them."""
     from postroad.views import agent_delivery
 
     with ended_by_sigterm(), agents_of(call) as agents:
@@ -85,26 +79,23 @@ def tail(
                 else:
                     queue.ack([delivery])
         finally:
-            _give_back(queue, held)
+            if held:
+                getattr(queue, "undo", queue.release)(held)
 
 
-def run(call: Call, once: Annotated[bool, typer.Option("--once", help="End when nothing is left.")] = False) -> None:
-    """Move events from the stream into the lanes, until Ctrl-C."""
+@verb("agent run", "--once", until_stopped=True)
+def run(call: Call, once: Annotated[bool, typer.Option("--once", help="Stop when nothing is left.")] = False) -> None:
+    """Move events from the stream into the agents' queues, until Ctrl-C."""
     with stopped_by_signals() as stop, agents_of(call) as agents:
         runner = agents.runner()
         if not once:
             runner.run(stop)
             return
-        rounds = _rounds(runner, stop)
+        rounds = [runner.run_once()]
+        while rounds[-1].read and not stop.is_set():
+            rounds.append(runner.run_once())
     totals = {name: sum(getattr(each, name) for each in rounds) for name in ("read", "written", "released", "rejected")}
     call.show(totals, ", ".join(f"{value:,} {name}" for name, value in totals.items()))
-
-
-def _rounds(runner: Runner, stop: threading.Event) -> list[RunStats]:
-    rounds = [runner.run_once()]
-    while rounds[-1].read and not stop.is_set():
-        rounds.append(runner.run_once())
-    return rounds
 
 
 def _publish_file(call: Call, name: str) -> None:
@@ -146,13 +137,13 @@ def _opened(name: str) -> Iterator[Iterable[bytes]]:
 def _event(line: bytes) -> AgentEvent:
     from postroad.agents import AgentEvent
 
-    fields = _json(line)
+    fields = json_value(line, "data", InvalidEvent)
     if not isinstance(fields, dict):
         raise InvalidEvent("is not a JSON object")
     unknown = set(fields) - {"agentId", "timestamp", "eventType", "data", "eventId"}
     if unknown:
         raise InvalidEvent(f"{min(unknown)}: is not a field of an event", field=min(unknown))
-    # What is missing or of another kind is refused by its name when it is published.
+    # Publishing refuses a field that is missing or has the wrong type.
     wanted: Any = fields.get
     return AgentEvent(*(wanted(name) for name in ("agentId", "eventType", "data", "timestamp", "eventId")))
 
@@ -164,30 +155,15 @@ def _publish(agents: Agents, event: AgentEvent) -> EventAccepted:
     return accepted(outcome)
 
 
-def _json(text: bytes) -> Any:
-    import msgspec
-
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise InvalidEvent(f"data: is broken JSON ({error})", field="data") from None
-
-
 def _deliveries(queue: Queue, most: int | None, silence: float) -> Iterator[Delivery]:
-    """What is delivered, until there were enough or none came for so long."""
-    count, heard_at = 0, time.monotonic()
+    """Yield deliveries until there were `most` of them, or none for `silence` seconds."""
+    count, last_at = 0, time.monotonic()
     while most is None or count < most:
-        left = silence - (time.monotonic() - heard_at)
+        left = silence - (time.monotonic() - last_at)
         batch = 10 if most is None else min(10, most - count)
         leased = queue.receive(max_messages=batch, wait=max(0.0, min(_SLICE_SECONDS, left)))
         if not leased and left <= 0:
             return
         for delivery in leased:
             yield delivery
-            count, heard_at = count + 1, time.monotonic()
-
-
-def _give_back(queue: Queue, held: list[Delivery]) -> None:
-    undo = getattr(queue, "undo", queue.release)
-    if held:
-        undo(held)
+            count, last_at = count + 1, time.monotonic()

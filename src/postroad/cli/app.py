@@ -1,104 +1,144 @@
-"""The program `postroad`: its nouns and verbs, put together."""
+"""The program `postroad`: its nouns and verbs, and the verbs `version`, `commands` and `config`."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from types import FunctionType
 from typing import Any
 
 from typer.main import get_command
 
+from postroad import __version__
 from postroad.cli import (
-    about,
     agent_events,
     agents,
     audit,
     bus,
-    bus_groups,
     cost,
     doctor,
     inbox,
-    jobs,
     journal,
     notifications,
     outbox,
-    outbox_repairs,
     outbox_run,
     queues,
     redrive,
-    tasks,
     topology,
+    work,
     worker,
 )
-from postroad.cli.call import noun, remember_shared_options
+from postroad.cli.call import Call, Verb, add_verb, noun, remember_shared_options, verb
 from postroad.cli.output import prepare_streams, report
+from postroad.cli.tables import table
 
-_TOP = (worker.add_to, about.add_to, journal.add_why_to, doctor.add_to, cost.add_to)
-_NOUNS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
-    "queue": (
-        "Make, see, empty and redrive queues.",
-        "postroad queue list",
-        (queues.add_to, redrive.add_to),
-    ),
-    "bus": ("Publish, watch and replay events.", "postroad bus tail orders", (bus.add_to, bus_groups.add_to)),
-    "outbox": (
-        "Publish what applications record in their databases, and repair what fails.",
-        "postroad outbox status",
-        (outbox.add_to, outbox_run.add_to, outbox_repairs.add_to),
-    ),
-    "inbox": (
-        "Make, prune and settle the inbox of an application's database.",
-        "postroad inbox unknown",
-        (inbox.add_to,),
-    ),
-    "task": ("Submit tasks, and see, retry and cancel them.", "postroad task submit scrape-store", (tasks.add_to,)),
-    "job": ("Submit graphs of tasks, and see, resume and cancel them.", "postroad job list", (jobs.add_to,)),
-    "journal": (
-        "Make, read, verify and prune the journal of tasks and jobs.",
-        "postroad journal query",
-        (journal.add_to,),
-    ),
-    "agent": (
-        "Make agents, connect them, and see what waits for them.",
-        "postroad agent create ann",
-        (agents.add_to, agent_events.add_to),
-    ),
-    "notifications": (
-        "Store what offline users missed, and push it to their devices.",
-        "postroad notifications worker",
-        (notifications.add_to,),
-    ),
-    "topology": (
-        "Plan, apply and render everything a deployment needs.",
-        "postroad topology plan transfers",
-        (topology.add_to,),
-    ),
-    "plan": ("Estimate what a deployment needs and costs.", "postroad plan agents", (cost.add_plan_to,)),
-    "token": ("Make, list and revoke tokens of the HTTP API.", "postroad token list", (audit.add_tokens_to,)),
-    "audit": ("See who changed what.", "postroad audit verify", (audit.add_to,)),
-    "config": ("See and check the settings.", "postroad config show", (about.add_config_to,)),
+_MODULES = (
+    *(worker, sys.modules[__name__], journal, doctor, cost, queues, redrive, bus, outbox, outbox_run, inbox, work),
+    *(agents, agent_events, notifications, topology, audit),
+)
+_NOUNS = {
+    "queue": ("Create, inspect, empty and redrive queues.", "list"),
+    "bus": ("Publish, watch and replay events.", "tail orders"),
+    "bus group": ("Show and change which types the groups of a topic receive.", "list orders"),
+    "outbox": ("Publish what applications record in their databases, and repair what fails.", "status"),
+    "inbox": ("Create, prune and settle the inbox of an application's database.", "unknown"),
+    "task": ("Submit, show, retry and cancel tasks.", "submit scrape-store"),
+    "job": ("Submit, show, resume and cancel graphs of tasks.", "list"),
+    "journal": ("Create, read, verify and prune the journal of tasks and jobs.", "query"),
+    "agent": ("Create agents, connect them, and show what waits for them.", "create ann"),
+    "notifications": ("Store what offline users missed, and push it to their devices.", "worker"),
+    "topology": ("Plan, apply and render everything a deployment needs.", "plan transfers"),
+    "plan": ("Estimate what a deployment needs and costs.", "agents"),
+    "token": ("Create, list and revoke tokens of the HTTP API.", "list"),
+    "audit": ("Show who changed what.", "verify"),
+    "config": ("Show and check the settings.", "show"),
 }
 
 
 @functools.cache
 def program() -> Any:
-    """The whole command tree, built once."""
+    """Build the command tree, once."""
     app = noun("Typed events that arrive, on an embedded SQLite file or on AWS.", example="postroad up")
     app.callback()(remember_shared_options)
-    for add_to in _TOP:
-        add_to(app)
-    for name, (summary, example, verbs) in _NOUNS.items():
-        place = noun(summary, example=example)
-        for add_to in verbs:
-            add_to(place)
-        app.add_typer(place, name=name)
+    places = {name: noun(summary, example=f"postroad {name} {rest}") for name, (summary, rest) in _NOUNS.items()}
+    places[""] = app
+    for module in _MODULES:
+        for function in vars(module).values():
+            if isinstance(function, FunctionType) and isinstance(getattr(function, "verb", None), Verb):
+                add_verb(places[function.verb.path.rpartition(" ")[0]], function)  # type: ignore[attr-defined]  # checked just before
+    for name in _NOUNS:
+        parent, _, last = name.rpartition(" ")
+        places[parent].add_typer(places[name], name=last)
     return get_command(app)
 
 
 def run(args: Sequence[str]) -> int:
-    """Do what the arguments say and return the exit code; errors are told, never raised."""
+    """Run the command that the arguments name and return its exit code; errors are printed, never raised."""
     prepare_streams()
     try:
         return int(program().main(args=list(args), prog_name="postroad", standalone_mode=False) or 0)
     except Exception as error:
         return report(error, as_json="--json" in args)
+
+
+@verb("version", "--json")
+def version(call: Call) -> None:
+    """Print the version."""
+    call.show({"version": __version__}, f"postroad {__version__}")
+
+
+@verb("commands", "--json")
+def commands(call: Call) -> None:
+    """List all commands."""
+    from rich.text import Text
+
+    items = list(_leaves(program(), ""))
+    rows = (
+        [Text(i["command"], "bold"), Text("deletes" if i["destructive"] else "", "red"), i["summary"]] for i in items
+    )
+    call.show({"items": items}, table(["COMMAND", "", "SUMMARY"], rows))
+
+
+def _leaves(command: Any, path: str) -> Iterator[dict[str, Any]]:
+    nested = getattr(command, "commands", None)
+    if nested is None:
+        summary = (command.help or "").strip().split("\n", 1)[0]
+        yield {"command": path, "summary": summary, "destructive": command.callback.verb.destructive}
+        return
+    for name, each in nested.items():
+        yield from _leaves(each, f"{path} {name}".strip())
+
+
+@verb("config show", "--json")
+def show_config(call: Call) -> None:
+    """Show every setting with its value and where it comes from; secrets are hidden."""
+    from rich.text import Text
+
+    items = call.settings().items()
+    rows = (
+        [
+            Text(item["key"], "bold"),
+            _shown(item["value"]),
+            Text(item["source"], "" if item["source"] == "default" else "green"),
+            Text(item["env"], "dim"),
+        ]
+        for item in items
+    )
+    call.show({"items": items}, table(["KEY", "VALUE", "SOURCE", "VARIABLE"], rows))
+
+
+def _shown(value: Any) -> Any:
+    if value is None or value == []:
+        return "-"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ", ".join(value) if isinstance(value, list) else value
+
+
+@verb("config check", "--config staging.toml")
+def check_config(call: Call) -> None:
+    """Check flags, environment and file without starting anything."""
+    items = call.settings().items()
+    given = sum(item["source"] != "default" for item in items)
+    call.show({"ok": True}, f"ok: {given} of {len(items)} settings are given, the others have their defaults")

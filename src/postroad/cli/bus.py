@@ -1,4 +1,4 @@
-"""`postroad bus publish|tail|run|replay|sweep`."""
+"""`postroad bus publish|tail|run|replay|sweep` and `postroad bus group list|show|create|set`."""
 
 from __future__ import annotations
 
@@ -10,44 +10,43 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from postroad.cli.call import Call, add_verb
-from postroad.cli.output import ANSWER_IS_NO, write, write_json
-from postroad.cli.parameters import duration, moment, per_second, topic_names
+from postroad.cli.call import Call, verb
+from postroad.cli.output import write, write_json
+from postroad.cli.parameters import duration_option, json_object, per_second, time_option, topic_names
 from postroad.errors import InvalidInput, PostroadError, QueueNotFound, TopicNotFound
+from postroad.settings import nearest
 from postroad.signals import ended_by_sigterm, stopped_by_signals
 
 if TYPE_CHECKING:
-    from postroad.bus import ArchivedEvent
+    from postroad.bus import ArchivedEvent, Group
     from postroad.events import Envelope
     from postroad.topics import Topic
     from postroad.wiring import Backend
 
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", autocompletion=topic_names)]
+GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The group, such as billing.")]
+Fifo = Annotated[bool, typer.Option("--fifo", help="The topic keeps the order of each key.")]
+TypeFilter = Annotated[list[str] | None, typer.Option("--type", metavar="T", help="Only this type; repeatable.")]
+_TYPES_HELP = "The types that it receives, or all."
+_ALL = "all"
 
 
-def add_to(app: typer.Typer) -> None:
-    """Make the verbs part of `postroad bus`."""
-    add_verb(app, "publish", publish, example="""postroad bus publish orders orders.placed '{"id": 7}' --key 7""")
-    add_verb(app, "tail", tail, example="postroad bus tail orders --type orders.placed", until_stopped=True)
-    add_verb(app, "run", run, example="postroad bus run shop:orders --concurrency 8", until_stopped=True)
-    add_verb(app, "replay", replay, example="postroad bus replay orders --to orders-again --since 2026-01-31T00:00:00Z")
-    add_verb(app, "sweep", sweep, example="postroad bus sweep orders")
-
-
+@verb("bus publish", """orders orders.placed '{"id": 7}' --key 7""")
 def publish(
     call: Call,
     topic: TopicName,
     event_type: Annotated[str, typer.Argument(metavar="TYPE", help="The event's type, such as orders.placed.")],
     payload: Annotated[str, typer.Argument(metavar="JSON", help="Its fields, as a JSON object; - reads stdin.")],
-    key: Annotated[str | None, typer.Option(metavar="K", help="What is kept in order together.")] = None,
-    fifo: Annotated[bool, typer.Option("--fifo", help="The topic keeps the order of each key.")] = False,
+    key: Annotated[str | None, typer.Option(metavar="K", help="Events with the same key stay in order.")] = None,
+    fifo: Fifo = False,
 ) -> None:
     """Publish one event and print its id; no class is needed."""
     from postroad.bus.groups import names_of
     from postroad.bus.tail import envelope_for, message_for
     from postroad.events import Codec
 
-    fields = _object(sys.stdin.buffer.read() if payload == "-" else payload)
+    text = sys.stdin.buffer.read() if payload == "-" else payload
+    fields = json_object(text, "payload", example="""'{"id": 7}'""")
     publisher_id = call.settings().app
     with call.backend() as backend:
         now = backend.clock.now()
@@ -57,32 +56,50 @@ def publish(
         [result] = port.publish([message_for(envelope, Codec(backend.registry).encode(envelope), fifo=fifo)])
         if result.error is not None:
             raise result.error
-        _warn_when_nobody_listens(port)
+        # Whoever may only publish cannot list the subscriptions.
+        with suppress(PostroadError):
+            if not port.subscriptions():
+                write(f'note: nobody is subscribed to topic "{port.name}"', sys.stderr)
     document = {"event_id": str(envelope.event_id)}
     call.show(document, json.dumps(document))
 
 
+@verb("bus tail", "orders --type orders.placed", until_stopped=True)
 def tail(
     call: Call,
     topic: TopicName,
-    group: Annotated[str | None, typer.Option(metavar="G", help="Take the events as a member of this group.")] = None,
-    type_: Annotated[list[str] | None, typer.Option("--type", metavar="T", help="Only this type; repeatable.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="End after so many.")] = None,
-    timeout: Annotated[
-        float | None, typer.Option(parser=duration, metavar="DURATION", help="End after so long.")
-    ] = None,
+    group: Annotated[str | None, typer.Option(metavar="G", help="Receive events as a member of this group.")] = None,
+    type_: TypeFilter = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after this many.")] = None,
+    timeout: Annotated[float | None, duration_option("Stop after this long.")] = None,
 ) -> None:
-    """Print the events of a topic as they come, one JSON object a line, until Ctrl-C."""
+    """Print the events of a topic as they arrive, one JSON object per line, until Ctrl-C."""
     from postroad.bus.tail import tail as watch
 
     with ended_by_sigterm(), call.backend() as backend:
-        name = existing_topic(backend, topic) if _is_there(backend, topic) else topic
+        exists = not topic.startswith("arn:") and bool({topic, f"{topic}.fifo"} & set(backend.topics()))
+        name = existing_topic(backend, topic) if exists else topic
         found = watch(backend, name, group, types=type_ or (), limit=limit, timeout=timeout)
         with closing(found):
             for envelope in found:
                 _print(envelope)
 
 
+def _print(envelope: Envelope | None) -> None:
+    from postroad.events import codec
+
+    if envelope is None:
+        write("note: a message that is no event was passed over", sys.stderr)
+        return
+    document = json.loads(codec.encode(envelope))
+    if sys.stdout.isatty():
+        # Plain ASCII, so that no event controls the terminal.
+        write(json.dumps(document))
+    else:
+        write_json(document)
+
+
+@verb("bus run", "shop:orders --concurrency 8", until_stopped=True)
 def run(
     call: Call,
     module: Annotated[str, typer.Argument(metavar="MODULE[:NAME]", help="The module, and the bus in it.")],
@@ -91,7 +108,7 @@ def run(
     ] = None,
 ) -> None:
     """Run the handlers of a bus until SIGTERM or Ctrl-C; without NAME, those of every bus of the module."""
-    from postroad.up.work import find_buses
+    from postroad.up.runners import find_buses
     from postroad.wiring import run as receive
 
     buses = find_buses(module)
@@ -104,29 +121,33 @@ def run(
         receive(*buses, stop=stop)
 
 
+@verb("bus replay", "orders --to orders-again --since 2026-01-31T00:00:00Z")
 def replay(
     call: Call,
     topic: TopicName,
-    to: Annotated[str, typer.Option(metavar="TOPIC", help="Publish there.", autocompletion=topic_names)],
-    since: Annotated[
-        datetime | None, typer.Option(parser=moment, metavar="TIME", help="Published at this time or later.")
-    ] = None,
-    until: Annotated[
-        datetime | None, typer.Option(parser=moment, metavar="TIME", help="Published before this time.")
-    ] = None,
-    type_: Annotated[list[str] | None, typer.Option("--type", metavar="T", help="Only this type; repeatable.")] = None,
+    to: Annotated[str, typer.Option(metavar="TOPIC", help="The topic to publish them to.", autocompletion=topic_names)],
+    since: Annotated[datetime | None, time_option("Published at this time or later.")] = None,
+    until: Annotated[datetime | None, time_option("Published before this time.")] = None,
+    type_: TypeFilter = None,
     rate: Annotated[
-        float | None, typer.Option(parser=per_second, metavar="N", help="At most so many per second.")
+        float | None, typer.Option(parser=per_second, metavar="N", help="At most this many per second.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count them, publish nothing.")] = False,
 ) -> None:
-    """Publish the archived events of a topic to another one, under the ids they have."""
+    """Publish the archived events of a topic to another one, with the ids they have."""
     from postroad.bus.groups import names_of
     from postroad.bus.tail import message_for
 
     with call.backend() as backend:
         source, target = existing_topic(backend, topic), existing_topic(backend, to)
-        _refuse_without_archive(backend, names_of(source).group("archive"), source)
+        try:
+            backend.queue(names_of(source).group("archive"))
+        except QueueNotFound as error:
+            raise InvalidInput(
+                f'topic "{source}" has no archive',
+                field="topic",
+                remedy=f'backend.archive("{source}") makes one; it keeps what is published from then on.',
+            ) from error
         fifo = names_of(target).fifo
         port = _port(backend, target, fifo=fifo)
 
@@ -137,19 +158,16 @@ def replay(
 
         wanted = {"since": since, "until": until, "types": type_ or None}
         report = backend.archive(source).replay_untyped(pass_on, rate=rate, dry_run=dry_run, **wanted)
-    document = {
-        "read": report.read,
-        "replayed": report.replayed,
-        "duplicates": report.duplicates,
-        "failed": report.failed,
-    }
-    call.show(document, _summary(document, to, dry_run=dry_run))
-    if report.failed:
-        raise typer.Exit(ANSWER_IS_NO)
+    failed = f", {report.failed:,} failed" if report.failed else ""
+    done = f"replayed {report.replayed:,} to {to} ({report.duplicates:,} duplicates passed over){failed}"
+    would = f"would replay {report.read - report.duplicates - report.failed:,} to {to}"
+    document = {name: getattr(report, name) for name in ("read", "replayed", "duplicates", "failed")}
+    call.show(document, would if dry_run else done, ok=not report.failed)
 
 
+@verb("bus sweep", "orders")
 def sweep(call: Call, topic: TopicName) -> None:
-    """Remove the queues of processes that are gone."""
+    """Delete the queues of processes that no longer exist."""
     from postroad.bus.groups import sweep as remove
 
     with call.backend() as backend:
@@ -157,56 +175,15 @@ def sweep(call: Call, topic: TopicName) -> None:
     call.show({"swept": swept}, *(f"removed {name}" for name in swept), f"{len(swept):,} removed")
 
 
-def _object(text: str | bytes) -> dict[str, Any]:
-    import msgspec
-
-    try:
-        found = msgspec.json.decode(text)
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise _no_object(f"is broken JSON ({error})") from error
-    if not isinstance(found, dict):
-        raise _no_object(f"is a JSON {type(found).__name__}, not an object")
-    return found
-
-
-def _no_object(why: str) -> InvalidInput:
-    return InvalidInput(f"""payload: {why}; give an object such as '{{"id": 7}}'""", field="payload", remedy="")
-
-
-def _port(backend: Backend, topic: str, *, fifo: bool) -> Topic:
+def _port(backend: Backend, topic: str, *, fifo: bool = False) -> Topic:
     from postroad.bus.groups import names_of
 
-    return backend.topic(topic if topic.startswith("arn:") else names_of(topic, fifo=fifo).topic, fifo=fifo)
-
-
-def _warn_when_nobody_listens(port: Topic) -> None:
-    with suppress(PostroadError):
-        if not port.subscriptions():
-            write(f'note: nobody is subscribed to topic "{port.name}"', sys.stderr)
-
-
-def _print(envelope: Envelope | None) -> None:
-    from postroad.events import codec
-
-    if envelope is None:
-        write("note: a message that is no event was passed over", sys.stderr)
-        return
-    document = json.loads(codec.encode(envelope))
-    if sys.stdout.isatty():
-        # Plain ASCII, so that no event drives the terminal.
-        write(json.dumps(document))
-    else:
-        write_json(document)
-
-
-def _is_there(backend: Backend, topic: str) -> bool:
-    return not topic.startswith("arn:") and bool({topic, f"{topic}.fifo"} & set(backend.topics()))
+    names = names_of(topic, fifo=fifo)
+    return backend.topic(topic if topic.startswith("arn:") else names.topic, fifo=names.fifo)
 
 
 def existing_topic(backend: Backend, topic: str) -> str:
-    """The topic's full name; one that does not exist is refused with the nearest that does."""
-    from postroad.settings import nearest
-
+    """Return the topic's full name; raise `TopicNotFound` with the nearest name that exists."""
     if topic.startswith("arn:"):
         return topic
     topics = backend.topics()
@@ -218,19 +195,88 @@ def existing_topic(backend: Backend, topic: str) -> str:
     )
 
 
-def _refuse_without_archive(backend: Backend, queue: str, topic: str) -> None:
-    try:
-        backend.queue(queue)
-    except QueueNotFound as error:
+@verb("bus group list", "orders")
+def list_groups(call: Call, topic: TopicName) -> None:
+    """List the groups of a topic with the types that each receives."""
+    with call.backend() as backend:
+        documents = [_document(group, backend) for group in _groups(backend, topic)]
+    lines = [f"{each['group']}: {_types_text(each)}, {each['waiting']:,} waiting" for each in documents]
+    call.show({"items": documents}, *(lines or [f"no groups; postroad bus group create {topic} GROUP makes one"]))
+
+
+@verb("bus group show", "orders billing")
+def show_group(call: Call, topic: TopicName, group: GroupName) -> None:
+    """Show the queue of a group and the types that it receives."""
+    with call.backend() as backend:
+        document = _document(_find(backend, topic, group), backend)
+    shown = {"queue": document["queue"], "types": _types_text(document), "waiting": f"{document['waiting']:,}"}
+    call.show(document, *(f"{name}: {value}" for name, value in shown.items()))
+
+
+@verb("bus group create", "orders billing --types orders.placed")
+def create_group(
+    call: Call,
+    topic: TopicName,
+    group: GroupName,
+    types: Annotated[str | None, typer.Option(metavar="A,B", help=_TYPES_HELP)] = None,
+    fifo: Fifo = False,
+) -> None:
+    """Create the queue of a group, so that events wait for it before its service first starts."""
+    with call.backend() as backend:
+        backend.bus(topic, group, fifo=fifo).close()
+        port = _port(backend, topic, fifo=fifo)
+        if types is not None:
+            _set(backend, port, _find(backend, port.name, group), types)
+        document = _document(_find(backend, port.name, group), backend)
+    call.show(document, f"created {document['queue']}: {_types_text(document)}")
+
+
+@verb("bus group set", "orders billing --types all")
+def set_group(
+    call: Call, topic: TopicName, group: GroupName, types: Annotated[str, typer.Option(metavar="A,B", help=_TYPES_HELP)]
+) -> None:
+    """Change the types that a group receives from now on; messages in its queue stay."""
+    with call.backend() as backend:
+        name = existing_topic(backend, topic)
+        _set(backend, _port(backend, name), _find(backend, name, group), types)
+        document = _document(_find(backend, name, group), backend)
+    call.show(document, f"{group} receives {_types_text(document)}")
+
+
+def _set(backend: Backend, port: Topic, group: Group, types: str) -> None:
+    from postroad.bus.groups import set_types
+
+    wanted = [each.strip() for each in types.split(",") if each.strip()]
+    if not wanted:
         raise InvalidInput(
-            f'topic "{topic}" has no archive',
-            field="topic",
-            remedy=f'backend.archive("{topic}") makes one; it keeps what is published from then on.',
-        ) from error
+            "types: is empty", field="types", remedy="Name types, as in --types orders.placed,orders.paid, or all."
+        )
+    set_types(port, backend.queue(group.queue), None if wanted == [_ALL] else wanted)
 
 
-def _summary(report: dict[str, int], to: str, *, dry_run: bool) -> str:
-    if dry_run:
-        return f"would replay {report['read'] - report['duplicates'] - report['failed']:,} to {to}"
-    failed = f", {report['failed']:,} failed" if report["failed"] else ""
-    return f"replayed {report['replayed']:,} to {to} ({report['duplicates']:,} duplicates passed over){failed}"
+def _groups(backend: Backend, topic: str) -> list[Group]:
+    from postroad.bus.groups import groups_of, names_of
+
+    name = existing_topic(backend, topic)
+    return groups_of(_port(backend, name), names_of(name))
+
+
+def _find(backend: Backend, topic: str, group: str) -> Group:
+    groups = {each.name: each for each in _groups(backend, topic)}
+    if group not in groups:
+        raise QueueNotFound(
+            f'topic "{topic}" has no group "{group}"',
+            nearest=nearest(group, list(groups)),
+            remedy=f"postroad bus group create {topic} {group} makes it.",
+        )
+    return groups[group]
+
+
+def _document(group: Group, backend: Backend) -> dict[str, Any]:
+    waiting = backend.queue(group.queue).stats().visible
+    types = _ALL if group.types is None else list(group.types)
+    return {"group": group.name, "queue": group.queue, "types": types, "waiting": waiting}
+
+
+def _types_text(document: dict[str, Any]) -> str:
+    return "all types" if document["types"] == _ALL else ", ".join(document["types"])

@@ -7,38 +7,23 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from typer.core import TyperGroup
 
 from postroad import signals
-from postroad.cli.output import render, write, write_json
+from postroad.cli.output import ANSWER_IS_NO, render, write, write_json
 from postroad.errors import InvalidInput
 from postroad.settings import Settings, load, nearest, no_color
-from postroad.telemetry import legible
+from postroad.telemetry import configure_logs, legible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from postroad.wiring import Backend
-
-
-def _missing_file(url: str) -> Path | None:
-    """Return the embedded file that the address names, if it is not there."""
-    from postroad.wiring import parse_url
-
-    path = parse_url(url).file
-    return None if path is None or path.exists() else path
-
-
-def _refuse_missing_file(url: str) -> None:
-    if (path := _missing_file(url)) is not None:
-        here = path.name if path.parent.resolve() == Path.cwd() else str(path)
-        remedy = "A command that creates something, such as `postroad queue create NAME`, makes it."
-        raise InvalidInput(f"there is no {here} here; name it with --url", field="url", remedy=remedy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,49 +35,44 @@ class Call:
     json: bool = False
     no_color: bool = False
     may_create: bool = True
-    """Whether the verb may make the embedded file; one that only looks must not."""
+    """Whether the verb may create the embedded file; a verb that only reads must not."""
 
-    def settings(self, **flags: Any) -> Settings:
-        """The settings under these flags; doubtful variables are named on stderr."""
+    def settings(self, *, logs: bool = False, **flags: Any) -> Settings:
+        """Return the settings under these flags, and print warnings on stderr; `logs` configures the logs."""
         settings = load(flags={"url": self.url, **flags}, file=self.config)
         for warning in settings.warnings:
             write(f"warning: {legible(warning)}", sys.stderr)
+        if logs:
+            configure_logs(settings.log_level, settings.log_format, color=not no_color())
         return settings
 
     @contextmanager
-    def backend(self) -> Iterator[Backend]:
-        """The backend that the settings name, closed afterwards."""
+    def backend(self, *, or_empty: bool = False) -> Iterator[Backend]:
+        """Open the backend that the settings name; with `or_empty`, an empty one if its file does not exist."""
         settings = self.settings()
-        from postroad.wiring import connect
+        from postroad.wiring import connect, parse_url
 
-        if not self.may_create:
-            _refuse_missing_file(settings.url)
-        with connect(settings.url, trail_keep=settings.trail_keep) as backend:
-            yield backend
-
-    @contextmanager
-    def backend_or_empty(self) -> Iterator[Backend]:
-        """The backend that the settings name; an empty one in memory where its file is missing."""
-        settings = self.settings()
-        from postroad.wiring import connect
-
-        url = "memory://" if _missing_file(settings.url) else settings.url
+        url, path = settings.url, parse_url(settings.url).file
+        if path is not None and not path.exists():
+            if or_empty:
+                url = "memory://"
+            elif not self.may_create:
+                here = path.name if path.parent.resolve() == Path.cwd() else str(path)
+                remedy = "A command that creates something, such as `postroad queue create NAME`, makes it."
+                raise InvalidInput(f"there is no {here} here; name it with --url", field="url", remedy=remedy)
         with connect(url, trail_keep=settings.trail_keep) as backend:
             yield backend
 
-    def show(self, document: Any, *parts: RenderableType) -> None:
-        """Print the document, or its parts for people."""
+    def show(self, document: Any, *parts: RenderableType, ok: bool = True) -> None:
+        """Print the document, or its parts for people; exit with 1 if the answer is not `ok`."""
         if self.json:
             write_json(document)
         elif all(isinstance(part, str) for part in parts):
             write("\n".join(map(str, parts)))
         else:
-            write(render(*parts, color=self.color))
-
-    @property
-    def color(self) -> bool:
-        """Whether colour is welcome on a terminal."""
-        return not (self.no_color or no_color())
+            write(render(*parts, color=not (self.no_color or no_color())))
+        if not ok:
+            raise typer.Exit(ANSWER_IS_NO)
 
 
 def remember_shared_options(
@@ -100,26 +80,59 @@ def remember_shared_options(
     url: Annotated[
         str | None, typer.Option(metavar="URL", help="Backend: sqlite:///path, memory:// or aws://region.")
     ] = None,
-    config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings file, not ./postroad.toml.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings file (./postroad.toml).")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
     no_color: Annotated[bool, typer.Option("--no-color", help="No colour, even on a terminal.")] = False,
 ) -> None:
-    """Keep the shared options that stand before the verb; every verb borrows them from this signature."""
+    """Keep the shared options that stand before the verb; every verb takes them from this signature."""
     ctx.obj = Call(url=url, config=config, json=json, no_color=no_color)
 
 
-_CONTEXT, *_SHARED = (
-    parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-    for parameter in inspect.signature(remember_shared_options, eval_str=True).parameters.values()
-)
+def _options(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    parameters = inspect.signature(function, eval_str=True).parameters.values()
+    return [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
 
 
+_group_options = functools.cache(_options)
+_CONTEXT, *_SHARED = _options(remember_shared_options)
 _CREATING = frozenset({"send", "publish", "submit", "create", "init", "run", "up", "worker"})
-"""The verbs that may make the embedded file; so may those that are destructive, all others only look."""
+"""The verbs that may create the embedded file, besides the destructive ones; all others only read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """How a function is called on the command line."""
+
+    path: str
+    example: str
+    destructive: bool
+    until_stopped: bool
+
+
+Function = TypeVar("Function", bound=Callable[..., None])
+
+
+def verb(
+    path: str, example: str = "", *, destructive: bool = False, until_stopped: bool = False
+) -> Callable[[Function], Function]:
+    """Declare a function `(call, …)` as a command. A parameter whose type is a dataclass becomes one option per field.
+
+    Args:
+        path: The noun and the verb.
+        example: The arguments of the example in its help.
+        destructive: Whether it deletes something.
+        until_stopped: Whether it handles SIGTERM and Ctrl-C itself, those included that came before it began.
+    """
+
+    def declare(function: Function) -> Function:
+        vars(function)["verb"] = Verb(path, f"postroad {path} {example}".rstrip(), destructive, until_stopped)
+        return function
+
+    return declare
 
 
 def noun(summary: str, *, example: str) -> typer.Typer:
-    """A group of verbs."""
+    """Return a group of verbs."""
     return typer.Typer(
         cls=_Noun,
         help=summary,
@@ -130,42 +143,30 @@ def noun(summary: str, *, example: str) -> typer.Typer:
     )
 
 
-def add_verb(
-    place: typer.Typer,
-    name: str,
-    function: Callable[..., None],
-    *,
-    example: str,
-    destructive: bool = False,
-    until_stopped: bool = False,
-) -> None:
-    """Make a function `(call, …)` a command that takes the shared options besides its own.
-
-    One that runs `until_stopped` handles SIGTERM and Ctrl-C itself, those included that came before it began.
-    """
+def add_verb(place: typer.Typer, function: Callable[..., None]) -> None:
+    """Add a declared function to its noun, with the shared options besides its own."""
+    declared: Verb = vars(function)["verb"]
+    name = declared.path.rpartition(" ")[2]
+    own = _options(function)[1:]
+    groups: dict[str, Any] = {each.name: each.annotation for each in own if is_dataclass(each.annotation)}
+    fields = {group: _group_options(kind) for group, kind in groups.items()}
 
     def run(ctx: typer.Context, **given: Any) -> None:
-        if not until_stopped:
+        if not declared.until_stopped:
             signals.release()
-        shared = {option.name: given.pop(option.name) for option in _SHARED}
-        call = _merged(ctx.find_object(Call) or Call(), shared)
-        function(replace(call, may_create=destructive or name in _CREATING), **given)
+        before = ctx.find_object(Call) or Call()
+        # What stands after the verb beats what stands before it.
+        shared = {option.name: given.pop(option.name) or getattr(before, option.name) for option in _SHARED}
+        for group, kind in groups.items():
+            given[group] = kind(**{field.name: given.pop(field.name) for field in fields[group]})
+        function(Call(**shared, may_create=declared.destructive or name in _CREATING), **given)
 
     functools.update_wrapper(run, function)
-    own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
-    _sign(run, [_CONTEXT, *(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own), *_SHARED])
-    vars(run).update(destructive=destructive, until_stopped=until_stopped)
-    place.command(name, epilog=_epilog(example))(run)
-
-
-def _sign(function: Callable[..., None], parameters: list[inspect.Parameter]) -> None:
-    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it from there
-    function.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-
-
-def _merged(before: Call, given: dict[str, Any]) -> Call:
-    """What stands after the verb beats what stands before it."""
-    return Call(**{name: value or getattr(before, name) for name, value in given.items()})
+    plain = [each for each in own if each.name not in groups]
+    parameters = [_CONTEXT, *plain, *(field for each in fields.values() for field in each), *_SHARED]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it from there
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    place.command(name, epilog=_epilog(declared.example))(run)
 
 
 def _epilog(example: str) -> str:
@@ -174,7 +175,7 @@ def _epilog(example: str) -> str:
 
 
 class _Noun(TyperGroup):
-    """Shows its help when no verb is named, and suggests the nearest one to a misspelt verb."""
+    """Shows its help if no verb is named, and suggests the nearest one for a misspelt verb."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args and not ctx.resilient_parsing:

@@ -1,55 +1,56 @@
-"""`postroad outbox init|status|failed|keys|why|prune|audit|alarms|iam|grants`: what an outbox holds and needs."""
+"""`postroad outbox`: what an outbox holds and needs, and repairs of events that failed or went to the wrong topic."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
-from datetime import timedelta
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, replace
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+from uuid import UUID
 
 import typer
 
-from postroad.cli.call import Call, add_verb
-from postroad.cli.databases import Dsn, Limit, Schema, Table, document, lines, listed, opened
-from postroad.cli.output import ANSWER_IS_NO, write
-from postroad.cli.parameters import duration, spoken
+from postroad.cli.audit import audited
+from postroad.cli.call import Call, verb
+from postroad.cli.outbox_run import open_topic
+from postroad.cli.output import write
+from postroad.cli.parameters import (
+    By,
+    Limit,
+    OutboxOptions,
+    Reason,
+    Schema,
+    duration_option,
+    require,
+    short_duration,
+    time_option,
+)
+from postroad.cli.tables import table
 from postroad.errors import InvalidInput
+from postroad.signals import stopped_by_signals
 from postroad.telemetry import legible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from postroad.outbox import OutboxStatus
 
-
-_UNKNOWN = "unknown"
-_WEEK = timedelta(days=7)
+EventId = Annotated[str, typer.Argument(metavar="EVENT_ID", help="The event.")]
+Key = Annotated[str | None, typer.Option(metavar="K", help="Only this key.")]
+EventType = Annotated[str | None, typer.Option("--type", metavar="T", help="Only this event type.")]
+_PROGRESS_EVERY = 1_000
 _LAST_SEQ = 2**63 - 1
 
 
-def add_to(app: typer.Typer) -> None:
-    """Make the verbs part of `postroad outbox`."""
-    add_verb(app, "init", init, example="postroad outbox init --dsn postgresql://app@db/app")
-    add_verb(app, "status", status, example="postroad outbox status --format prometheus")
-    add_verb(app, "failed", failed, example="postroad outbox failed --groups")
-    add_verb(app, "keys", keys, example="postroad outbox keys")
-    add_verb(app, "why", why, example="postroad outbox why 0190b5b8-0000-7000-8000-000000000001")
-    add_verb(app, "prune", prune, example="postroad outbox prune --older-than 7d")
-    add_verb(app, "audit", audit, example="postroad outbox audit")
-    add_verb(app, "alarms", alarms, example="postroad outbox alarms --format prometheus")
-    add_verb(app, "iam", iam, example="postroad outbox iam --role producer --topic-arn arn:aws:sns:…:events.fifo")
-    add_verb(app, "grants", grants, example="postroad outbox grants --role dispatcher --to dispatcher")
-
-
+@verb("outbox init", "--dsn postgresql://app@db/app")
 def init(
     call: Call,
+    at: OutboxOptions,
     print_sql: Annotated[bool, typer.Option("--print-sql", help="Print the SQL and change nothing.")] = False,
-    dsn: Dsn = None,
-    table: Table = "outbox",
-    schema: Schema = "public",
 ) -> None:
-    """Make or migrate the tables of the outbox."""
-    with opened(dsn, table, schema, ready=False) as outbox:
+    """Create or migrate the tables of the outbox."""
+    with at.open(ready=False) as outbox:
         if print_sql:
             sql = outbox.init_sql()
             call.show({"sql": sql}, sql)
@@ -58,106 +59,32 @@ def init(
     call.show({"version": version}, f"the outbox has version {version}")
 
 
+@verb("outbox status", "--format prometheus")
 def status(
     call: Call,
+    at: OutboxOptions,
     format: Annotated[
         Literal["table", "json", "prometheus"], typer.Option(metavar="FORMAT", help="table, json or prometheus.")
     ] = "table",
     service: Annotated[str, typer.Option(metavar="S", help="prometheus: the label service.")] = "default",
-    dsn: Dsn = None,
-    table: Table = "outbox",
-    schema: Schema = "public",
 ) -> None:
-    """Count what the outbox holds, and say how old it is and what is wrong."""
-    with opened(dsn, table, schema) as outbox:
+    """Count the events of the outbox, and show how old they are and what is wrong."""
+    with at.open() as outbox:
         found = outbox.status()
     if format == "prometheus":
         write("\n".join(_gauges(found, service)))
         return
-    shown = Call(url=call.url, config=call.config, json=call.json or format == "json", no_color=call.no_color)
-    shown.show(asdict(found), *_told(found))
-
-
-def failed(
-    call: Call,
-    groups: Annotated[bool, typer.Option("--groups", help="Count them by type and kind of error.")] = False,
-    limit: Limit = 50,
-    after: Annotated[str | None, typer.Option(metavar="CURSOR", help="Go on behind this cursor.")] = None,
-    dsn: Dsn = None,
-    table: Table = "outbox",
-    schema: Schema = "public",
-) -> None:
-    """List events that were given up, with the last error of each."""
-    with opened(dsn, table, schema) as outbox:
-        if groups:
-            found = outbox.failed_groups()
-            cells = ((each.group, each.event_type, each.count, each.error) for each in found)
-            call.show(listed(found), *lines(["GROUP", "TYPE", ">ROWS", "ERROR"], cells, "no failed rows"))
-            return
-        rows = outbox.failed(limit=limit + 1, after=None if after is None else _position(after))
-    more = str(rows[limit - 1].seq) if len(rows) > limit else None
-    shown = rows[:limit]
-    table_rows = ((row.event_id, row.event_type, row.lane, row.attempts, row.last_error) for row in shown)
-    call.show(listed(shown, more), *lines(["EVENT", "TYPE", "KEY", ">ATTEMPTS", "ERROR"], table_rows, "no failed rows"))
-
-
-def keys(call: Call, limit: Limit = 50, dsn: Dsn = None, table: Table = "outbox", schema: Schema = "public") -> None:
-    """List keys that are held back: their first event, why it is not published, and how many wait behind it."""
-    with opened(dsn, table, schema) as outbox:
-        found = outbox.keys(limit=limit)
-    cells = ((key.tenant_id, key.lane, key.head, key.state, key.waiting, key.reason) for key in found)
-    headings = ["TENANT", "KEY", "HEAD", "STATE", ">WAITING", "WHY"]
-    call.show(listed(found), *lines(headings, cells, "no key is held back"))
-
-
-def why(
-    call: Call,
-    event_id: Annotated[str, typer.Argument(metavar="EVENT_ID", help="The event.")],
-    dsn: Dsn = None,
-    table: Table = "outbox",
-    schema: Schema = "public",
-) -> None:
-    """Say in one sentence what the event waits for; exit 1 when it is not known."""
-    with opened(dsn, table, schema) as outbox:
-        row = outbox.get(event_id)
-        answer = _UNKNOWN if row is None else outbox.why(event_id)
-    call.show({"event_id": event_id, "why": answer}, legible(answer))
-    if row is None:
-        raise typer.Exit(ANSWER_IS_NO)
-
-
-def prune(
-    call: Call,
-    older_than: Annotated[
-        float | None, typer.Option(parser=duration, metavar="DURATION", help="Sent or skipped longer ago (7d).")
-    ] = None,
-    dsn: Dsn = None,
-    table: Table = "outbox",
-    schema: Schema = "public",
-) -> None:
-    """Delete events that were sent or skipped long ago, and no others."""
-    with opened(dsn, table, schema) as outbox:
-        pruned = outbox.prune(older_than=_WEEK if older_than is None else timedelta(seconds=older_than))
-    call.show({"pruned": pruned}, f"pruned {pruned:,}")
-
-
-def audit(call: Call, limit: Limit = 100, dsn: Dsn = None, table: Table = "outbox", schema: Schema = "public") -> None:
-    """List what was redriven and skipped by hand, the newest first."""
-    with opened(dsn, table, schema) as outbox:
-        entries = outbox.audit(limit=limit)
-    cells = (
-        (document(each)["at"], each.actor, each.action, each.event_id, f"{each.before} > {each.after}", each.reason)
-        for each in entries
-    )
-    call.show(
-        listed(entries), *lines(["AT", "WHO", "ACTION", "EVENT", "STATE", "WHY"], cells, "nothing was done by hand")
-    )
-
-
-def _position(cursor: str) -> int:
-    if not cursor.isdecimal():
-        raise InvalidInput(f"after: {cursor!r} is no cursor", field="after", remedy="Give the next_cursor of a list.")
-    return min(int(cursor), _LAST_SEQ)
+    counts = ("pending", "sent", "failed", "parked", "skipped")
+    lines = [
+        "  ".join(f"{getattr(found, name):,} {name}" for name in counts),
+        f"oldest pending {short_duration(found.oldest_pending_seconds)}, {found.blocked_keys:,} keys held back",
+    ]
+    if found.oldest_open_transaction_seconds:
+        age = short_duration(found.oldest_open_transaction_seconds)
+        lines.append(f"a transaction has added events for {age} and not ended")
+    if found.target_error is not None:
+        lines.append(legible(f"the target is not available: {found.target_error}"))
+    replace(call, json=call.json or format == "json").show(asdict(found), *lines)
 
 
 def _gauges(found: OutboxStatus, service: str) -> Iterator[str]:
@@ -172,18 +99,85 @@ def _gauges(found: OutboxStatus, service: str) -> Iterator[str]:
         yield f"{name}{{{labels}}} {float(value)}"
 
 
-def _told(found: OutboxStatus) -> list[str]:
-    counts = "  ".join(
-        f"{getattr(found, name):,} {name}" for name in ("pending", "sent", "failed", "parked", "skipped")
-    )
-    told = [counts, f"oldest pending {spoken(found.oldest_pending_seconds)}, {found.blocked_keys:,} keys held back"]
-    if found.oldest_open_transaction_seconds:
-        told.append(f"a transaction has added events for {spoken(found.oldest_open_transaction_seconds)} and not ended")
-    if found.target_error is not None:
-        told.append(legible(f"the target is not available: {found.target_error}"))
-    return told
+@verb("outbox failed", "--groups")
+def failed(
+    call: Call,
+    at: OutboxOptions,
+    groups: Annotated[bool, typer.Option("--groups", help="Count them by type and kind of error.")] = False,
+    limit: Limit = 50,
+    after: Annotated[str | None, typer.Option(metavar="CURSOR", help="Continue after this cursor.")] = None,
+) -> None:
+    """List failed events, with the last error of each."""
+    if after is not None and not after.isdecimal():
+        raise InvalidInput(f"after: {after!r} is not a cursor", field="after", remedy="Give the next_cursor of a list.")
+    nothing = "no failed rows"
+    with at.open() as outbox:
+        if groups:
+            found = outbox.failed_groups()
+            cells: Iterator[list[Any]] = ([each.group, each.event_type, each.count, each.error] for each in found)
+            call.show(_listed(found), table(["GROUP", "TYPE", ">ROWS", "ERROR"], cells, nothing))
+            return
+        rows = outbox.failed(limit=limit + 1, after=None if after is None else min(int(after), _LAST_SEQ))
+    more = str(rows[limit - 1].seq) if len(rows) > limit else None
+    shown = rows[:limit]
+    cells = ([row.event_id, row.event_type, row.lane, row.attempts, row.last_error] for row in shown)
+    call.show(_listed(shown, more), table(["EVENT", "TYPE", "KEY", ">ATTEMPTS", "ERROR"], cells, nothing))
 
 
+@verb("outbox keys")
+def keys(call: Call, at: OutboxOptions, limit: Limit = 50) -> None:
+    """List keys that are held back: the first event, why it is not published, and how many wait behind it."""
+    with at.open() as outbox:
+        found = outbox.keys(limit=limit)
+    cells = ([key.tenant_id, key.lane, key.head, key.state, key.waiting, key.reason] for key in found)
+    headings = ["TENANT", "KEY", "HEAD", "STATE", ">WAITING", "WHY"]
+    call.show(_listed(found), table(headings, cells, "no key is held back"))
+
+
+@verb("outbox why", "0190b5b8-0000-7000-8000-000000000001")
+def why(call: Call, event_id: EventId, at: OutboxOptions) -> None:
+    """Explain in one sentence what the event waits for; exit 1 if the event is unknown."""
+    with at.open() as outbox:
+        row = outbox.get(event_id)
+        answer = "unknown" if row is None else outbox.why(event_id)
+    call.show({"event_id": event_id, "why": answer}, legible(answer), ok=row is not None)
+
+
+@verb("outbox prune", "--older-than 7d")
+def prune(
+    call: Call,
+    at: OutboxOptions,
+    older_than: Annotated[float | None, duration_option("Delete events older than this (7d).")] = None,
+) -> None:
+    """Delete events that were sent or skipped long ago."""
+    with at.open() as outbox:
+        pruned = outbox.prune(older_than=timedelta(days=7) if older_than is None else timedelta(seconds=older_than))
+    call.show({"pruned": pruned}, f"pruned {pruned:,}")
+
+
+@verb("outbox audit")
+def audit(call: Call, at: OutboxOptions, limit: Limit = 100) -> None:
+    """List what was redriven and skipped by hand, newest first."""
+    with at.open() as outbox:
+        entries = outbox.audit(limit=limit)
+    cells = ([_text(e.at), e.actor, e.action, e.event_id, f"{e.before} > {e.after}", e.reason] for e in entries)
+    headings = ["AT", "WHO", "ACTION", "EVENT", "STATE", "WHY"]
+    call.show(_listed(entries), table(headings, cells, "nothing was done by hand"))
+
+
+def _listed(rows: Iterable[Any], next_cursor: str | None = None) -> dict[str, Any]:
+    """Return records as the document of a list, with ids and times as text."""
+    items = [{name: _text(value) for name, value in asdict(row).items()} for row in rows]
+    return {"items": items, "next_cursor": next_cursor}
+
+
+def _text(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    return str(value) if isinstance(value, UUID) else value
+
+
+@verb("outbox alarms", "--format prometheus")
 def alarms(
     call: Call,
     format: Annotated[
@@ -193,20 +187,16 @@ def alarms(
     """Print the four alarms on backlog, lags and dead letters, each with its runbook."""
     from postroad.topology import alarm_rules, render_cloudformation, transfers_topology
 
-    topology = transfers_topology()
     if format == "prometheus":
-        document = alarm_rules(topology)
+        document = alarm_rules(transfers_topology())
     else:
-        template = render_cloudformation(topology)
-        named = {
-            name: resource
-            for name, resource in template["Resources"].items()
-            if resource["Type"] == "AWS::CloudWatch::Alarm"
-        }
+        resources = render_cloudformation(transfers_topology())["Resources"]
+        named = {name: each for name, each in resources.items() if each["Type"] == "AWS::CloudWatch::Alarm"}
         document = {"AWSTemplateFormatVersion": "2010-09-09", "Resources": named}
     call.show(document, json.dumps(document, indent=2))
 
 
+@verb("outbox iam", "--role producer --topic-arn arn:aws:sns:…:events.fifo")
 def iam(
     call: Call,
     role: Annotated[Literal["producer", "consumer"], typer.Option(metavar="ROLE", help="producer or consumer.")],
@@ -214,11 +204,21 @@ def iam(
     queue_arn: Annotated[str | None, typer.Option(metavar="A", help="consumer: its queue.")] = None,
     kms_key: Annotated[str | None, typer.Option(metavar="A", help="consumer: the queue's KMS key.")] = None,
 ) -> None:
-    """Print the least IAM policy of a producer or a consumer."""
-    document = _policy(role, topic_arn, queue_arn, kms_key)
+    """Print the smallest IAM policy for a producer or a consumer."""
+    from postroad.topology import consumer_policy, producer_policy
+
+    what, service, arn = ("topic", "sns", topic_arn) if role == "producer" else ("queue", "sqs", queue_arn)
+    if arn is None or not arn.startswith("arn:") or f":{service}:" not in arn or "*" in arn:
+        raise InvalidInput(
+            f"{what}_arn: a {role} needs the exact ARN of its {what}",
+            field=f"{what}_arn",
+            remedy=f"Give --{what}-arn arn:aws:{service}:REGION:ACCOUNT:NAME.",
+        )
+    document = producer_policy(arn) if role == "producer" else consumer_policy(arn, kms_key=kms_key)
     call.show(document, json.dumps(document, indent=2))
 
 
+@verb("outbox grants", "--role dispatcher --to dispatcher")
 def grants(
     call: Call,
     role: Annotated[
@@ -226,26 +226,111 @@ def grants(
         typer.Option(metavar="ROLE", help="producer, dispatcher or operator."),
     ],
     to: Annotated[str, typer.Option(metavar="NAME", help="The database role that gets the rights.")],
-    table: Table = "outbox",
+    table: Annotated[str, typer.Option(metavar="NAME", help="The table of the outbox.")] = "outbox",
     schema: Schema = "public",
 ) -> None:
-    """Print the SQL that gives a role of PostgreSQL the rights it needs."""
+    """Print the SQL that gives a PostgreSQL role the rights it needs."""
     from postroad.outbox import Outbox
 
     sql = Outbox.postgres(table=table, schema=schema).grants(role, to=to)
     call.show({"sql": sql}, sql)
 
 
-def _policy(role: str, topic_arn: str | None, queue_arn: str | None, kms_key: str | None) -> dict[str, Any]:
-    from postroad.topology import consumer_policy, producer_policy
-
-    field, arn = ("topic_arn", topic_arn) if role == "producer" else ("queue_arn", queue_arn)
-    option = "--" + field.replace("_", "-")
-    service = "sns" if role == "producer" else "sqs"
-    if arn is None or not arn.startswith("arn:") or f":{service}:" not in arn or "*" in arn:
+@verb("outbox redrive", '--type transfers.submitted --by kim --reason "topic is back"')
+def redrive(
+    call: Call,
+    at: OutboxOptions,
+    event_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="EVENT_ID", help="The events; or use the options.")
+    ] = None,
+    key: Key = None,
+    tenant: Annotated[str | None, typer.Option(metavar="T", help="Only this tenant.")] = None,
+    type_: EventType = None,
+    group: Annotated[str | None, typer.Option(metavar="G", help="Only this failure group.")] = None,
+    by: By = "",
+    reason: Reason = "",
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most this many.")] = None,
+    canary: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="So many first; stop if one fails in the same way.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be redriven, change nothing.")] = False,
+) -> None:
+    """Publish failed or parked events again, with their ids and in their order; exit 1 if none matches."""
+    require(by=by, reason=reason)
+    if not (event_ids or key or tenant or type_ or group):
         raise InvalidInput(
-            f"{field}: a {role} needs the exact ARN of its {'topic' if role == 'producer' else 'queue'}",
-            field=field,
-            remedy=f"Give {option} arn:aws:{service}:REGION:ACCOUNT:NAME.",
+            "redrive: nothing says which events",
+            field="event_ids",
+            remedy="Name event ids, --key, --tenant, --type or --group; nothing was changed.",
         )
-    return producer_policy(arn) if role == "producer" else consumer_policy(arn, kms_key=kms_key)
+    selection: dict[str, Any] = {"key": key, "tenant_id": tenant, "type": type_, "group": group, "limit": limit}
+    with at.open() as outbox:
+        if dry_run:
+            found = outbox.redrive(event_ids or (), by=by, reason=reason, dry_run=True, **selection)
+        else:
+            detail = {"events": event_ids or [], **selection}
+            with audited(call, "outbox.redrive", at.table, by, reason, detail) as done:
+                found = outbox.redrive(event_ids or (), by=by, reason=reason, canary=canary, **selection)
+                done["redriven"] = len(found)
+    ids = [str(event_id) for event_id in found]
+    summary = f"{'would redrive' if dry_run else 'redriven'} {len(ids):,}"
+    call.show({"redriven": ids, "dry_run": dry_run}, summary, *map(legible, ids), ok=bool(ids))
+
+
+@verb("outbox replay", '--since 2026-01-31T08:00:00Z --to events.fifo --by kim --reason "wrong topic"')
+def replay(
+    call: Call,
+    at: OutboxOptions,
+    to: Annotated[str, typer.Option(metavar="NAME_OR_ARN", help="The topic to publish them to.")],
+    since: Annotated[datetime | None, time_option("Sent at this time or later.")] = None,
+    until: Annotated[datetime | None, time_option("Sent before this time.")] = None,
+    type_: EventType = None,
+    key: Key = None,
+    by: By = "",
+    reason: Reason = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count them, publish nothing.")] = False,
+    keyfile: Annotated[Path | None, typer.Option(metavar="F", help="Keys of encrypted payloads.")] = None,
+) -> None:
+    """Publish sent events once more, with their ids and in their order; exit 1 if none matches or one fails."""
+    require(by=by, reason=reason)
+    if not (since or until or type_ or key):
+        raise InvalidInput(
+            "replay: nothing says which events",
+            field="since",
+            remedy="Give --since, --until, --type or --key; nothing was published.",
+        )
+    settings = call.settings(logs=True)
+    times = {name: time and time.isoformat() for name, time in (("since", since), ("until", until))}
+    detail = {"to": to, "type": type_, "key": key, **times}
+    chosen: dict[str, Any] = {"since": since, "until": until, "type": type_, "key": key, "by": by, "reason": reason}
+    with at.open(keyfile=keyfile) as outbox, open_topic(to, settings) as topic:
+        if dry_run:
+            report = outbox.replay(topic, dry_run=True, **chosen)
+        else:
+            with stopped_by_signals() as stop, audited(call, "outbox.replay", at.table, by, reason, detail) as done:
+
+                def progress(replayed: int) -> None:
+                    # The count is for the audit. A signal ends the replay between two pages.
+                    if replayed // _PROGRESS_EVERY > done.get("replayed", 0) // _PROGRESS_EVERY:
+                        write(f"{replayed:,} replayed", sys.stderr)
+                    done["replayed"] = replayed
+                    if stop.is_set():
+                        raise KeyboardInterrupt
+
+                report = outbox.replay(topic, progress=progress, **chosen)
+                done.update(asdict(report))
+    summary = f"would replay {report.selected:,}" if dry_run else f"replayed {report.replayed:,} of {report.selected:,}"
+    lines = [f"{summary} to {legible(to)}"]
+    if report.failed:
+        lines.append(f"{report.failed:,} failed, {report.held:,} behind them held: {legible(report.last_error or '')}")
+    document = {**asdict(report), "dry_run": dry_run}
+    call.show(document, *lines, ok=bool(report.selected) and not report.failed)
+
+
+@verb("outbox skip", 'EVENT_ID --by kim --reason "refunded by hand"')
+def skip(call: Call, event_id: EventId, at: OutboxOptions, by: By = "", reason: Reason = "") -> None:
+    """Give up a failed or parked event: its key continues, and the next message of the key names the gap."""
+    require(by=by, reason=reason)
+    with at.open() as outbox, audited(call, "outbox.skip", at.table, by, reason, {"event": event_id}):
+        outbox.skip(event_id, by=by, reason=reason)
+    call.show({"skipped": event_id}, legible(f"skipped {event_id}"))

@@ -1,4 +1,4 @@
-"""Everything the CLI writes: one document on stdout, errors in at most three lines, questions before something goes."""
+"""What the CLI prints: one document on stdout, errors in at most three lines, and questions before it deletes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -36,7 +37,7 @@ _PIPE_WIDTH = 400
 
 
 def prepare_streams() -> None:
-    """Let a stream that is closed, or that cannot show a character, not end the program."""
+    """Keep the program running if a stream is closed or cannot show a character."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -49,34 +50,32 @@ def write_json(document: Any, stream: TextIO | None = None) -> None:
     """Write one JSON document on one line."""
     out = sys.stdout if stream is None else stream
     readable = (out.encoding or "").lower().replace("-", "") == "utf8"
-    write(json.dumps(document, ensure_ascii=not readable, default=_builtins), out)
 
+    def builtins(view: Any) -> Any:
+        import msgspec
 
-def _builtins(document: Any) -> Any:
-    """Return a view as JSON's own types; views are what the HTTP API answers too."""
-    import msgspec
+        return msgspec.to_builtins(view)
 
-    return msgspec.to_builtins(document)
+    write(json.dumps(document, ensure_ascii=not readable, default=builtins), out)
 
 
 def write(text: str, stream: TextIO | None = None) -> None:
-    """Write text and a line end. When nobody reads any more, the command ends quietly."""
+    """Write text and a line end. If the reader is gone, end the command quietly."""
     out = sys.stdout if stream is None else stream
     try:
         out.write(text if text.endswith("\n") else text + "\n")
         out.flush()
     except BrokenPipeError:
-        # The interpreter flushes once more at its end; that must find an open file.
+        # The interpreter flushes once more when it exits, which needs an open file.
         os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
         raise typer.Exit(0) from None
 
 
-def render(*parts: RenderableType, color: bool, stream: TextIO | None = None) -> str:
-    """The parts as text: in the terminal's width, with colour only on a terminal."""
+def render(*parts: RenderableType, color: bool) -> str:
+    """Return the parts as text in the terminal's width, with colour only on a terminal."""
     from rich.console import Console
 
-    out = sys.stdout if stream is None else stream
-    terminal = out.isatty()
+    terminal = sys.stdout.isatty()
     console = Console(
         file=io.StringIO(),
         width=shutil.get_terminal_size().columns if terminal else _PIPE_WIDTH,
@@ -103,7 +102,7 @@ _WRONG_USAGE = (
 
 
 def report(error: Exception, *, as_json: bool) -> int:
-    """Say on stderr what went wrong and return the exit code."""
+    """Print the error on stderr and return the exit code."""
     if debugging():
         import traceback
 
@@ -117,7 +116,7 @@ def report(error: Exception, *, as_json: bool) -> int:
 
 
 def exit_code(error: PostroadError) -> int:
-    """1 the answer is no, 2 wrong usage, input or configuration, 3 something needed is not reachable."""
+    """Return 1 if the answer is no, 2 for wrong usage, input or configuration, 3 if something is not reachable."""
     if isinstance(error, _WRONG_USAGE):
         return WRONG_USAGE
     return NOT_REACHABLE if isinstance(error, TransportError | StorageFull) else ANSWER_IS_NO
@@ -153,7 +152,7 @@ def _as_postroad_error(error: Exception) -> PostroadError:
 
 
 def _usage(error: typer.TyperException) -> InvalidInput:
-    """What the command line's parser refused, in our own words."""
+    """Return the error of the command line's parser as one of ours."""
     context = getattr(error, "ctx", None)
     parameter = getattr(error, "param", None)
     possibilities = sorted(getattr(error, "possibilities", None) or [])
@@ -168,7 +167,7 @@ def _usage(error: typer.TyperException) -> InvalidInput:
 
 
 def confirm_name(name: str, confirm: str | None, effect: str) -> None:
-    """Go on only if the thing's name was given again, by `--confirm` or at the terminal."""
+    """Raise `InvalidInput` unless the name was given again, by `--confirm` or at the terminal."""
     if confirm is None:
         if not sys.stdin.isatty():
             raise InvalidInput(
@@ -185,7 +184,7 @@ def confirm_name(name: str, confirm: str | None, effect: str) -> None:
 
 
 def confirm_yes(yes: bool, action: str, effect: Callable[[], str]) -> None:
-    """Go on only if `--yes` was given, or the person at the terminal has seen the effect and agrees."""
+    """Raise `InvalidInput` unless `--yes` was given, or the person at the terminal has seen the effect and agrees."""
     if yes:
         return
     if not sys.stdin.isatty():
@@ -195,3 +194,20 @@ def confirm_yes(yes: bool, action: str, effect: Callable[[], str]) -> None:
     write(f"This {effect()}.", sys.stderr)
     if not typer.confirm("Go on?", err=True):
         raise InvalidInput("not confirmed", field="yes", remedy="Nothing was changed.")
+
+
+@contextmanager
+def progress_line(describe: Callable[[Any], str], *, quiet: bool) -> Iterator[Callable[[Any], None] | None]:
+    """Yield a function that shows progress on one line of the terminal; None if `quiet`, or without a terminal."""
+
+    def rewrite(text: str) -> None:
+        sys.stderr.write(f"\r{text:<60}\r")
+        sys.stderr.flush()
+
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    try:
+        yield lambda so_far: rewrite(describe(so_far))
+    finally:
+        rewrite("")

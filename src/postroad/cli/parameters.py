@@ -1,28 +1,33 @@
-"""Durations, times and rates on the command line, and names that the shell completes from the data."""
+"""Parameters that several verbs share: durations, times, rates, JSON, databases, and names that the shell completes."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from postroad.errors import PostroadError
-from postroad.settings import data_path, load
+from postroad.errors import ConfigurationError, InvalidInput, PostroadError
+from postroad.settings import data_path, database_dsn, load
+from postroad.telemetry import legible
 
 if TYPE_CHECKING:
+    from postroad.outbox import Outbox
     from postroad.wiring import Backend
-
 
 _FORM = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([smhd]?)")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 def duration(text: str) -> float:
-    """Seconds from a number with or without a unit."""
+    """Return the seconds of a number with or without a unit."""
     match = _FORM.fullmatch(text)
     if match is None:
         raise typer.BadParameter(f'"{text}" is not a duration such as 30, 30s, 5m, 2h or 7d')
@@ -31,7 +36,7 @@ def duration(text: str) -> float:
 
 
 def moment(text: str) -> datetime:
-    """A time with its zone."""
+    """Return a time, which must have its zone."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -41,8 +46,18 @@ def moment(text: str) -> datetime:
     return found
 
 
+def duration_option(help: str) -> Any:
+    """Return an option whose value is a duration."""
+    return typer.Option(parser=duration, metavar="DURATION", help=help)
+
+
+def time_option(help: str) -> Any:
+    """Return an option whose value is a time."""
+    return typer.Option(parser=moment, metavar="TIME", help=help)
+
+
 def per_second(text: str) -> float:
-    """A rate above zero."""
+    """Return a rate above zero."""
     try:
         rate = float(text)
     except ValueError:
@@ -52,8 +67,8 @@ def per_second(text: str) -> float:
     return rate
 
 
-def spoken(seconds: float | None) -> str:
-    """Seconds, rounded down to the unit a person would use."""
+def short_duration(seconds: float | None) -> str:
+    """Return seconds in the unit that a person would use, rounded down."""
     if seconds is None:
         return "-"
     for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
@@ -62,18 +77,112 @@ def spoken(seconds: float | None) -> str:
     return f"{round(seconds, 1):g}s" if seconds < 10 else f"{int(seconds)}s"
 
 
+def pairs(texts: Iterable[str], field: str, form: str) -> dict[str, str]:
+    """Return texts such as `K=V` as a dictionary; an error names the field and its form."""
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise InvalidInput(f'{field}: "{text}" is not {form}', field=field)
+        found[name] = value
+    return found
+
+
+def json_value(text: str | bytes, field: str, error: type[PostroadError] = InvalidInput) -> Any:
+    """Decode JSON, or raise the error with the field."""
+    import msgspec
+
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, ValueError, RecursionError) as broken:
+        raise error(f"{field}: is broken JSON ({broken})", field=field) from broken
+
+
+def json_object(
+    text: str | bytes, field: str, error: type[PostroadError] = InvalidInput, *, example: str | None = None
+) -> dict[str, Any]:
+    """Decode a JSON object, or raise the error with the field and an example."""
+    try:
+        found = json_value(text, field, error)
+        if not isinstance(found, dict):
+            raise error(f"{field}: is a JSON {type(found).__name__}, not an object", field=field)
+        return found
+    except error as wrong:
+        if example is None:
+            raise
+        raise error(f"{wrong.message}; give an object such as {example}", field=field, remedy="") from wrong
+
+
+def read_file(name: str, field: str, error: type[PostroadError] = InvalidInput) -> bytes:
+    """Read the file, or stdin for '-'; raise the error with the field if it cannot be read."""
+    try:
+        return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+    except OSError as failed:
+        raise error(f"{field}: {legible(name)} cannot be read: {failed.strerror}", field=field) from failed
+
+
+By = Annotated[str, typer.Option(metavar="WHO", help="Who does it; required.")]
+Dsn = Annotated[
+    str | None, typer.Option(metavar="DSN", help="postgresql://… or sqlite:///path ($POSTROAD_OUTBOX_DSN, $PG_DSN).")
+]
+Limit = Annotated[int, typer.Option(min=1, max=1_000, metavar="N", help="At most this many.")]
+Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why; required.")]
+Schema = Annotated[str, typer.Option(metavar="NAME", help="Its schema on PostgreSQL.")]
+
+
+def chosen_dsn(given: str | None) -> str:
+    """Return the DSN of the flag, or else of the environment; raise `ConfigurationError` if there is none."""
+    dsn = given or database_dsn()
+    if dsn is None:
+        raise ConfigurationError(
+            "dsn: no database is named", field="dsn", remedy="Give --dsn, or set POSTROAD_OUTBOX_DSN or PG_DSN."
+        )
+    return dsn
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxOptions:
+    """The options that name an outbox."""
+
+    dsn: Dsn = None
+    table: Annotated[str, typer.Option(metavar="NAME", help="The table of the outbox.")] = "outbox"
+    schema: Schema = "public"
+
+    @contextmanager
+    def open(self, *, keyfile: Path | None = None, ready: bool = True) -> Iterator[Outbox]:
+        """Open the outbox and close it afterwards; `ready` refuses one whose tables do not exist."""
+        from postroad.outbox import AesGcmCipher, Outbox
+
+        cipher = None if keyfile is None else AesGcmCipher.from_file(keyfile)
+        outbox = Outbox.open(chosen_dsn(self.dsn), table=self.table, schema=self.schema, cipher=cipher)
+        try:
+            if ready:
+                outbox.require_schema()
+            yield outbox
+        finally:
+            outbox.close()
+
+
+def require(**given: object) -> None:
+    """Refuse a change by hand that leaves out one of these options."""
+    for name, value in given.items():
+        if value is None or (isinstance(value, str) and not value.strip()):
+            option = "--done or --not-done" if name == "done" else f"--{name}"
+            raise InvalidInput(f"{name}: is missing", field=name, remedy=f"Give {option}; nothing was changed.")
+
+
 def queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The queues whose names begin like this."""
+    """Return the queues whose names begin with `incomplete`."""
     return _names(ctx, incomplete, lambda backend: backend.queues())
 
 
 def topic_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The topics whose names begin like this."""
+    """Return the topics whose names begin with `incomplete`."""
     return _names(ctx, incomplete, lambda backend: backend.topics())
 
 
 def _names(ctx: typer.Context, incomplete: str, every: Callable[[Backend], list[str]]) -> list[str]:
-    """Those that begin like this; none when the data cannot be read, for a shell must not be disturbed."""
+    """Return the names that begin with `incomplete`; none if the data cannot be read, as a shell must not fail."""
     try:
         given = {name: ctx.params.get(name) or ctx.find_root().params.get(name) for name in ("url", "config")}
         url = load(flags={"url": given["url"]}, file=given["config"]).url

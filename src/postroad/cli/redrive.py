@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from postroad.cli.call import Call, add_verb
-from postroad.cli.output import ANSWER_IS_NO, confirm_yes
-from postroad.cli.parameters import duration, moment, per_second, queue_names
-from postroad.cli.queues import attributes
+from postroad.cli.call import Call, verb
+from postroad.cli.output import confirm_yes, progress_line
+from postroad.cli.parameters import duration_option, pairs, per_second, queue_names, time_option
 from postroad.signals import interrupted_by_sigterm
 
 if TYPE_CHECKING:
@@ -21,59 +18,50 @@ if TYPE_CHECKING:
     from postroad.wiring import Backend
 
 
-_EXAMPLE = "postroad queue redrive orders-dlq --type orders.placed --rate 50 --dry-run"
-
 _STOPPED = ("returned", "canary_failed")
-# Why messages were left that should have gone.
+# Why messages stayed that should have moved.
 _LEFT = {"failed", "no_destination"}
 
 
-def add_to(app: typer.Typer) -> None:
-    """Make the verb part of `postroad queue`."""
-    add_verb(app, "redrive", redrive, example=_EXAMPLE, destructive=True)
-
-
+@verb("queue redrive", "orders-dlq --type orders.placed --rate 50 --dry-run", destructive=True)
 def redrive(
     call: Call,
     name: Annotated[str, typer.Argument(metavar="DLQ", help="The dead-letter queue.", autocompletion=queue_names)],
     to: Annotated[
-        str | None, typer.Option(metavar="QUEUE", help="Where to, if not back.", autocompletion=queue_names)
+        str | None, typer.Option(metavar="QUEUE", help="Where to send them, if not back.", autocompletion=queue_names)
     ] = None,
     failure_group: Annotated[str | None, typer.Option(metavar="FP", help="Only this failure group.")] = None,
     key: Annotated[str | None, typer.Option(metavar="K", help="Only this key.")] = None,
     type_: Annotated[str | None, typer.Option("--type", metavar="T", help="Only this event type.")] = None,
     attr: Annotated[list[str] | None, typer.Option(metavar="K=V", help="Only with this attribute; repeatable.")] = None,
     id_: Annotated[list[str] | None, typer.Option("--id", metavar="ID", help="Only this message; repeatable.")] = None,
-    sent_after: Annotated[
-        datetime | None, typer.Option(parser=moment, metavar="TIME", help="Only what was first sent after this time.")
-    ] = None,
-    sent_before: Annotated[
-        datetime | None, typer.Option(parser=moment, metavar="TIME", help="Only what was first sent before this time.")
-    ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Move at most so many.")] = None,
+    sent_after: Annotated[datetime | None, time_option("Only messages first sent after this time.")] = None,
+    sent_before: Annotated[datetime | None, time_option("Only messages first sent before this time.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Move at most this many.")] = None,
     max_redrives: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Leave what was redriven this many times already (3).")
+        int | None,
+        typer.Option(min=1, metavar="N", help="Leave messages that were redriven this many times already (3)."),
     ] = None,
     native: Annotated[
         bool | None,
         typer.Option(
             "--native/--no-native",
             show_default=False,
-            help="Have SQS move a whole queue by itself, or never; by default it does where it can.",
+            help="Let SQS move a whole queue itself, or never; by default it does if it can.",
         ),
     ] = None,
     rate: Annotated[
-        float | None, typer.Option(parser=per_second, metavar="R", help="Move at most so many per second.")
+        float | None, typer.Option(parser=per_second, metavar="R", help="Move at most this many per second.")
     ] = None,
-    canary: Annotated[int, typer.Option(min=0, metavar="N", help="Move so many first, and wait for them.")] = 0,
-    canary_wait: Annotated[
-        float | None, typer.Option(parser=duration, metavar="DURATION", help="Wait at most so long for it (60s).")
-    ] = None,
-    stop_after: Annotated[int, typer.Option(min=0, metavar="N", help="Stop when so many came back; 0: never.")] = 5,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would move, change nothing.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why, for the record.")] = "",
-    status: Annotated[bool, typer.Option("--status", help="Show what SQS itself moves out of it, and end.")] = False,
+    canary: Annotated[int, typer.Option(min=0, metavar="N", help="Move this many first, and wait for them.")] = 0,
+    canary_wait: Annotated[float | None, duration_option("Wait at most this long for them (60s).")] = None,
+    stop_after: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Stop when this many came back; 0 means never.")
+    ] = 5,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would move, change nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why, for the audit log.")] = "",
+    status: Annotated[bool, typer.Option("--status", help="Only show what SQS itself is moving.")] = False,
 ) -> None:
     """Send dead letters back to where they came from."""
     from postroad.operations import Match, redrive as move
@@ -86,7 +74,7 @@ def redrive(
         fingerprint=failure_group,
         key=key,
         event_type=type_,
-        attributes=attributes(attr or []),
+        attributes=pairs(attr or [], "attr", "K=V"),
         ids=tuple(id_ or ()),
         sent_before=sent_before,
         sent_after=sent_after,
@@ -112,15 +100,13 @@ def redrive(
             report = move(backend, name, dry_run=True, **options)
         else:
             confirm_yes(yes, f'redriving "{name}"', lambda: _effect(backend, name, options))
-            with _progress(call) as progress, interrupted_by_sigterm():
+            with progress_line(_progress, quiet=call.json) as progress, interrupted_by_sigterm():
                 report = move(backend, name, reason=reason, progress=progress, **options)
-    call.show(report, *_summary(report))
-    if report.status in _STOPPED or _LEFT & report.skipped.keys():
-        raise typer.Exit(ANSWER_IS_NO)
+    call.show(report, *_summary(report), ok=report.status not in _STOPPED and not _LEFT & report.skipped.keys())
 
 
 def _effect(backend: Backend, name: str, options: dict[str, Any]) -> str:
-    """What a run would do, told without touching a message."""
+    """Return what a run would do, without touching a message."""
     from postroad.operations import redrive as move
 
     queue = backend.queue(name)
@@ -140,21 +126,8 @@ def _show_tasks(call: Call, name: str) -> None:
     call.show({"items": items}, *(lines or ["SQS moves nothing out of it by itself"]))
 
 
-@contextmanager
-def _progress(call: Call) -> Iterator[Callable[[RedriveReport], None] | None]:
-    """Count on one line of the terminal while messages move; nothing elsewhere."""
-    if call.json or not sys.stderr.isatty():
-        yield None
-        return
-    try:
-        yield lambda report: _overwrite(f"moved {report.moved:,}, {report.returned:,} came back")
-    finally:
-        _overwrite("")
-
-
-def _overwrite(text: str) -> None:
-    sys.stderr.write(f"\r{text:<60}\r")
-    sys.stderr.flush()
+def _progress(report: RedriveReport) -> str:
+    return f"moved {report.moved:,}, {report.returned:,} came back"
 
 
 def _summary(report: RedriveReport) -> Iterator[str]:

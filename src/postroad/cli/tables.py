@@ -3,55 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
-
-from postroad.cli.parameters import spoken
-from postroad.queues import DEAD_LETTER, read_dead
+from postroad.cli.parameters import short_duration
 from postroad.telemetry import legible
 
 if TYPE_CHECKING:
-    from postroad.views import FailureGroupRow, PeekedRow, QueueDetail, QueueRow, TokenRow
+    from rich.console import RenderableType
+    from rich.text import Text
+
+    from postroad.views import FailureGroupRow, PeekedRow, QueueDetail, QueueRow
 
 _SECONDS = {"visibility", "retention", "delay", "receive_wait", "auto_delete_after"}
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[Text]]) -> Table:
-    """Columns with two spaces between them; headings that begin with '>' stand to the right."""
+def table(headings: Sequence[str], rows: Iterable[Iterable[Any]], nothing: str | None = None) -> RenderableType:
+    """Return columns with two spaces between them, or `nothing` if there are no rows.
+
+    Headings that begin with '>' align to the right. A cell is a `Text`, or any value; None is shown as '-'.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
     found = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     for heading in headings:
         found.add_column(heading.lstrip(">"), justify="right" if heading.startswith(">") else "left", overflow="fold")
     for row in rows:
-        found.add_row(*row)
-    return found
+        cells = (cell if isinstance(cell, Text) else Text(legible("-" if cell is None else cell)) for cell in row)
+        found.add_row(*cells)
+    return found if nothing is None or found.row_count else Text(nothing)
 
 
-def queue_table(rows: Sequence[QueueRow]) -> Table | Text:
-    """One line per queue."""
-    if not rows:
-        return Text("no queues; make one with: postroad queue create orders")
+def queue_table(rows: Sequence[QueueRow]) -> RenderableType:
+    """Return one line per queue."""
+    from rich.text import Text
+
     headings = ["QUEUE", ">VISIBLE", ">IN FLIGHT", ">DELAYED", ">OLDEST", "DEAD LETTERS TO"]
-    return table(headings, (_queue_cells(row) for row in rows))
+    cells = (
+        [
+            Text(row.name, "bold"),
+            *(number(value) for value in (row.visible, row.in_flight, row.delayed)),
+            short_duration(row.oldest_age_seconds),
+            row.dead_letter,
+        ]
+        for row in rows
+    )
+    return table(headings, cells, "no queues; make one with: postroad queue create orders")
 
 
-def _queue_cells(row: QueueRow) -> list[Text]:
-    numbers = [_number(value) for value in (row.visible, row.in_flight, row.delayed)]
-    return [Text(row.name, "bold"), *numbers, Text(spoken(row.oldest_age_seconds)), Text(row.dead_letter or "-")]
-
-
-def queue_card(document: QueueDetail) -> Iterator[Table | Text]:
-    """One queue on a card: the numbers, then the settings."""
+def queue_card(document: QueueDetail) -> Iterator[RenderableType]:
+    """Yield the numbers of one queue, then its settings."""
     yield queue_table([document])
-    yield Text()
+    yield ""
     settings = {key: value for key, value in document.settings.items() if key not in ("name", "dead_letter")}
     rows = [(key, _setting(key, value)) for key, value in settings.items() if value is not None]
     if document.sources:
         rows.append(("takes dead letters of", ", ".join(document.sources)))
-    yield table(["SETTING", "VALUE"], ([Text(key), Text(value)] for key, value in rows))
+    yield table(["SETTING", "VALUE"], rows)
 
 
 def _setting(key: str, value: Any) -> str:
@@ -59,33 +68,35 @@ def _setting(key: str, value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, list):
         return ", ".join(value)
-    return spoken(value) if key in _SECONDS else f"{value:,}" if isinstance(value, int) else str(value)
+    return short_duration(value) if key in _SECONDS else f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def message_blocks(items: Sequence[PeekedRow], now: datetime) -> Iterator[Text | Padding]:
-    """One headline per message; why it is dead, its attributes and its body below it."""
+def message_blocks(items: Sequence[PeekedRow], now: datetime) -> Iterator[RenderableType]:
+    """Yield a headline for each message; below it why it is dead, its attributes and its body."""
+    from rich.padding import Padding
+    from rich.text import Text
+
     if not items:
-        yield Text("no messages")
+        yield "no messages"
     for item in items:
-        yield _headline(item, now)
+        age = max(0.0, (now - item.sent_at).total_seconds())
+        facts = [
+            item.state.replace("_", " "),
+            f"received {item.receive_count}x",
+            f"{short_duration(age)} old",
+            f"{item.size:,} B",
+            *([] if item.group is None else [f"group {legible(item.group)}"]),
+        ]
+        yield Text.assemble((item.message_id, "bold"), "  ", "  ".join(facts))
         for line in _details(item):
             yield Padding(line, (0, 0, 0, 4), expand=False)
 
 
-def _headline(item: PeekedRow, now: datetime) -> Text:
-    age = max(0.0, (now - item.sent_at).total_seconds())
-    facts = [
-        item.state.replace("_", " "),
-        f"received {item.receive_count}x",
-        f"{spoken(age)} old",
-        f"{item.size:,} B",
-    ]
-    if item.group is not None:
-        facts.append(f"group {legible(item.group)}")
-    return Text.assemble((item.message_id, "bold"), "  ", "  ".join(facts))
-
-
 def _details(item: PeekedRow) -> Iterator[Text]:
+    from rich.text import Text
+
+    from postroad.queues import DEAD_LETTER, read_dead
+
     dead = read_dead(item.attributes)
     if dead is not None:
         why = dead.error or dead.reason or "no error recorded"
@@ -98,41 +109,31 @@ def _details(item: PeekedRow) -> Iterator[Text]:
         yield Text(legible(item.body))
 
 
-def group_table(items: Sequence[FailureGroupRow]) -> Table | Text:
-    """One line per failure group."""
-    if not items:
-        return Text("no messages")
-    return table(["GROUP", ">COUNT", "TYPE", "LAST SENT", "ERROR"], (_group_cells(item) for item in items))
+def group_table(items: Sequence[FailureGroupRow]) -> RenderableType:
+    """Return one line per failure group."""
+    from rich.text import Text
+
+    cells = (
+        [
+            Text(item.fingerprint, "bold"),
+            number(item.count),
+            item.event_type,
+            item.last_sent_at.strftime("%Y-%m-%d %H:%M:%S"),
+            Text(legible(item.error or "no error recorded"), "red"),
+        ]
+        for item in items
+    )
+    return table(["GROUP", ">COUNT", "TYPE", "LAST SENT", "ERROR"], cells, "no messages")
 
 
-def _group_cells(item: FailureGroupRow) -> list[Text]:
-    return [
-        Text(item.fingerprint, "bold"),
-        _number(item.count),
-        Text(legible(item.event_type or "-")),
-        Text(_short(item.last_sent_at)),
-        Text(legible(item.error or "no error recorded"), "red"),
-    ]
+def number(value: int) -> Text:
+    """Return a number with separators; zero is dim."""
+    from rich.text import Text
 
-
-def token_table(rows: Sequence[TokenRow]) -> Table | Text:
-    """One line per token."""
-    if not rows:
-        return Text("no tokens; make one with: postroad token create worker-1 --scope publish")
-    headings = ["TOKEN", "SCOPE", "CREATED", "EXPIRES"]
-    return table(headings, (_token_cells(row) for row in rows))
-
-
-def _token_cells(row: TokenRow) -> list[Text]:
-    times = [_short(row.created_at), "never" if row.expires_at is None else _short(row.expires_at)]
-    return [Text(row.name, "bold"), Text(row.scope), *map(Text, times)]
-
-
-def _short(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _number(value: int | None) -> Text:
-    if value is None:
-        return Text("-", "dim")
     return Text(f"{value:,}", "" if value else "dim")
+
+
+def utc_text(milliseconds: int) -> str:
+    """Return a time in UTC, to the millisecond."""
+    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return moment.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")

@@ -1,20 +1,19 @@
-"""`postroad up|worker`."""
+"""`postroad up|worker`: start everything, or a worker of tasks."""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict, dataclass
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from postroad.cli.call import Call, add_verb
-from postroad.cli.parameters import duration
+from postroad.cli.call import Call, verb
+from postroad.cli.parameters import duration_option
 from postroad.errors import ConfigurationError
-from postroad.settings import no_color
 from postroad.signals import heard_by
-from postroad.telemetry import configure_logs
 
 if TYPE_CHECKING:
     from postroad.settings import Settings
@@ -26,50 +25,57 @@ TASKS = "tasks"
 ROLES = (TASKS, "dispatcher", "dlq", "reconciler", "events")
 
 
-def add_to(app: typer.Typer) -> None:
-    """Make the verbs part of the program."""
-    add_verb(app, "up", up, example="postroad up --port 9000 --open", until_stopped=True)
-    add_verb(app, "worker", worker, example="postroad worker --import shop.tasks --concurrency 8", until_stopped=True)
+@verb("up", "--port 9000 --open", until_stopped=True)
+def up(
+    call: Call,
+    host: Annotated[str | None, typer.Option(metavar="HOST", help="The address to listen on (127.0.0.1).")] = None,
+    port: Annotated[
+        int | None, typer.Option(metavar="PORT", help="The port to listen on (8787); 0 picks a free one.")
+    ] = None,
+    load: Annotated[list[str] | None, typer.Option(metavar="MODULE", help="A module to import; repeatable.")] = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Refuse every change over HTTP.")] = False,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open the browser when ready.")] = False,
+) -> None:
+    """Start Postroad here, with its HTTP API, until Ctrl-C."""
+    from postroad.up import run_up
+
+    settings = call.settings(host=host, port=port, load=load or None, read_only=read_only or None)
+    raise typer.Exit(run_up(settings, json_output=call.json, open_browser=open_browser))
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerLimits:
+    """The options that a worker passes on; without a value, the worker's default applies."""
+
+    timeout: Annotated[float | None, duration_option("How long a task may take (200s).")] = None
+    max_attempts: Annotated[int | None, typer.Option(metavar="N", help="Attempts per task (3).")] = None
+    visibility_extension: Annotated[float | None, duration_option("How long an extended lease lasts (30s).")] = None
+    extension_interval: Annotated[float | None, duration_option("How often a lease is extended (20s).")] = None
+    drain_timeout: Annotated[float | None, duration_option("How long running tasks may take to finish (30s).")] = None
+    retry_base: Annotated[float | None, duration_option("The pause before the second attempt (1s).")] = None
+    unknown_grace: Annotated[float | None, duration_option("How long an unknown task waits for a worker (10m).")] = None
+
+
+@verb("worker", "--import shop.tasks --concurrency 8", until_stopped=True)
 def worker(
     call: Call,
+    limits: WorkerLimits,
     imports: Annotated[
         list[str] | None, typer.Option("--import", metavar="MODULE", help="A module that defines tasks; repeatable.")
     ] = None,
     queue: Annotated[str, typer.Option(metavar="Q", help="The queue of tasks.")] = "tasks",
-    concurrency: Annotated[int | None, typer.Option(metavar="N", help="Children at a time (3).")] = None,
-    timeout: Annotated[
-        float | None, typer.Option(parser=duration, metavar="S", help="How long a task may take (200s).")
-    ] = None,
-    max_attempts: Annotated[int | None, typer.Option(metavar="N", help="How often a task is tried (3).")] = None,
-    visibility_extension: Annotated[
-        float | None, typer.Option(parser=duration, metavar="S", help="How far a lease is extended (30s).")
-    ] = None,
-    extension_interval: Annotated[
-        float | None, typer.Option(parser=duration, metavar="S", help="How often it is extended (20s).")
-    ] = None,
-    drain_timeout: Annotated[
-        float | None, typer.Option(parser=duration, metavar="S", help="What children get to finish in (30s).")
-    ] = None,
-    retry_base: Annotated[
-        float | None, typer.Option(parser=duration, metavar="S", help="The pause before a second attempt (1s).")
-    ] = None,
-    unknown_grace: Annotated[
-        float | None,
-        typer.Option(parser=duration, metavar="S", help="How long an unknown task waits for another worker (10m)."),
-    ] = None,
-    until_idle: Annotated[bool, typer.Option("--until-idle", help="End when there is nothing left to do.")] = False,
+    concurrency: Annotated[int | None, typer.Option(metavar="N", help="Tasks that run at the same time (3).")] = None,
+    until_idle: Annotated[bool, typer.Option("--until-idle", help="Stop when nothing is left to do.")] = False,
     roles: Annotated[
         str | None,
         typer.Option(
             metavar="ROLE,…",
-            help=f"What to do: {', '.join(ROLES)}; by default all, events with POSTROAD_TASK_EVENTS=1.",
+            help=f"The roles to run: {', '.join(ROLES)}; by default all, but events only with POSTROAD_TASK_EVENTS=1.",
         ),
     ] = None,
 ) -> None:
     """Run tasks in child processes of their own, until SIGTERM or Ctrl-C."""
-    settings = call.settings(concurrency=concurrency)
+    settings = call.settings(logs=True, concurrency=concurrency)
     chosen = _chosen(roles, task_events=settings.task_events)
     if TASKS in chosen and not (imports or settings.load):
         raise ConfigurationError(
@@ -77,22 +83,12 @@ def worker(
             field="import",
             remedy="Name the modules that define the tasks: --import shop.tasks.",
         )
-    configure_logs(settings.log_level, settings.log_format, color=not no_color())
-    given = {
-        "timeout": timeout,
-        "max_attempts": max_attempts,
-        "visibility_extension": visibility_extension,
-        "extension_interval": extension_interval,
-        "drain_timeout": drain_timeout,
-        "retry_base": retry_base,
-        "unknown_grace": unknown_grace,
-    }
     from postroad.jobs.dispatcher import worker_roles
 
     with call.backend() as backend:
         running: TaskWorker | None = None
         if TASKS in chosen:
-            running = _worker(backend, settings, queue, imports or list(settings.load), given)
+            running = _worker(backend, settings, queue, imports or list(settings.load), limits)
         others = worker_roles(backend, queue=queue, tenant_id=settings.tenant, app=settings.app, roles=chosen)
         _run(running, others, until_idle=until_idle)
     call.show({"stopped": True, "worker": None if running is None else running.worker_id}, "stopped")
@@ -105,21 +101,19 @@ def _chosen(roles: str | None, *, task_events: bool) -> tuple[str, ...]:
     unknown = [role for role in chosen if role not in ROLES]
     if unknown or not chosen:
         raise ConfigurationError(
-            f"roles: {', '.join(unknown) or 'nothing'} is none of {', '.join(ROLES)}",
+            f"roles: {', '.join(unknown) or 'nothing'} is not one of {', '.join(ROLES)}",
             field="roles",
-            remedy=f"Name some of {', '.join(ROLES)}, with commas between them.",
+            remedy=f"Name some of {', '.join(ROLES)}, separated by commas.",
         )
     return chosen
 
 
-def _worker(
-    backend: Backend, settings: Settings, queue: str, imports: list[str], given: dict[str, float | int | None]
-) -> TaskWorker:
+def _worker(backend: Backend, settings: Settings, queue: str, imports: list[str], limits: WorkerLimits) -> TaskWorker:
     from postroad.tasks import TaskWorker
 
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)
-    options = {name: value for name, value in given.items() if value is not None}
+    options = {name: value for name, value in asdict(limits).items() if value is not None}
     return TaskWorker(
         backend,
         queue=queue,
@@ -128,13 +122,13 @@ def _worker(
         app=settings.app,
         concurrency=settings.concurrency,
         publish_events=False,
-        **options,  # type: ignore[arg-type]  # each is of the type of its option
+        **options,
     )
 
 
 def _run(running: TaskWorker | None, roles: list[Role], *, until_idle: bool) -> None:
-    """Work until stopped, or until neither tasks nor roles find anything to do."""
-    from postroad.tasks.threads import RoleThreads
+    """Run until stopped, or until neither tasks nor roles find anything to do."""
+    from postroad.tasks.threads import RoleThreads, Waker
 
     if until_idle:
         role_threads = RoleThreads(roles)
@@ -143,35 +137,13 @@ def _run(running: TaskWorker | None, roles: list[Role], *, until_idle: bool) -> 
                 running.run(until_idle=True)
             if not role_threads.once() or (running is not None and running.was_stopped):
                 return
-    if running is None:
-        _run_roles(roles)
+    if running is not None:
+        with RoleThreads(roles, ended=running.stop):
+            running.run()
         return
-    with RoleThreads(roles, ended=running.stop):
-        running.run()
-
-
-def _run_roles(roles: list[Role]) -> None:
-    """Run nothing but roles until a signal comes."""
-    from postroad.tasks.threads import RoleThreads, Waker
-
     waker = Waker()
     try:
         with heard_by(waker.wake), RoleThreads(roles, ended=waker.wake):
             waker.wait(inf)
     finally:
         waker.close()
-
-
-def up(
-    call: Call,
-    host: Annotated[str | None, typer.Option(metavar="HOST", help="Listen here (127.0.0.1).")] = None,
-    port: Annotated[int | None, typer.Option(metavar="PORT", help="Listen here (8787); 0 picks a free one.")] = None,
-    load: Annotated[list[str] | None, typer.Option(metavar="MODULE", help="A module to import; repeatable.")] = None,
-    read_only: Annotated[bool, typer.Option("--read-only", help="Refuse every change by HTTP.")] = False,
-    open_browser: Annotated[bool, typer.Option("--open", help="Open the browser when ready.")] = False,
-) -> None:
-    """Start Postroad here, with its HTTP API, until Ctrl-C."""
-    from postroad.up import run_up
-
-    settings = call.settings(host=host, port=port, load=load or None, read_only=read_only or None)
-    raise typer.Exit(run_up(settings, json_output=call.json, open_browser=open_browser))

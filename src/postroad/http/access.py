@@ -1,4 +1,4 @@
-"""What the routes reach: agents and their limits, tasks and jobs, and what this server has leased."""
+"""What the routes use: agents with their limits, tasks and jobs, and the messages that this server has leased."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from postroad.tasks import AnyRequestId, TaskProducer
 from postroad.wiring import Backend
 
 _BURST = 2
-
-
 MAX_BUCKETS = 10_000
+MAX_DELIVERIES: Final = 1_000
+MAX_BYTES: Final = 32 * 1_048_576
 
 
 class RateLimits:
-    """A bucket for each caller that holds `burst` seconds' worth and fills as time goes by.
+    """A token bucket for each caller, which holds `burst` seconds of its rate; a rate of 0 is no limit.
 
-    Of more than 10,000 callers those that asked longest ago are forgotten: their buckets are full again.
+    Of more than 10,000 callers, those that called longest ago are forgotten: their buckets are full again.
     """
 
     def __init__(self, per_second: int, clock: Clock, *, burst: int = 1, what: str = "requests") -> None:
@@ -39,11 +39,11 @@ class RateLimits:
         self._buckets: dict[str, tuple[float, float]] = {}
 
     def take(self, caller: str, count: int = 1) -> None:
-        """Count so many, or raise `RateLimited` with the seconds until they fit. 0 is no limit."""
+        """Take `count` from the caller's bucket, or raise `RateLimited` with the seconds until they fit."""
         if not self._rate:
             return
         now = self._clock.monotonic()
-        # The one that asked last stands at the end.
+        # The last caller moves to the end.
         left, at = self._buckets.pop(caller, (self._most, now))
         left = min(self._most, left + (now - at) * self._rate)
         enough = left >= count
@@ -58,7 +58,7 @@ class RateLimits:
 
 
 class AgentAccess:
-    """One server's agents. What it counts, it counts for each agent alone."""
+    """The agents of one server, with limits for each agent."""
 
     def __init__(self, agents: Agents, clock: Clock) -> None:
         self.agents = agents
@@ -67,33 +67,27 @@ class AgentAccess:
         self._polls: Counter[str] = Counter()
 
     def take(self, agent_ids: Iterable[str]) -> None:
-        """Count the events of each agent, or raise `RateLimited` before any is accepted."""
+        """Count the events of each agent; raise `RateLimited` before any is accepted."""
         for agent_id, count in Counter(agent_ids).items():
             self._rates.take(agent_id, count)
 
     def begin_waiting(self, agent_id: str) -> None:
-        """Count a poll or stream of the agent until `end_waiting`; `TooManyPolls` when it has too many."""
+        """Count a poll or stream of the agent until `end_waiting`; raise `TooManyPolls` if it has too many."""
         if self._polls[agent_id] >= self._most_polls:
             raise TooManyPolls(f"{self._most_polls} polls and streams wait for this agent, which is the limit")
         self._polls[agent_id] += 1
 
     def end_waiting(self, agent_id: str) -> None:
-        """Count it no longer."""
+        """Stop counting a poll or stream of the agent."""
         self._polls[agent_id] -= 1
         if not self._polls[agent_id]:
             del self._polls[agent_id]
 
 
-MAX_DELIVERIES: Final = 1_000
-
-
-MAX_BYTES: Final = 32 * 1_048_576
-
-
 class LeasedMessages:
-    """Deliveries by their receipts, the newest only.
+    """The newest deliveries, by receipt.
 
-    A store such as SQS rejects by sending a copy to the dead letters, and a caller gives no more than the receipt.
+    A store such as SQS rejects by sending a copy to the dead letters, but a caller gives only the receipt.
     """
 
     def __init__(self) -> None:
@@ -102,7 +96,7 @@ class LeasedMessages:
         self._bytes = 0
 
     def remember(self, queue: Queue, leased: Sequence[Delivery]) -> None:
-        """Keep what was leased from the queue, unless its receipts alone are enough."""
+        """Keep what was leased from the queue, unless the receipts are enough to reject it."""
         if queue.traits.atomic_reject:
             return
         with self._lock:
@@ -121,14 +115,11 @@ class LeasedMessages:
             known = {each.receipt: self._deliveries[each.receipt] for each in held if each.receipt in self._deliveries}
         results = queue.reject(list(known.values()), reason=reason, error=error)
         by_receipt = dict(zip(known, results, strict=True))
-        return [by_receipt.get(each.receipt) or AckResult(False, _unknown()) for each in held]
-
-
-def _unknown() -> NotSupported:
-    return NotSupported(
-        "this server no longer has the message of the receipt, and the store cannot reject it without",
-        remedy="Release it with the error, or reject it soon after the lease, through the server that leased it.",
-    )
+        unknown = NotSupported(
+            "this server no longer has the message of the receipt, and the store cannot reject it without",
+            remedy="Release it with the error, or reject it soon after the lease, through the server that leased it.",
+        )
+        return [by_receipt.get(each.receipt) or AckResult(False, unknown) for each in held]
 
 
 class WorkAccess:
@@ -144,13 +135,13 @@ class WorkAccess:
         return TaskProducer(self._backend, tenant_id=self._settings.tenant, app=self._settings.app)
 
     def task_state(self, request_id: str, at: int | None = None) -> TaskState | None:
-        """How a task stands, or stood at a moment in milliseconds."""
+        """Return the state of a task, now or at a time in milliseconds."""
         check(request_id, AnyRequestId, "requestId", InvalidTask)
         return task_state(self._backend.journal(), self._settings.tenant, request_id, at)
 
     @cached_property
     def views(self) -> JobViews:
-        """Tells how jobs stand."""
+        """Shows the states of jobs."""
         return JobViews.of(self._backend, tenant_id=self._settings.tenant, app=self._settings.app)
 
     @cached_property

@@ -1,36 +1,33 @@
-"""What the routes work with, put together once per server."""
+"""What the routes work with, made once per server: the backend, tokens, limits, cursors and readiness."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import msgspec
+
 from postroad.clock import SYSTEM_CLOCK, Clock
-from postroad.http.access import (
-    AgentAccess,
-    LeasedMessages,
-    RateLimits,
-    WorkAccess,
-)
-from postroad.http.idempotency import Memory, Turns
-from postroad.http.pages import Cursors
+from postroad.errors import InvalidCursor, PostroadError
+from postroad.http.access import AgentAccess, LeasedMessages, RateLimits, WorkAccess
+from postroad.http.idempotency import AnswerStore, KeyLocks
 from postroad.http.polls import MAX_OPEN, Polls
-from postroad.http.readiness import Parts, Readiness
-from postroad.http.streams import LaneStreams
+from postroad.http.streams import AgentStreams
 from postroad.http.tokens import Identities, TokenFile, kept_secret
 from postroad.settings import Settings, beside
+from postroad.views import Part, Ready
 from postroad.wiring import Backend
 
 _THREADS = 12
-
-
 _BODY_SECONDS = 15.0
-
-
 Result = TypeVar("Result")
 
 
@@ -43,11 +40,11 @@ class Context:
     tokens: TokenFile
     identities: Identities
     cursors: Cursors
-    memory: Memory
-    turns: Turns
+    answer_store: AnswerStore
+    key_locks: KeyLocks
     parts: Parts
     polls: Polls
-    streams: LaneStreams
+    streams: AgentStreams
     leased: LeasedMessages
     rates: RateLimits
     readiness: Readiness
@@ -59,17 +56,17 @@ class Context:
     started_at: float = field(default_factory=time.monotonic)
 
     async def run(self, work: Callable[[], Result]) -> Result:
-        """Do work that may wait for the disk or the network without holding up other requests."""
+        """Run work that may wait for the disk or the network on a thread, so that other requests go on."""
         return await asyncio.get_running_loop().run_in_executor(self.threads, work)
 
     async def stop(self) -> None:
-        """Become not ready and let waiting callers go."""
+        """Stop being ready, and answer those who wait."""
         self.readiness.stopping = True
         self.streams.stop()
         await self.polls.stop()
 
     def close(self) -> None:
-        """Give the threads back."""
+        """Stop the threads."""
         self.polls.close()
         self.threads.shutdown(wait=True)
 
@@ -83,7 +80,16 @@ def make_context(
     body_seconds: float = _BODY_SECONDS,
     max_polls: int = MAX_OPEN,
 ) -> Context:
-    """Put together what a server of these settings needs; secrets come from the files beside the data."""
+    """Return what a server with these settings needs; secrets come from the files beside the data.
+
+    Args:
+        settings: The settings of the server.
+        backend: The backend, which the caller closes.
+        admin: The secret of the admin token.
+        clock: The clock; tests pass another one.
+        body_seconds: How long a request may take to send its body.
+        max_polls: How many long polls and streams may be open.
+    """
     tokens = TokenFile(beside(settings.url, "tokens.json"), clock=clock)
     threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="http")
     parts = Parts()
@@ -97,11 +103,13 @@ def make_context(
         tokens=tokens,
         identities=identities,
         cursors=Cursors(kept_secret(beside(settings.url, "secret"))),
-        memory=Memory(backend.items(), tenant=settings.tenant, clock=clock, joins_writes=backend.joins_writes),
-        turns=Turns(),
+        answer_store=AnswerStore(
+            backend.items(), tenant=settings.tenant, clock=clock, joins_writes=backend.joins_writes
+        ),
+        key_locks=KeyLocks(),
         parts=parts,
         polls=polls,
-        streams=LaneStreams(polls, access, identities, leased),
+        streams=AgentStreams(polls, access, identities, leased),
         leased=leased,
         rates=RateLimits(settings.rate_limit, clock),
         readiness=Readiness(backend.check, parts, threads=threads, clock=clock),
@@ -111,3 +119,103 @@ def make_context(
         clock=clock,
         body_seconds=body_seconds,
     )
+
+
+class Parts:
+    """The parts of `postroad up`, as the supervisor last described them."""
+
+    def __init__(self) -> None:
+        self._parts: tuple[Part, ...] = ()
+
+    def describe(self, parts: tuple[Part, ...]) -> None:
+        """Replace the states of the parts."""
+        self._parts = parts
+
+    def __iter__(self) -> Iterator[Part]:
+        return iter(self._parts)
+
+    def troubles(self) -> str | None:
+        """Return which parts do not run; None if all do."""
+        down = [
+            f"{part.name} is {part.state}{'' if part.missing is msgspec.UNSET else f': {part.missing}'}"
+            for part in self._parts
+            if part.state != "running"
+        ]
+        return ", ".join(down) or None
+
+
+_FRESH_SECONDS = 1.0
+
+
+class Readiness:
+    """Checks the storage, at most once a second, and the parts; a server that stops is not ready."""
+
+    def __init__(self, check_storage: Callable[[], None], parts: Parts, *, threads: Executor, clock: Clock) -> None:
+        self._check_storage = check_storage
+        self._parts = parts
+        self._threads = threads
+        self._clock = clock
+        self._storage = "not checked yet"
+        self._checked_at = float("-inf")
+        self._checking = asyncio.Lock()
+        self.stopping = False
+
+    async def document(self) -> Ready:
+        """Return the answer of `GET /ready`."""
+        storage = await self._ask_storage()
+        checks = {"storage": storage, "runners": self._parts.troubles() or "ok"}
+        if self.stopping:
+            checks["runners"] = "stopping"
+        ready = all(check == "ok" for check in checks.values())
+        return Ready("ready" if ready else "not ready", checks)
+
+    async def _ask_storage(self) -> str:
+        async with self._checking:
+            if self._clock.monotonic() - self._checked_at >= _FRESH_SECONDS:
+                self._storage = await asyncio.get_running_loop().run_in_executor(self._threads, self._answer)
+                self._checked_at = self._clock.monotonic()
+        return self._storage
+
+    def _answer(self) -> str:
+        try:
+            self._check_storage()
+        except PostroadError as error:
+            return str(error)
+        return "ok"
+
+
+_SEAL_BYTES = 16
+
+
+class Cursors:
+    """Signs positions, so that a forged or foreign cursor is recognised."""
+
+    def __init__(self, secret: str) -> None:
+        self._key = hmac.digest(secret.encode(), b"postroad cursors", "sha256")
+
+    def seal(self, of: str, position: str) -> str:
+        """Return the cursor for a position in the list `of`, which names its route and filters."""
+        data = position.encode()
+        return base64.urlsafe_b64encode(self._mac(of, data) + data).rstrip(b"=").decode()
+
+    def open(self, of: str, cursor: str) -> str:
+        """Return the position in this list that the cursor holds.
+
+        Raises:
+            InvalidCursor: The cursor was not made for this list.
+        """
+        try:
+            raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        except (binascii.Error, ValueError):
+            raise _invalid_cursor() from None
+        seal, data = raw[:_SEAL_BYTES], raw[_SEAL_BYTES:]
+        if not hmac.compare_digest(seal, self._mac(of, data)):
+            raise _invalid_cursor()
+        return data.decode()
+
+    def _mac(self, of: str, data: bytes) -> bytes:
+        return hmac.new(self._key, of.encode() + b"\0" + data, hashlib.sha256).digest()[:_SEAL_BYTES]
+
+
+def _invalid_cursor() -> InvalidCursor:
+    return InvalidCursor("cursor: is not a cursor of this list", field="cursor")

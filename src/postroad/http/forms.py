@@ -1,4 +1,4 @@
-"""The forms of request bodies; each refuses fields that it does not know."""
+"""The forms of request bodies; each refuses unknown fields."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Receipts = Annotated[list[Annotated[str, Meta(min_length=1, max_length=4_096)]],
 
 
 class Form(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A body that names nothing it does not know."""
+    """A body without unknown fields."""
 
 
 class Message(Form, frozen=True):
-    """One message to send. Its content is checked entry by entry, so that one bad message stops no other."""
+    """One message to send. Each message is checked alone, so that an invalid one stops no other."""
 
     body: str
     attributes: dict[str, str] = {}
@@ -63,7 +63,7 @@ class Extensions(Form, frozen=True):
 
 
 class Releases(Form, frozen=True):
-    """Leases to give back, to be received again after `after` seconds. `error` says what went wrong."""
+    """Leases to release, to be received again after `after` seconds. `error` says what went wrong."""
 
     receipts: Receipts
     after: Seconds = 0.0
@@ -79,14 +79,14 @@ class Rejections(Form, frozen=True):
 
 
 class Purge(Form, frozen=True):
-    """The name of the queue once more, and why everything in it may go."""
+    """The name of the queue again, and why its messages are deleted."""
 
     confirm: str
     reason: Reason
 
 
 class QueueSettings(Form, frozen=True):
-    """The settings of a queue; what is left out has its default. `fifo` follows the name."""
+    """The settings of a queue, with their defaults. `fifo` is by default whether the name ends in .fifo."""
 
     fifo: bool | None = None
     visibility: float = 30
@@ -103,7 +103,7 @@ class QueueSettings(Form, frozen=True):
 
 
 class NewToken(Form, frozen=True):
-    """A token to make."""
+    """A token to create."""
 
     name: Annotated[str, Meta(pattern=f"^{NAME}$")]
     scope: Scope
@@ -111,10 +111,14 @@ class NewToken(Form, frozen=True):
 
 
 def decode(body: bytes, form: type[Any]) -> Any:
-    """The body in its form, or an `InvalidInput` with the position or the field."""
+    """Return the body in its form; raise `InvalidInput` with the position or the field."""
     data = checked_bytes(body, len(body))
     try:
-        return _decoded(data, form)
+        try:
+            return msgspec.json.decode(data, type=form)
+        except msgspec.ValidationError:
+            # Only this slower way knows the index of the entry at fault.
+            return msgspec.convert(msgspec.json.decode(data), form)
     except msgspec.ValidationError as error:
         raise misfit(str(error)) from None
     except msgspec.DecodeError as error:
@@ -122,16 +126,8 @@ def decode(body: bytes, form: type[Any]) -> Any:
         raise InvalidInput(f"body: {text}", remedy="Send one JSON object in UTF-8; nothing was changed.") from None
 
 
-def _decoded(data: bytes, form: type[Any]) -> Any:
-    try:
-        return msgspec.json.decode(data, type=form)
-    except msgspec.ValidationError:
-        # Only a second, slower look knows the index of the entry at fault.
-        return msgspec.convert(msgspec.json.decode(data), form)
-
-
 def misfit(text: str) -> InvalidInput:
-    """What msgspec says about a value, with the field as a dotted path."""
+    """Return the error of msgspec, with the field as a dotted path."""
     match = _AT.fullmatch(text)
     assert match is not None
     # "[...]" stands for a place that msgspec does not know.
@@ -145,7 +141,7 @@ MAX_EVENTS = 500
 
 
 class NewAgent(Form, frozen=True):
-    """An agent to make; what is left out is chosen."""
+    """An agent to create; by default with a new id."""
 
     agentId: str | None = None
     order: Literal["producer", "total"] = "producer"
@@ -154,7 +150,7 @@ class NewAgent(Form, frozen=True):
 
 
 class Event(Form, frozen=True):
-    """One event. Its content is checked field by field, so that one bad event of a batch stops no other agent's."""
+    """One event. Each event is checked alone, so that an invalid one stops no other agent's."""
 
     agentId: Any = None
     timestamp: Any = None
@@ -177,12 +173,6 @@ class AgentLease(Form, frozen=True):
     visibility: Annotated[float, Meta(ge=1, le=43_200)] = 30.0
 
 
-class AgentAcks(Form, frozen=True):
-    """Leases whose events are done."""
-
-    receipts: Receipts
-
-
 class AgentExtensions(Form, frozen=True):
     """Leases to keep for `seconds` from now."""
 
@@ -190,36 +180,20 @@ class AgentExtensions(Form, frozen=True):
     seconds: Seconds = 30.0
 
 
-class AgentReleases(Form, frozen=True):
-    """Leases to give back, to be received again after `after` seconds. `error` says what went wrong."""
-
-    receipts: Receipts
-    after: Seconds = 0.0
-    error: str | None = None
-
-
-class AgentRejections(Form, frozen=True):
-    """Leases whose events go to the dead letters now, and why."""
-
-    receipts: Receipts
-    reason: Reason
-    error: str | None = None
-
-
 class TokenRotation(Form, frozen=True):
-    """For how many seconds more the former token opens; with 0 it is void at once."""
+    """For how many seconds the previous token stays valid; with 0 it is revoked at once."""
 
     overlap: Annotated[float, Meta(ge=0, le=86_400)] = 600.0
 
 
 class Replay(Form, frozen=True):
-    """From when on to deliver again: a time, or 'trim_horizon' for all that is kept."""
+    """The time since which events are delivered again, or 'trim_horizon' for all that are kept."""
 
     since: Any = "trim_horizon"
 
 
 class AgentRedrive(Form, frozen=True):
-    """How many dead letters to bring back; all without a limit."""
+    """How many dead letters to redrive; all without a limit."""
 
     limit: Annotated[int, Meta(ge=1, le=100_000)] | None = None
 

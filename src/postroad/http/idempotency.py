@@ -1,4 +1,4 @@
-"""Idempotency keys: the same request again gets the first answer again, and the effect happens once."""
+"""Idempotency keys: a repeated request gets the first answer again, and its effect happens once."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ import asyncio
 import hashlib
 import re
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+from litestar import Response
 
 from postroad.clock import Clock
 from postroad.errors import IdempotencyKeyReused, InvalidInput, PostroadError, Unavailable
 from postroad.items import ABSENT, Item, Items
+from postroad.views import PROBLEM_MEDIA_TYPE, problem
+
+if TYPE_CHECKING:
+    from postroad.http.requests import ApiRequest
 
 KEEP = timedelta(hours=24)
 WAIT_SECONDS = 10.0
@@ -24,14 +29,14 @@ _PAGE = 100
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a route answers, before it becomes bytes."""
+    """The answer of a route, before it is encoded."""
 
     status: int
     document: Any
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """One request that carries a key: where its answer is kept, and the body that it must repeat."""
+class KeyedRequest(msgspec.Struct, frozen=True):
+    """A request with a key: where its answer is stored, and the body that a repeat must have."""
 
     item_key: str
     body_sha256: str
@@ -45,8 +50,8 @@ class _Record(msgspec.Struct, frozen=True):
     answer: Answer | None = None
 
 
-class Memory:
-    """The answers of the last 24 hours, kept where the data is, so that they outlive this process."""
+class AnswerStore:
+    """The answers of the last 24 hours, stored with the data, so that they outlive this process."""
 
     def __init__(self, items: Items, *, tenant: str, clock: Clock, joins_writes: bool) -> None:
         self._items = items
@@ -55,8 +60,8 @@ class Memory:
         self._owner = secrets.token_hex(8)
         self.joins_writes = joins_writes
 
-    def asked(self, key: str, *, route: str, identity: str, body: bytes) -> Asked:
-        """Where the answer to this request is kept."""
+    def keyed_request(self, key: str, *, route: str, identity: str, body: bytes) -> KeyedRequest:
+        """Return where the answer to this request is stored."""
         if _KEY.fullmatch(key) is None:
             raise InvalidInput(
                 "Idempotency-Key: is not 1 to 128 printable ASCII characters",
@@ -64,34 +69,34 @@ class Memory:
                 remedy="Send a key such as a UUID, or none.",
             )
         place = hashlib.sha256(f"{identity}\0{route}\0{key}".encode()).hexdigest()
-        return Asked(self._prefix + place, hashlib.sha256(body).hexdigest())
+        return KeyedRequest(self._prefix + place, hashlib.sha256(body).hexdigest())
 
-    def recall(self, asked: Asked) -> Answer | None:
-        """The first answer, when there is one."""
-        _, record = self._look(asked)
+    def recall(self, keyed: KeyedRequest) -> Answer | None:
+        """Return the first answer, if there is one."""
+        _, record = self._look(keyed)
         return None if record is None else record.answer
 
-    def claim(self, asked: Asked) -> Answer | None:
-        """Write down that the request runs; the answer instead when it already ran."""
-        item, record = self._look(asked)
+    def claim(self, keyed: KeyedRequest) -> Answer | None:
+        """Record that the request runs and return None; return its answer if it has run already."""
+        item, record = self._look(keyed)
         if record is not None and record.answer is not None:
             return record.answer
         if record is not None and record.owner != self._owner and self._age(record) < timedelta(seconds=WAIT_SECONDS):
             raise _busy()
-        self._write(asked, "running", None, item)
+        self._write(keyed, "running", None, item)
         return None
 
-    def keep(self, asked: Asked, answer: Answer) -> None:
-        """Write down the answer, in the same commit as the effect where the store can do that."""
-        item, _ = self._look(asked)
-        self._write(asked, "done", answer, item)
+    def keep(self, keyed: KeyedRequest, answer: Answer) -> None:
+        """Store the answer, in the same commit as the effect if the store can do that."""
+        item, _ = self._look(keyed)
+        self._write(keyed, "done", answer, item)
 
-    def forget(self, asked: Asked) -> None:
-        """Let the request run anew when it comes again."""
-        self._items.delete(asked.item_key)
+    def forget(self, keyed: KeyedRequest) -> None:
+        """Forget the request, so that a repeat runs again."""
+        self._items.delete(keyed.item_key)
 
     def prune(self) -> int:
-        """Forget answers older than 24 hours; how many."""
+        """Delete answers older than 24 hours, and return how many."""
         pruned, cursor = 0, None
         while True:
             page = self._items.scan(self._prefix, limit=_PAGE, cursor=cursor)
@@ -100,19 +105,21 @@ class Memory:
             if (cursor := page.cursor) is None:
                 return pruned
 
-    def _look(self, asked: Asked) -> tuple[Item | None, _Record | None]:
-        item = self._items.get(asked.item_key)
+    def _look(self, keyed: KeyedRequest) -> tuple[Item | None, _Record | None]:
+        item = self._items.get(keyed.item_key)
         record = None if item is None else _read(item)
         if record is None or self._age(record) >= KEEP:
             return item, None
-        if record.body_sha256 != asked.body_sha256:
-            raise IdempotencyKeyReused("Idempotency-Key: came before with another body", field="Idempotency-Key")
+        if record.body_sha256 != keyed.body_sha256:
+            raise IdempotencyKeyReused("Idempotency-Key: was used before with another body", field="Idempotency-Key")
         return item, record
 
-    def _write(self, asked: Asked, state: Literal["running", "done"], answer: Answer | None, over: Item | None) -> None:
-        record = _Record(state, self._owner, self._clock.now(), asked.body_sha256, answer)
+    def _write(
+        self, keyed: KeyedRequest, state: Literal["running", "done"], answer: Answer | None, over: Item | None
+    ) -> None:
+        record = _Record(state, self._owner, self._clock.now(), keyed.body_sha256, answer)
         expect = ABSENT if over is None else over.version
-        if not self._items.put(asked.item_key, msgspec.json.encode(record), expect=expect).ok:
+        if not self._items.put(keyed.item_key, msgspec.json.encode(record), expect=expect).ok:
             raise _busy()
 
     def _age(self, record: _Record) -> timedelta:
@@ -120,9 +127,9 @@ class Memory:
 
 
 def remembered(error: PostroadError) -> bool:
-    """Whether an error is an answer like any other; those that a repeat may cure are not kept.
+    """Return whether an error is stored as the answer; an error that a repeat may not meet again is not.
 
-    What does not exist may be made before the repeat comes.
+    What does not exist may be created before the repeat.
     """
     return error.status < 500 and error.status not in (404, 429)
 
@@ -135,19 +142,22 @@ def _busy() -> Unavailable:
     return Unavailable("the same request is still running", remedy="Repeat it with the same Idempotency-Key.")
 
 
-class Turns:
-    """One at a time for each key; the others wait in line for as long as they may."""
+class KeyLocks:
+    """A lock for each key: one request runs, the others wait for a while."""
 
     def __init__(self) -> None:
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
 
     @asynccontextmanager
-    async def turn(self, key: str) -> AsyncIterator[None]:
-        """Hold the key's turn, or raise `Unavailable` when it did not come in time."""
+    async def hold(self, key: str) -> AsyncIterator[None]:
+        """Hold the key's lock; raise `Unavailable` if it is not free in time."""
         lock, users = self._locks.get(key, (asyncio.Lock(), 0))
         self._locks[key] = (lock, users + 1)
         try:
-            await self._acquire(lock)
+            try:
+                await asyncio.wait_for(lock.acquire(), WAIT_SECONDS)
+            except TimeoutError:
+                raise Unavailable("the same request is still running") from None
             try:
                 yield
             finally:
@@ -157,8 +167,94 @@ class Turns:
             if users > 1:
                 self._locks[key] = (lock, users - 1)
 
-    async def _acquire(self, lock: asyncio.Lock) -> None:
+
+Revive = Callable[[Any], Any]
+
+
+async def perform(request: ApiRequest, effect: Callable[[], Answer], *, revive: Revive | None = None) -> Response[Any]:
+    """Perform one write and return the response. With a key, both commit together if the store can do that.
+
+    `revive` makes a stored answer complete again, for example with a new secret.
+    """
+    if (keyed := await _keyed_request(request)) is None:
+        return _response(await request.context.run(effect))
+    store = request.context.answer_store
+    if not store.joins_writes or revive is not None:
+        return await _run_keyed(request, keyed, lambda: request.context.run(effect), revive)
+    async with request.context.key_locks.hold(keyed.item_key):
+        answer, replayed = await request.context.run(lambda: _joined(request, store, keyed, effect))
+    return _response(answer, replayed=replayed)
+
+
+async def perform_waiting(request: ApiRequest, effect: Callable[[], Awaitable[Answer]]) -> Response[Any]:
+    """Perform what may wait. With a key, the key is stored first, and forgotten if the effect fails."""
+    if (keyed := await _keyed_request(request)) is not None:
+        return await _run_keyed(request, keyed, effect, None)
+    return _response(await effect())
+
+
+async def _keyed_request(request: ApiRequest) -> KeyedRequest | None:
+    if (key := request.raw_header(b"idempotency-key")) is None:
+        return None
+    assert request.user is not None
+    route = f"{request.method} {request.scope['path']}"
+    return request.context.answer_store.keyed_request(
+        key, route=route, identity=request.user.name, body=await request.body()
+    )
+
+
+def _joined(
+    request: ApiRequest, store: AnswerStore, keyed: KeyedRequest, effect: Callable[[], Answer]
+) -> tuple[Answer, bool]:
+    if (before := store.recall(keyed)) is not None:
+        return before, True
+    try:
+        with request.context.backend.transaction():
+            answer = effect()
+            store.keep(keyed, answer)
+    except PostroadError as error:
+        if not remembered(error):
+            raise
+        answer = _refusal(request, error)
+        store.keep(keyed, answer)
+    return answer, False
+
+
+async def _run_keyed(
+    request: ApiRequest, keyed: KeyedRequest, effect: Callable[[], Awaitable[Answer]], revive: Revive | None
+) -> Response[Any]:
+    run, store = request.context.run, request.context.answer_store
+    async with request.context.key_locks.hold(keyed.item_key):
+        if (before := await run(lambda: store.claim(keyed))) is not None:
+            if revive is not None and before.status < 400:
+                document = before.document
+                before = Answer(before.status, await run(lambda: revive(document)))
+            return _response(before, replayed=True)
         try:
-            await asyncio.wait_for(lock.acquire(), WAIT_SECONDS)
-        except TimeoutError:
-            raise Unavailable("the same request is still running") from None
+            answer = await effect()
+        except BaseException as error:
+            if not isinstance(error, PostroadError) or not remembered(error):
+                await run(lambda: store.forget(keyed))
+                raise
+            answer = _refusal(request, error)
+        await run(lambda: store.keep(keyed, _storable(answer)))
+        return _response(answer)
+
+
+def _storable(answer: Answer) -> Answer:
+    """Return the answer without the secret of a token, which is never stored."""
+    document = msgspec.to_builtins(answer.document)
+    if not isinstance(document, dict):
+        return answer
+    return Answer(answer.status, {key: value for key, value in document.items() if key != "token"})
+
+
+def _refusal(request: ApiRequest, error: PostroadError) -> Answer:
+    return Answer(error.status, problem(error, request_id=request.request_id))
+
+
+def _response(answer: Answer, *, replayed: bool = False) -> Response[Any]:
+    headers = {"Idempotency-Replayed": "true"} if replayed else {}
+    media_type = PROBLEM_MEDIA_TYPE if answer.status >= 400 else "application/json"
+    body = b"" if answer.status == 204 else msgspec.json.encode(answer.document)
+    return Response(body, status_code=answer.status, media_type=media_type, headers=headers)

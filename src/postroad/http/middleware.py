@@ -1,4 +1,4 @@
-"""What holds for every request before a route is found, and for every answer on its way out."""
+"""What applies to every request before its route is found, and to every answer."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ from litestar.types import (
 from postroad import failpoints
 from postroad.errors import HostNotAllowed, PostroadError, RouteNotFound, TokenInUrl
 from postroad.http.context import Context
-from postroad.http.requests import MEDIA_TYPE, Endless, encoded, headers_of
+from postroad.http.requests import StreamResponse, encoded, headers_of
 from postroad.telemetry import get_logger
+from postroad.views import PROBLEM_MEDIA_TYPE
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _DISCARD_SECONDS = 30.0
 _SILENT_SECONDS = 5.0
-# What the server put into the scope and may look at while it sends an answer.
+# What the server put into the scope and may read while it sends an answer.
 _OF_SERVER = frozenset(
     {"type", "http_version", "server", "client", "scheme", "method", "root_path", "path", "query_string", "headers"}
 )
@@ -52,7 +53,7 @@ _logging = logging.getLogger("postroad.http")
 
 
 class RequestMiddleware:
-    """Names every request, refuses foreign hosts and tokens in URLs, and adds the headers of every answer."""
+    """Gives every request an id, refuses foreign hosts and tokens in URLs, and adds headers to every answer."""
 
     def __init__(self, app: ASGIApp, context: Context) -> None:
         self._app, self._context = app, context
@@ -66,7 +67,9 @@ class RequestMiddleware:
         started = time.monotonic()
         headers = dict(scope["headers"])
         head = scope["method"] == "HEAD"
-        body = _Body(receive) if _has_body(headers) else None
+        follows = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
+        # A client that expects "100 Continue" sends no body that is refused.
+        body = _Body(receive) if follows and b"expect" not in headers else None
         answer = _Answer(send, _request_id(headers.get(b"x-request-id")), headless=head, body=body)
         scope.setdefault("state", {}).update(
             context=self._context, request_id=answer.request_id, headers=headers, head=head
@@ -75,14 +78,17 @@ class RequestMiddleware:
         if (refusal := self._refusal(scope, headers)) is not None:
             await _refuse(refusal, answer)
         else:
-            _as_route_methods(scope)
+            # HEAD is GET without the body. The framework would answer OPTIONS itself; no route has TRACE.
+            scope["method"] = {"HEAD": "GET", "OPTIONS": "TRACE"}.get(method, method)  # type: ignore[typeddict-item]
             await self._app(scope, receive if body is None else body, answer)
         route = scope.get("path_template", "-")
-        if (running := scope["state"].get(Endless.RUNNING)) is not None:
-            _forget_request(scope)
+        if (stream := scope["state"].get(StreamResponse.STREAM)) is not None:
+            # A stream lasts long: drop what only finding and running the route needed.
+            for key in scope.keys() - _OF_SERVER:
+                del scope[key]  # type: ignore[misc]  # the framework put them there
             del headers
             try:
-                await running.run(receive, answer, send)
+                await stream.run(receive, answer, send)
             except PostroadError as error:
                 await _refuse(error, answer)
         if path not in _QUIET and _logging.isEnabledFor(logging.INFO):
@@ -104,14 +110,14 @@ class RequestMiddleware:
             name for name, _ in parse_qsl(query.decode("latin-1"), True)
         }:
             return TokenInUrl("a token in the URL is not accepted")
-        # The router takes "/queues/" for "/queues", which would read an empty name as the list of all.
+        # The router treats "/queues/" as "/queues", so an empty name would list all queues.
         if "//" in scope["path"] or (scope["path"] != "/" and scope["path"].endswith("/")):
             return RouteNotFound("there is nothing at this address")
         return None
 
 
 class _Body:
-    """The body of a request on its way in, and whether it was read to its end."""
+    """The body of a request, and whether it was read to its end."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -123,9 +129,9 @@ class _Body:
         return message
 
     async def discard(self) -> None:
-        """Read the rest and forget it, unless it comes too slowly.
+        """Read and drop the rest, unless it arrives too slowly.
 
-        A connection that is closed while its client still sends is reset, and the client never sees the answer.
+        If the connection were closed while the client still sends, it would be reset and the answer lost.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(_DISCARD_SECONDS):
@@ -135,7 +141,7 @@ class _Body:
 
 
 class _Answer:
-    """The way out: adds the headers that every answer has, and leaves the body out for HEAD."""
+    """Sends an answer: adds the headers that every answer has, and leaves out the body for HEAD."""
 
     def __init__(self, send: Send, request_id: str, *, headless: bool, body: _Body | None) -> None:
         self._send = send
@@ -148,16 +154,12 @@ class _Answer:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             failpoints.hit("http.before_reply")
-            message["headers"] = [
-                *message["headers"],
-                *_SECURITY,
-                (b"x-request-id", self.request_id.encode()),
-            ]
+            message["headers"] = [*message["headers"], *_SECURITY, (b"x-request-id", self.request_id.encode())]
         elif message["type"] == "http.response.body":
             if self._headless:
                 message["body"] = b""
             if self._body is not None and not self._body.is_read and not message.get("more_body", False):
-                # The answer is complete for its reader; the connection may be closed once the request is, too.
+                # The answer is complete; the connection may be closed once the request is complete too.
                 await self._send({**message, "more_body": True})
                 await self._body.discard()
                 message = {**message, "body": b""}
@@ -166,30 +168,10 @@ class _Answer:
 
 async def _refuse(error: PostroadError, answer: _Answer) -> None:
     body = encoded(error, answer.request_id)
-    headers = {"content-type": MEDIA_TYPE, "content-length": str(len(body)), **headers_of(error)}
+    headers = {"content-type": PROBLEM_MEDIA_TYPE, "content-length": str(len(body)), **headers_of(error)}
     raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
     await answer({"type": "http.response.start", "status": error.status, "headers": raw})
     await answer({"type": "http.response.body", "body": body, "more_body": False})
-
-
-def _has_body(headers: dict[bytes, bytes]) -> bool:
-    """Whether a body follows; a client that waits for leave to send it sends none that is refused."""
-    follows = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
-    return follows and b"expect" not in headers
-
-
-def _forget_request(scope: HTTPScope) -> None:
-    """Let go of what only finding and running the route needed."""
-    for key in scope.keys() - _OF_SERVER:
-        del scope[key]  # type: ignore[misc]  # the framework put them there
-
-
-def _as_route_methods(scope: HTTPScope) -> None:
-    """HEAD is GET without its body; OPTIONS, which the framework would answer itself, is a method nobody takes."""
-    if scope["method"] == "HEAD":
-        scope["method"] = "GET"
-    elif scope["method"] == "OPTIONS":
-        scope["method"] = "TRACE"
 
 
 def _request_id(given: bytes | None) -> str:
@@ -199,7 +181,7 @@ def _request_id(given: bytes | None) -> str:
 
 
 def _host_name(host: str) -> str:
-    """The host without its port, in small letters; IPv6 addresses in brackets."""
+    """Return the host without its port in lower case, an IPv6 address in brackets."""
     host = host.strip().lower()
     if host.startswith("["):
         return host.partition("]")[0] + "]"

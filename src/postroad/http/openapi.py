@@ -1,53 +1,91 @@
-"""The description of the API as OpenAPI 3.1, made from the routes themselves, and the page that shows it."""
+"""Declaring routes, and the description of the API that is made from them: OpenAPI 3.1, and a page that shows it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from html import escape
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
-from litestar import Litestar
+from litestar import Litestar, delete, get, post, put
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.datastructures import ResponseSpec
+from litestar.openapi.spec import Example
+from litestar.params import Body
 
 from postroad import __version__
 from postroad.http import forms
-from postroad.http.authentication import OPEN
-from postroad.http.requests import ApiRequest
-from postroad.views import Problem
+from postroad.http.requests import AGENT, BODILESS, OPEN, ApiRequest
+from postroad.views import PROBLEM_MEDIA_TYPE, Problem
+
+_METHODS: dict[str, Callable[..., HTTPRouteHandler]] = {"get": get, "put": put, "post": post, "delete": delete}
+
+
+def route(
+    address: str,
+    scope: str,
+    what: Any,
+    *errors: int,
+    status: int = 200,
+    says: str | None = None,
+    agent: str | None = None,
+    bodiless: bool = False,
+    media_type: str = "application/json",
+    also: Mapping[int, ResponseSpec] = MappingProxyType({}),
+) -> Callable[[Callable[..., Any]], HTTPRouteHandler]:
+    """Declare a route.
+
+    Args:
+        address: The method and the path.
+        scope: The scope that a token needs, or `OPEN`.
+        what: The type of the answer.
+        errors: The statuses of its problems, besides those that every route has.
+        status: The status of the answer.
+        says: What the answer is; by default the first line of its type's docstring.
+        agent: Which part of the path must be the agent whose token it is, or `ANY_AGENT`; None if no agent may call.
+        bodiless: Whether the body may be left out.
+        media_type: The type of the answer's body.
+        also: Further answers, by status.
+    """
+    method, _, path = address.partition(" ")
+    options: dict[str, Any] = {"scope": scope, AGENT: agent, BODILESS: bodiless}
+    described = says if says is not None else (what.__doc__ or "").strip().split("\n", 1)[0]
+    responses = answers(what, *errors, status=status, says=described, media_type=media_type) | dict(also)
+    return _METHODS[method.lower()](path, opt=options, status_code=status, responses=responses)
+
+
+def example(value: dict[str, Any]) -> Any:
+    """Return the annotation of a body with an example."""
+    return Body(examples=[Example(value=value)])
 
 
 def answers(
-    what: Any, *more: int, status: int = 200, says: str, media_type: str = "application/json"
+    what: Any, *errors: int, status: int = 200, says: str, media_type: str = "application/json"
 ) -> dict[int, ResponseSpec]:
-    """The answers of a route: the good one, and a problem for each of the other statuses."""
-    good = ResponseSpec(data_container=what, generate_examples=False, description=says, media_type=media_type)
-    return {status: good} | {
-        other: ResponseSpec(
-            data_container=Problem,
-            generate_examples=False,
-            description=SAYS[other],
-            media_type="application/problem+json",
-        )
-        for other in more
-    }
+    """Return the answers of a route: the good one, and a problem for each of the other statuses."""
+
+    def spec(what: Any, says: str, media_type: str) -> ResponseSpec:
+        return ResponseSpec(data_container=what, generate_examples=False, description=says, media_type=media_type)
+
+    good = {status: spec(what, says, media_type)}
+    return good | {error: spec(Problem, SAYS[error], PROBLEM_MEDIA_TYPE) for error in errors}
 
 
 SAYS = {
-    400: "Malformed or invalid; `field` names what is at fault.",
-    401: "No token, or one that opens nothing.",
+    400: "The request is malformed or invalid; `field` names the field at fault.",
+    401: "There is no token, or it is not valid.",
     403: "The token's scope does not reach this, or the server is read-only.",
-    404: "There is no such thing.",
-    408: "The body came too slowly.",
-    409: "It conflicts with what is there.",
+    404: "It does not exist.",
+    408: "The body was sent too slowly.",
+    409: "It conflicts with what exists.",
     413: "The body is too large.",
     415: "The body is not JSON.",
-    429: "Too much at once; `Retry-After` says when to come again.",
-    500: "Nothing Postroad foresaw; the log has the request id.",
-    503: "The storage refuses for now; `Retry-After` says when to come again.",
+    429: "Too many requests; `Retry-After` says when to try again.",
+    500: "An unexpected error; the log has the request id.",
+    503: "The storage is not available; `Retry-After` says when to try again.",
 }
 
 
@@ -58,25 +96,25 @@ _IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key",
     "in": "header",
     "required": False,
-    "description": "The same key again gets the first answer again, for 24 hours.",
+    "description": "A repeat with the same key gets the first answer again, for 24 hours.",
     "schema": {"type": "string", "pattern": "^[ -~]{1,128}$"},
 }
 
 
 class Description:
-    """Made when somebody first asks for it."""
+    """The description of the API, made on first use."""
 
     def __init__(self, routes: Sequence[HTTPRouteHandler]) -> None:
         self._routes = routes
 
     @cached_property
     def encoded(self) -> bytes:
-        """The description as bytes."""
+        """The description as JSON."""
         return msgspec.json.encode(self.document)
 
     @cached_property
     def document(self) -> dict[str, Any]:
-        """The description."""
+        """The description as OpenAPI."""
         config = OpenAPIConfig(
             title="Postroad",
             version=__version__,
@@ -85,20 +123,23 @@ class Description:
             use_handler_docstrings=True,
             operation_id_creator=lambda route, method, path: route.handler_name,
         )
-        # An app of its own that nobody serves: the framework would add routes and pages that are not ours.
+        # A separate app that is never served: the framework would add routes and pages to the one that is.
         app = Litestar(self._routes, request_class=ApiRequest, openapi_config=config, logging_config=None)
         document: dict[str, Any] = msgspec.to_builtins(app.openapi_schema.to_schema())
         return _completed(document, self._routes)
 
 
 def _completed(document: dict[str, Any], routes: Sequence[HTTPRouteHandler]) -> dict[str, Any]:
-    """Add what holds for all routes: tokens, problems, examples, and that unknown fields are refused."""
+    """Add what applies to all routes: tokens, problems, examples, and that unknown fields are refused."""
     for form in forms.Form.__subclasses__():
         if form.__name__ in document["components"]["schemas"]:
             document["components"]["schemas"][form.__name__]["additionalProperties"] = False
     document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     scopes = {route.handler_name: route.opt["scope"] for route in routes}
-    for method, operation in _operations(document):
+    operations = (
+        (method, path[method]) for path in document["paths"].values() for method in _METHODS if method in path
+    )
+    for method, operation in operations:
         scope = scopes[operation["operationId"]]
         operation["security"] = [] if scope == OPEN else [{"token": []}]
         operation["x-scope"] = scope
@@ -106,11 +147,6 @@ def _completed(document: dict[str, Any], routes: Sequence[HTTPRouteHandler]) -> 
         if method == "post":
             operation.setdefault("parameters", []).append(_IDEMPOTENCY_KEY)
     return document
-
-
-def _operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    for path in document["paths"].values():
-        yield from ((method, path[method]) for method in ("get", "put", "post", "delete") if method in path)
 
 
 def _add_problems(operation: dict[str, Any], *, needs_token: bool) -> None:
@@ -132,11 +168,10 @@ h2 { font: 600 1rem/1.5 ui-monospace, monospace; overflow-wrap: anywhere; }
 pre { overflow-x: auto; padding: .75rem; border: 1px solid var(--line); border-radius: 6px; }
 dt { font-weight: 600; } .scope { opacity: .75; font-weight: 400; }
 """
-_METHODS = ("get", "put", "post", "delete")
 
 
 def render(document: dict[str, Any]) -> str:
-    """The description as HTML."""
+    """Return the description as HTML."""
     routes = "\n".join(
         _route(method.upper(), path, item[method])
         for path, item in sorted(document["paths"].items())
@@ -159,14 +194,14 @@ def _route(method: str, path: str, operation: dict[str, Any]) -> str:
     if "requestBody" in operation:
         example = operation["requestBody"]["content"]["application/json"]["example"]
         parts.append(f"<pre>{escape(msgspec.json.format(msgspec.json.encode(example)).decode())}</pre>")
-    parts.append("<dl>" + "".join(_parameter(one) for one in operation.get("parameters", [])) + "</dl>")
+    parameters = (
+        f"<dt>{escape(one['name'])}</dt><dd>{escape(one.get('description', ''))}</dd>"
+        for one in operation.get("parameters", [])
+    )
+    parts.append(f"<dl>{''.join(parameters)}</dl>")
     answers = ", ".join(
         f"{status} {escape(one['description'])}" for status, one in sorted(operation["responses"].items())
     )
     parts.append(f"<details><summary>Answers</summary><p>{answers}</p></details>")
     scope = f'<span class="scope">{escape(operation["x-scope"])}</span>'
     return f"<article><h2>{method} {escape(path)} {scope}</h2>{''.join(parts)}</article>"
-
-
-def _parameter(parameter: dict[str, Any]) -> str:
-    return f"<dt>{escape(parameter['name'])}</dt><dd>{escape(parameter.get('description', ''))}</dd>"

@@ -1,8 +1,7 @@
-"""Waiting for messages: polls and streams stand in line for their queue, and none of them costs a thread.
+"""Long polls and streams wait in line for their queue, and none of them needs a thread.
 
-A queue that can be watched says when something in it changed. Then one look on a thread tells which of these queues
-have something to give, and only from those is received. Where a queue cannot be watched, one thread waits inside it for
-all who stand in its line.
+A queue that can be watched reports its changes. Then one check on a thread finds the queues that have messages, and
+only these are received from. For a queue that cannot be watched, one thread waits in it for everyone in its line.
 """
 
 from __future__ import annotations
@@ -24,28 +23,28 @@ from postroad.queues import Delivery, OverflowingQueue, Queue, Watchable
 MAX_OPEN: Final = 5_000
 _THREADS: Final = 3
 _MAX_WAITING_THREADS: Final = 1_000
-# A thread that waits in a queue looks up this often, to see that nobody waits any more or that the server stops.
+# A thread that waits in a queue checks this often whether somebody still waits and the server still runs.
 _SLICE_SECONDS: Final = 2.0
-# After a look that promised something and a receive that found nothing.
+# The pause after a check that found messages and a receive that did not.
 _DOUBT_SECONDS: Final = 0.05
-# Another process may have committed something that nobody rang for. To look at every queue then takes some 20 us for
-# each, so the more there are the rarer it is done.
+# Another process may have committed something without a wake-up. To check a queue takes about 20 us, so the more
+# queues there are the less often all of them are checked.
 _SWEEP_SECONDS_PER_QUEUE: Final = 0.004
-# A token that runs out rings no bell.
+# A token expires without a wake-up.
 _CHECK_EVERY: Final = 60.0
-_LOOK_AT_ONCE: Final = 500
+_CHECK_AT_ONCE: Final = 500
 T = TypeVar("T")
 
 Gone = Callable[[], Coroutine[None, None, None]]
-"""Returns when the caller has gone away."""
+"""Returns when the caller has closed the connection."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Waiter:
-    """Somebody who stands in line for a queue.
+    """A poll or stream that waits in line for a queue.
 
-    `room` is how many messages it takes now. On the event loop `take` is called with them, and `fail` with the error
-    that ends the waiting. `check` raises, on a thread, when the waiter may not have anything any more.
+    `room` is how many messages it accepts now. On the event loop `take` is called with the messages, and `fail` with
+    the error that ends the waiting. `check` runs on a thread and raises if the caller is no longer allowed to receive.
     """
 
     room: int
@@ -60,7 +59,7 @@ class Waiter:
 class _Line:
     queue: Queue
     watchable: Watchable | None
-    # There may be thousands of lines, and few stand in each: lists are smaller than what is made for long queues.
+    # There may be thousands of lines with few waiters each: a list is smaller than a deque.
     waiters: list[Waiter] = field(default_factory=list)
     watching: AbstractContextManager[object] | None = None
     receiving: asyncio.Task[None] | None = None
@@ -76,16 +75,16 @@ class _Line:
         self.timer = timer
 
 
-_Question = tuple[_Line, Sequence[Waiter]]
-_Reply = tuple[_Line, Sequence[tuple[Waiter, Exception]], float | None]
+_Check = tuple[_Line, Sequence[Waiter]]
+_Result = tuple[_Line, Sequence[tuple[Waiter, Exception]], float | None]
 
 
 class CallerGone(Exception):
-    """The caller hung up; what was leased for it is given back."""
+    """The caller has closed the connection; what was leased for it is released."""
 
 
 class Polls:
-    """Everyone who waits. Waiting blocks neither the event loop nor the threads of other routes."""
+    """All long polls and streams. Waiting blocks neither the event loop nor the threads of other routes."""
 
     def __init__(self, *, max_open: int = MAX_OPEN) -> None:
         self._max_open = max_open
@@ -94,33 +93,38 @@ class Polls:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="poll")
         self._waiting_threads = ThreadPoolExecutor(_MAX_WAITING_THREADS, thread_name_prefix="wait")
         self._lines: dict[str, _Line] = {}
-        # What other threads say; the event loop reads it when it looks.
+        # Other threads write these; the event loop reads them when it checks.
         self._lock = threading.Lock()
-        self._rung: set[_Line] = set()
+        self._changed: set[_Line] = set()
         self._sweep_wanted = False
-        self._look_wanted = False
-        self._looking: asyncio.Task[None] | None = None
+        self._check_wanted = False
+        self._checking: asyncio.Task[None] | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._sweep_not_before = 0.0
         self._checked_at = time.monotonic()
 
     @property
     def open(self) -> int:
-        """How many wait now."""
+        """How many polls and streams wait."""
         return self._open
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Do the storage's part of waiting on a thread of its own."""
+        """Run storage work of those who wait on a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def run_quietly(self, work: Callable[[], object]) -> None:
-        """Do what helps others sooner; when it fails the leases end by themselves."""
-        self._threads.submit(_quietly, work)
+        """Run work on a thread and ignore its errors: leases that are not released expire."""
+
+        def quietly() -> None:
+            with suppress(PostroadError):
+                work()
+
+        self._threads.submit(quietly)
 
     async def receive(
         self, queue: Queue, *, max_messages: int, wait: float, visibility: float | None, gone: Gone
     ) -> list[Delivery]:
-        """Lease messages, waiting up to `wait` seconds for the first; `CallerGone` when nobody waits."""
+        """Lease messages, waiting up to `wait` seconds for the first; raise `CallerGone` if the caller has gone."""
         loop = asyncio.get_running_loop()
         leased: asyncio.Future[list[Delivery]] = loop.create_future()
         waiter = Waiter(
@@ -141,7 +145,7 @@ class Polls:
             self.leave(queue, waiter)
 
     def join(self, queue: Queue, waiter: Waiter) -> None:
-        """Stand in line for the queue until `leave`; `TooManyPolls` when too many do."""
+        """Wait in line for the queue until `leave`; raise `TooManyPolls` if too many wait."""
         if self._open >= self._max_open:
             raise TooManyPolls(f"{self._open} long polls and streams are open, which is the limit")
         self._open += 1
@@ -150,10 +154,10 @@ class Polls:
             return
         line = self._line(queue)
         line.waiters.append(waiter)
-        self._look_at(line)
+        self._check_line(line)
 
     def leave(self, queue: Queue, waiter: Waiter) -> None:
-        """Wait no longer."""
+        """Leave the line."""
         self._open -= 1
         line = self._lines.get(_name(queue))
         if line is None:
@@ -164,12 +168,12 @@ class Polls:
             self._close(line)
 
     def look(self, queue: Queue) -> None:
-        """See whether the queue has something for those in its line; one of them may have room again."""
+        """Check whether the queue has messages for those in its line; one of them may have room again."""
         if (line := self._lines.get(_name(queue))) is not None:
-            self._look_at(line)
+            self._check_line(line)
 
     async def stop(self) -> None:
-        """Answer everyone with what there is: nothing."""
+        """Answer everyone who waits, with nothing."""
         self._stopping = True
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
@@ -179,11 +183,11 @@ class Polls:
             for waiter in waiters:
                 waiter.take([])
             self._close(line)
-        running = [task for task in (self._looking, *(line.receiving for line in lines)) if task is not None]
+        running = [task for task in (self._checking, *(line.receiving for line in lines)) if task is not None]
         await asyncio.gather(*running, return_exceptions=True)
 
     def close(self) -> None:
-        """Finish what is being given back, and give the threads back."""
+        """Finish releasing, and stop the threads."""
         self._threads.shutdown(wait=True)
         self._waiting_threads.shutdown(wait=False)
 
@@ -194,7 +198,7 @@ class Polls:
             line = self._lines[name] = _Line(queue, plain if isinstance(plain, Watchable) else None)
             if line.watchable is not None:
                 loop = asyncio.get_running_loop()
-                line.watching = line.watchable.watch(partial(self._ring, loop, line))
+                line.watching = line.watchable.watch(partial(self._on_change, loop, line))
                 line.watching.__enter__()
             self._sweep_in_time()
         return self._lines[name]
@@ -207,63 +211,63 @@ class Polls:
             line.watching = None
         line.schedule(None)
 
-    def _ring(self, loop: asyncio.AbstractEventLoop, line: _Line, certain: bool) -> None:
-        """Hear, on any thread, that the line's queue changed; the event loop is woken once for all of them."""
+    def _on_change(self, loop: asyncio.AbstractEventLoop, line: _Line, certain: bool) -> None:
+        """Note, on any thread, that the line's queue has changed; wake the event loop once for all changes."""
         if not certain and self._sweep_wanted:
             return
         with self._lock:
             if certain:
-                self._rung.add(line)
+                self._changed.add(line)
             else:
                 self._sweep_wanted = True
             too_early = not certain and time.monotonic() < self._sweep_not_before
-            if self._look_wanted or too_early:
+            if self._check_wanted or too_early:
                 return
-            self._look_wanted = True
-        # A loop that is closed has nobody left who waits.
+            self._check_wanted = True
+        # On a closed loop nobody waits any more.
         with suppress(RuntimeError):
-            loop.call_soon_threadsafe(self._look_soon)
+            loop.call_soon_threadsafe(self._check_soon)
 
-    def _look_at(self, line: _Line) -> None:
+    def _check_line(self, line: _Line) -> None:
         if line.watchable is None:
             self._receive_soon(line)
             return
         with self._lock:
-            self._rung.add(line)
-            self._look_wanted = True
-        self._look_soon()
+            self._changed.add(line)
+            self._check_wanted = True
+        self._check_soon()
 
-    def _look_soon(self) -> None:
-        if self._looking is None and not self._stopping:
-            self._looking = asyncio.create_task(self._look())
+    def _check_soon(self) -> None:
+        if self._checking is None and not self._stopping:
+            self._checking = asyncio.create_task(self._check_all())
 
-    async def _look(self) -> None:
-        """Ask every queue that rang, or all of them, when a receive would find something."""
+    async def _check_all(self) -> None:
+        """Check when the queues that changed, or all of them, will have messages."""
         try:
-            while questions := self._questions():
-                for first in range(0, len(questions), _LOOK_AT_ONCE):
-                    some = questions[first : first + _LOOK_AT_ONCE]
-                    for line, failed, due in await self.run(partial(_ask, some)):
-                        self._act(line, failed, due)
+            while checks := self._due_checks():
+                for first in range(0, len(checks), _CHECK_AT_ONCE):
+                    some = checks[first : first + _CHECK_AT_ONCE]
+                    for result in await self.run(partial(_run_checks, some)):
+                        self._act(*result)
         finally:
-            self._looking = None
+            self._checking = None
 
-    def _questions(self) -> Sequence[_Question]:
-        """Which lines to look at, and who of those in line must be checked: everyone whose queue surely rang."""
+    def _due_checks(self) -> Sequence[_Check]:
+        """Return the lines to check, with the waiters to check: those whose queue has certainly changed."""
         with self._lock:
-            self._look_wanted = False
-            rung, self._rung = self._rung, set()
+            self._check_wanted = False
+            changed, self._changed = self._changed, set()
             suspected: set[_Line] = set()
             if self._sweep_wanted and time.monotonic() >= self._sweep_not_before:
                 self._sweep_wanted = False
-                suspected = set(self._lines.values()) - rung
+                suspected = set(self._lines.values()) - changed
                 self._sweep_not_before = time.monotonic() + len(self._lines) * _SWEEP_SECONDS_PER_QUEUE
         if self._stopping:
             return []
-        return [(line, tuple(line.waiters)) for line in rung] + [(line, ()) for line in suspected]
+        return [(line, tuple(line.waiters)) for line in changed] + [(line, ()) for line in suspected]
 
     def _sweep_in_time(self) -> None:
-        """Now and then look at every queue: a bell may have been lost, and a token runs out without one."""
+        """Check every queue now and then: a wake-up may be lost, and a token expires without one."""
         if self._sweep_timer is None and not self._stopping:
             self._sweep_timer = asyncio.get_running_loop().call_later(1.0, self._sweep_if_wanted)
 
@@ -275,14 +279,14 @@ class Polls:
         with self._lock:
             if now >= self._checked_at + _CHECK_EVERY:
                 self._checked_at = now
-                self._rung.update(self._lines.values())
-            wanted = bool(self._rung) or (self._sweep_wanted and now >= self._sweep_not_before)
+                self._changed.update(self._lines.values())
+            wanted = bool(self._changed) or (self._sweep_wanted and now >= self._sweep_not_before)
         if wanted:
-            self._look_soon()
+            self._check_soon()
         self._sweep_in_time()
 
     def _act(self, line: _Line, failed: Sequence[tuple[Waiter, Exception]], due: float | None) -> None:
-        """Receive now, or when something is due."""
+        """Receive now, or when a message is due."""
         for waiter, error in failed:
             if waiter in line.waiters:
                 line.waiters.remove(waiter)
@@ -302,7 +306,7 @@ class Polls:
             line.receiving = asyncio.create_task(self._receive(line))
 
     async def _receive(self, line: _Line) -> None:
-        """Receive for the first in line that has room, until nobody has or nothing is left."""
+        """Receive for the first in line that has room, until nobody has room or nothing is left."""
         loop = asyncio.get_running_loop()
         watched = line.watchable is not None
         threads = self._threads if watched else self._waiting_threads
@@ -320,19 +324,19 @@ class Polls:
                     await self._hand_over(line, first, leased)
                 elif watched:
                     line.in_doubt = True
-                    self._look_at(line)
+                    self._check_line(line)
                     return
         finally:
             line.receiving = None
 
     async def _hand_over(self, line: _Line, meant_for: Waiter, leased: list[Delivery]) -> None:
-        """Give what was leased to whom it was meant for, or to the next who asked for the same, or back."""
+        """Pass messages to the waiter they were leased for, or to the next who asked for the same, or release them."""
         for waiter in [meant_for, *line.waiters]:
             same = waiter.visibility == meant_for.visibility and waiter.room >= len(leased)
             if waiter in line.waiters and same:
                 line.waiters.remove(waiter)
                 if waiter.until == math.inf:
-                    # A stream goes on; it stands behind the others from now on.
+                    # A stream continues, at the end of the line.
                     line.waiters.append(waiter)
                 waiter.take(leased)
                 return
@@ -340,7 +344,7 @@ class Polls:
 
 
 def give_back(queue: Queue, leased: Sequence[Delivery]) -> None:
-    """Let others receive what nobody was there for, where possible without counting the receive."""
+    """Release messages that nobody has read, if possible without counting the receive."""
     plain = _plain(queue)
     if isinstance(plain, Watchable):
         plain.undo(leased)
@@ -349,21 +353,21 @@ def give_back(queue: Queue, leased: Sequence[Delivery]) -> None:
 
 
 def _plain(queue: Queue) -> Queue:
-    """The queue without what only makes large bodies small."""
+    """Return the queue below the one that stores large bodies as blobs."""
     return queue.inner if isinstance(queue, OverflowingQueue) else queue
 
 
 def _name(queue: Queue) -> str:
-    """Where callers stand in line: a lane and a queue of the same name are two."""
+    """Return the name of the line; an agent's queue and a queue of the same name differ."""
     return f"{type(queue).__name__} {queue.name}"
 
 
-def _ask(questions: Sequence[_Question]) -> list[_Reply]:
-    """When each queue has something to give, and whom of those in line something keeps from having it."""
-    return [_reply(line, waiters) for line, waiters in questions]
+def _run_checks(checks: Sequence[_Check]) -> list[_Result]:
+    return [_run_check(line, waiters) for line, waiters in checks]
 
 
-def _reply(line: _Line, checked: Sequence[Waiter]) -> _Reply:
+def _run_check(line: _Line, checked: Sequence[Waiter]) -> _Result:
+    """Return which waiters may no longer receive, and in how many seconds the queue has a message."""
     failed: list[tuple[Waiter, Exception]] = []
     for waiter in checked:
         try:
@@ -378,7 +382,7 @@ def _reply(line: _Line, checked: Sequence[Waiter]) -> _Reply:
 
 
 async def _left(leased: asyncio.Future[list[Delivery]], gone: Gone, wait: float) -> bool:
-    """Wait until there is something, or the time is over, or the caller has gone, which is True."""
+    """Wait for messages, the timeout or the end of the connection; return True in the last case."""
     leaving = asyncio.create_task(gone())
     try:
         waiting: set[asyncio.Future[Any]] = {leased, leaving}
@@ -391,8 +395,3 @@ async def _left(leased: asyncio.Future[list[Delivery]], gone: Gone, wait: float)
 
 def _receive(queue: Queue, waiter: Waiter, wait: float) -> list[Delivery]:
     return queue.receive(max_messages=waiter.room, wait=wait, visibility=waiter.visibility)
-
-
-def _quietly(work: Callable[[], object]) -> None:
-    with suppress(PostroadError):
-        work()

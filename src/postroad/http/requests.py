@@ -1,41 +1,54 @@
-"""The request: who asks, its parameters, a body that is read once as strict JSON, and errors in one form."""
+"""Requests: who calls and what the token allows, parameters, bodies as strict JSON, pages, and errors."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from typing import Annotated, Any, Protocol, cast
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
 from litestar import Request, Response
 from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFoundException, ValidationException
 from litestar.params import PathParameter, QueryParameter
-from litestar.types import ASGIApp, HTTPReceiveMessage, Receive, Scope, Send
+from litestar.types import ASGIApp, HTTPReceiveMessage, Receive, Scope as AsgiScope, Send
 from litestar.types.empty import Empty
 
+from postroad.agents import Agents, claimed_id, not_found
 from postroad.errors import (
     BodyTooLarge,
     BodyTooSlow,
+    Forbidden,
     InternalError,
     InvalidInput,
     MethodNotAllowed,
     NotJSON,
     PostroadError,
+    ReadOnly,
     RouteNotFound,
+    TransportError,
+    Unauthorized,
 )
 from postroad.http.context import Context
 from postroad.http.forms import Form, decode
-from postroad.http.tokens import Identity
+from postroad.http.streams import AgentStream
+from postroad.http.tokens import Identity, reaches
 from postroad.queues import check_name
 from postroad.telemetry import get_logger
-from postroad.views import problem
+from postroad.views import PROBLEM_MEDIA_TYPE, Scope, problem
 
+OPEN = "open"
+AGENT = "agent"
+"""The option of a route that agents may use: which part of its path must be the caller, or `ANY_AGENT`."""
+ANY_AGENT = "any"
 BODILESS = "bodiless"
 """The option of a route whose body may be left out."""
+Page = TypeVar("Page")
 
 
 class ApiRequest(Request[Identity | None, Any, Any]):
-    """A request whose `json()` is the form that its route declares."""
+    """A request whose `json()` returns the form that its route declares."""
 
     @property
     def context(self) -> Context:
@@ -43,19 +56,19 @@ class ApiRequest(Request[Identity | None, Any, Any]):
         return cast(Context, self.scope["state"]["context"])
 
     @property
+    def agents(self) -> Agents:
+        """The agents of the backend."""
+        return self.context.agent_access.agents
+
+    @property
     def request_id(self) -> str:
-        """The name of this request in answers and logs."""
+        """The id of this request in answers and logs."""
         return cast(str, self.scope["state"]["request_id"])
 
     def raw_header(self, name: bytes) -> str | None:
-        """One header. The door has them as a dictionary already; the framework would read them all again."""
+        """Return one header, from the dictionary that the middleware made; the framework would parse all of them."""
         value: bytes | None = self.scope["state"]["headers"].get(name)
         return None if value is None else value.decode("latin-1")
-
-    @property
-    def is_chunked(self) -> bool:
-        """Whether a body of unknown length follows."""
-        return self.raw_header(b"transfer-encoding") is not None
 
     @property
     def is_head(self) -> bool:
@@ -63,11 +76,11 @@ class ApiRequest(Request[Identity | None, Any, Any]):
         return cast(bool, self.scope["state"]["head"])
 
     async def no_body(self) -> None:
-        """Refuse a body that says anything."""
+        """Refuse a body that has fields."""
         decode(await self.body() or b"{}", Form)
 
     async def body(self) -> bytes:
-        """The whole body; too long, too slow, encoded or empty it is refused."""
+        """Return the whole body; refuse one that is too long, too slow, encoded or empty."""
         if self._body is Empty:
             self._check_headers()
             may_be_empty = self.route_handler.opt.get(BODILESS, False)
@@ -81,7 +94,7 @@ class ApiRequest(Request[Identity | None, Any, Any]):
         return self._body
 
     async def json(self) -> Any:
-        """The body in the form that the route declares, or `InvalidInput` naming the field."""
+        """Return the body in the form that the route declares; raise `InvalidInput` with the field."""
         if self._json is Empty:
             field = self.route_handler.parsed_data_field
             assert field is not None
@@ -91,7 +104,8 @@ class ApiRequest(Request[Identity | None, Any, Any]):
     def _check_headers(self) -> None:
         if (self.raw_header(b"content-encoding") or "identity").lower() != "identity":
             raise NotJSON("the body has a Content-Encoding")
-        if self.route_handler.opt.get(BODILESS, False) and not self.content_length and not self.is_chunked:
+        chunked = self.raw_header(b"transfer-encoding") is not None
+        if self.route_handler.opt.get(BODILESS, False) and not self.content_length and not chunked:
             return
         kind, options = self.content_type
         if kind != "application/json" or options.get("charset", "utf-8").lower() not in ("utf-8", "utf8"):
@@ -106,7 +120,7 @@ class ApiRequest(Request[Identity | None, Any, Any]):
         while True:
             event = cast(HTTPReceiveMessage, await self.receive())
             if event["type"] == "http.disconnect":
-                raise BodyTooSlow("the caller went away before the body was complete")
+                raise BodyTooSlow("the connection was closed before the body was complete")
             body += event["body"]
             if len(body) > limit:
                 raise _too_large(limit)
@@ -114,34 +128,119 @@ class ApiRequest(Request[Identity | None, Any, Any]):
                 return bytes(body)
 
 
-class Running(Protocol):
-    """An answer that goes on for as long as its caller listens."""
+class StreamResponse(Response[Any]):
+    """Leaves the stream to the middleware: here the framework would keep all that it holds for a request."""
 
-    async def run(self, receive: Receive, start: Send, send: Send) -> None: ...
+    STREAM = "stream"
+    """The key of the stream in the state of the request."""
 
-
-class Endless(Response[Any]):
-    """Leaves the answer to the door: an endless one would keep all that the framework holds for a request."""
-
-    RUNNING = "running"
-    """Where the door finds it in the state of the request."""
-
-    def __init__(self, running: Running) -> None:
+    def __init__(self, stream: AgentStream) -> None:
         super().__init__(None)
-        self._running = running
+        self._stream = stream
 
     def to_asgi_response(self, *_: Any, **__: Any) -> ASGIApp:  # type: ignore[override]  # it is only ever called
-        """What the framework calls; nothing is sent here."""
-        running = self._running
+        """Return what the framework calls; it sends nothing."""
 
-        async def leave_to_door(scope: Scope, receive: Receive, send: Send) -> None:
-            scope["state"][Endless.RUNNING] = running
+        async def leave_to_middleware(scope: AsgiScope, receive: Receive, send: Send) -> None:
+            scope["state"][StreamResponse.STREAM] = self._stream
 
-        return leave_to_door
+        return leave_to_middleware
+
+
+async def guard(request: Request[Any, Any, Any]) -> None:
+    """Let the caller use a route whose `opt["scope"]` its token reaches; 'open' needs no token."""
+    assert isinstance(request, ApiRequest)
+    needed = request.route_handler.opt["scope"]
+    if needed == OPEN:
+        return
+    context = request.context
+    identity = await _identify(context, request.raw_header(b"authorization"))
+    context.rates.take(identity.name)
+    if identity.agent is not None:
+        _check_own(request, identity.agent)
+    elif not reaches(cast(Scope, identity.scope), cast(Scope, needed)):
+        raise Forbidden(f"the token has scope {identity.scope}; this needs {needed}")
+    if context.settings.read_only and request.scope["method"] != "GET":
+        raise ReadOnly("this server refuses every change")
+    request.scope["user"] = identity
+
+
+async def _identify(context: Context, authorization: str | None) -> Identity:
+    if not authorization:
+        raise Unauthorized("there is no token")
+    secret = _secret(authorization)
+    identity = context.identities.of(secret)
+    if identity is None and claimed_id(secret) is not None:
+        identity = await context.run(lambda: _agent_of(context, secret))
+    if identity is None:
+        raise _invalid_token()
+    return identity
+
+
+def token_check(request: ApiRequest) -> Callable[[], None]:
+    """Return a function that raises `Unauthorized` once the request's token is no longer valid; call it on a thread."""
+    context, secret = request.context, _secret(request.raw_header(b"authorization") or "")
+
+    def check() -> None:
+        # A token stays valid while the storage cannot be asked.
+        with suppress(TransportError):
+            if context.identities.of(secret) is None and _agent_of(context, secret) is None:
+                raise _invalid_token()
+
+    return check
+
+
+def _agent_of(context: Context, secret: str) -> Identity | None:
+    agent_id = context.agent_access.agents.authenticate(secret)
+    return None if agent_id is None else Identity(f"agent:{agent_id}", "agent", agent_id)
+
+
+def _secret(authorization: str) -> str:
+    kind, _, secret = authorization.partition(" ")
+    return secret.strip() if kind.lower() == "bearer" else ""
+
+
+def _invalid_token() -> Unauthorized:
+    return Unauthorized("the token is unknown, revoked or expired")
+
+
+def _check_own(request: ApiRequest, agent_id: str) -> None:
+    """Let an agent use its own routes; another agent does not exist for it."""
+    own = request.route_handler.opt.get(AGENT)
+    if own is None:
+        raise Forbidden("the token is an agent's; this needs an operator's")
+    if own != ANY_AGENT and (asked := request.path_params[own]) != agent_id:
+        raise not_found(asked)
+
+
+async def page(
+    request: ApiRequest,
+    into: Callable[[list[Any], str | None], Page],
+    of: str,
+    cursor: str | None,
+    find: Callable[[str | None], tuple[list[Any], str | None]],
+) -> Response[Page]:
+    """Answer one page of a list.
+
+    Args:
+        request: The request.
+        into: The page's description.
+        of: Names the list and its filters; a cursor is valid for this list only.
+        cursor: The cursor that the caller gave.
+        find: Returns the rows behind a position, and the position of the next page; it runs on a thread.
+    """
+    cursors = request.context.cursors
+    after = None if cursor is None else cursors.open(of, cursor)
+
+    def look() -> Page:
+        rows, following = find(after)
+        return into(rows, None if following is None else cursors.seal(of, following))
+
+    return Response(await request.context.run(look))
 
 
 async def gone(request: ApiRequest) -> None:
-    """Return when the caller has hung up."""
+    """Return when the caller has closed the connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
@@ -150,28 +249,29 @@ def _too_large(limit: int) -> BodyTooLarge:
     return BodyTooLarge(f"the body is longer than {limit} bytes")
 
 
-MEDIA_TYPE = "application/problem+json"
 _log = get_logger("http")
 
 
 def answer_error(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    """Any exception as a problem; one that nobody foresaw is logged and says nothing but the request's id."""
+    """Return any exception as a problem; an unexpected one is logged and shows only the request's id."""
     request_id = request.scope["state"].get("request_id")
     known = _known(error)
     if known is None or known.status == 500:
         _log.error("http_request", request_id=request_id, status=500, exc_info=error)
         known = InternalError("The cause is in the log.")
     headers = headers_of(known) | _allow(error)
-    return Response(encoded(known, request_id), status_code=known.status, media_type=MEDIA_TYPE, headers=headers)
+    return Response(
+        encoded(known, request_id), status_code=known.status, media_type=PROBLEM_MEDIA_TYPE, headers=headers
+    )
 
 
 def encoded(error: PostroadError, request_id: str | None) -> bytes:
-    """The body of a problem."""
+    """Return the body of a problem."""
     return msgspec.json.encode(problem(error, request_id=request_id))
 
 
 def headers_of(error: PostroadError) -> dict[str, str]:
-    """The headers that go with the status of an error."""
+    """Return the headers that belong to the status of an error."""
     if error.status == 401:
         return {"WWW-Authenticate": "Bearer"}
     if error.status in (429, 503):
@@ -187,14 +287,14 @@ def _known(error: Exception) -> PostroadError | None:
     if isinstance(error, NotFoundException):
         return RouteNotFound("there is nothing at this address")
     if isinstance(error, MethodNotAllowedException):
-        return MethodNotAllowed("the address does not take this method")
+        return MethodNotAllowed("this address does not accept the method")
     if isinstance(error, HTTPException) and 400 <= error.status_code < 500:
         return InvalidInput(error.detail)
     return None
 
 
 def _invalid(error: ValidationException) -> InvalidInput:
-    """The first of the fields that the framework refused."""
+    """Return the first of the fields that the framework refused."""
     first = error.extra[0] if isinstance(error.extra, list) and error.extra else {}
     field = first.get("key")
     message = str(first.get("message", error.detail))
@@ -209,17 +309,17 @@ def _allow(error: Exception) -> dict[str, str]:
     return {"Allow": ", ".join(sorted(methods))}
 
 
-Limit = Annotated[int, QueryParameter(ge=1, le=100, description="How many, 1 to 100.")]
-Cursor = Annotated[str | None, QueryParameter(description="`next_cursor` of the page before.")]
+Limit = Annotated[int, QueryParameter(ge=1, le=100, description="How many to return, 1 to 100.")]
+Cursor = Annotated[str | None, QueryParameter(description="`next_cursor` of the previous page.")]
 QueueName = Annotated[str, PathParameter(pattern=r"^[A-Za-z0-9_-]{1,80}(\.fifo)?$", description="The queue's name.")]
 AgentId = Annotated[str, PathParameter(description="The agent's id.")]
-Discard = Annotated[bool, QueryParameter(description="Whether what waits goes too.")]
+Discard = Annotated[bool, QueryParameter(description="Whether to delete the waiting messages too.")]
 Visibility = Annotated[float, QueryParameter(ge=1, le=43_200, description="Seconds of a lease.")]
 Name = Annotated[str, PathParameter(description="Its name.")]
-Confirm = Annotated[str, QueryParameter(description="The queue's name once more.")]
+Confirm = Annotated[str, QueryParameter(description="The queue's name again.")]
 Payload = Annotated[int, QueryParameter(ge=0, le=1, description="1 shows the bodies too.")]
 
 
 def checked(queue: str) -> str:
-    """The queue's name, refused when no queue could have it."""
+    """Return the queue's name; refuse one that no queue can have."""
     return check_name(queue, field="queue")

@@ -1,7 +1,7 @@
-"""Server-Sent Events of one lane: leased while the connection lives, given back when it ends.
+"""Server-Sent Events of an agent: leased while the connection is open, released when it closes.
 
-A stream that has nothing to say is one task that waits for its caller to hang up. Everything else is called: events by
-the polls, room by the acks, a comment now and then by a clock that all streams share.
+An idle stream is one task that waits for the end of the connection. Polls bring it events, acks make room for more, and
+one timer for all streams sends keep-alive comments.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import InitVar, dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -25,15 +26,15 @@ from postroad.views import agent_delivery
 MAX_UNACKED: Final = 10
 KEEP_ALIVE_SECONDS: Final = 15.0
 MAX_HELD_SECONDS: Final = 300.0
-"""So long a stream keeps a lease that nobody acks, unless the lease itself was asked for longer."""
+"""How long a stream keeps a lease that nobody acks, unless the requested visibility is longer."""
 _TICK_SECONDS: Final = 1.0
-_FAREWELL_SECONDS: Final = 2.0
+_CLOSE_SECONDS: Final = 2.0
 _HEADERS: Final = [(b"content-type", b"text/event-stream; charset=utf-8")]
 _CONNECTED: Final = b": connected\n\n"
 _KEEP_ALIVE: Final[Any] = {"type": "http.response.body", "body": b": keep-alive\n\n", "more_body": True}
 
 
-class LaneStreams:
+class AgentStreams:
     """The open streams of one server, by agent."""
 
     def __init__(self, polls: Polls, access: AgentAccess, identities: Identities, leased: LeasedMessages) -> None:
@@ -43,19 +44,19 @@ class LaneStreams:
         self._identities = identities
         self._tokens_seen = identities.version
         self.stopping = False
-        self._streams: dict[str, list[LaneStream]] = {}
-        # Those that spoke longest ago come first.
-        self._silent: dict[LaneStream, float] = {}
-        self._clock: asyncio.TimerHandle | None = None
-        self._speaking: set[asyncio.Task[None]] = set()
+        self._streams: dict[str, list[AgentStream]] = {}
+        # Those that sent something longest ago come first.
+        self._last_sent: dict[AgentStream, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._keep_alives: set[asyncio.Task[None]] = set()
 
     @property
     def open(self) -> int:
         """How many streams are open."""
         return sum(map(len, self._streams.values()))
 
-    def add(self, agent_id: str, stream: LaneStream, queue: Queue, waiter: Waiter) -> None:
-        """Let the stream wait until `remove`; `TooManyPolls` when the server or the agent has too many that do."""
+    def add(self, agent_id: str, stream: AgentStream, queue: Queue, waiter: Waiter) -> None:
+        """Add a stream until `remove`; raise `TooManyPolls` if the server or the agent has too many."""
         self.agent_access.begin_waiting(agent_id)
         try:
             self.polls.join(queue, waiter)
@@ -63,49 +64,49 @@ class LaneStreams:
             self.agent_access.end_waiting(agent_id)
             raise
         self._streams.setdefault(agent_id, []).append(stream)
-        self.spoke(stream)
-        self._start_clock()
+        self.sent_something(stream)
+        self._start_timer()
 
-    def remove(self, agent_id: str, stream: LaneStream, queue: Queue, waiter: Waiter) -> None:
-        """Let it wait no longer."""
+    def remove(self, agent_id: str, stream: AgentStream, queue: Queue, waiter: Waiter) -> None:
+        """Remove a stream."""
         self.polls.leave(queue, waiter)
         self.agent_access.end_waiting(agent_id)
-        self._silent.pop(stream, None)
+        self._last_sent.pop(stream, None)
         self._streams[agent_id].remove(stream)
         if not self._streams[agent_id]:
             del self._streams[agent_id]
 
-    def spoke(self, stream: LaneStream) -> None:
+    def sent_something(self, stream: AgentStream) -> None:
         """Note that the stream has sent something."""
-        self._silent.pop(stream, None)
-        self._silent[stream] = asyncio.get_running_loop().time()
+        self._last_sent.pop(stream, None)
+        self._last_sent[stream] = asyncio.get_running_loop().time()
 
     def settled(self, agent_id: str, receipts: list[str]) -> None:
-        """Let the agent's streams see that there is room for more."""
+        """Let the agent's streams send more, after receipts were settled."""
         for stream in self._streams.get(agent_id, ()):
             stream.forget(receipts)
 
     def check(self, agent_id: str) -> None:
-        """See whether the agent is still there and its streams' tokens still open."""
+        """Check that the agent exists and that the tokens of its streams are valid."""
         for stream in self._streams.get(agent_id, ()):
             stream.look()
 
     def stop(self) -> None:
         """End all streams at once."""
         self.stopping = True
-        if self._clock is not None:
-            self._clock.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         for streams in self._streams.values():
             for stream in streams:
                 stream.end()
 
-    def _start_clock(self) -> None:
-        if self._clock is None and not self.stopping:
-            self._clock = asyncio.get_running_loop().call_later(_TICK_SECONDS, self._tick)
+    def _start_timer(self) -> None:
+        if self._timer is None and not self.stopping:
+            self._timer = asyncio.get_running_loop().call_later(_TICK_SECONDS, self._tick)
 
     def _tick(self) -> None:
-        """Check the streams of operators whose tokens have changed, and speak where nothing was said for long."""
-        self._clock = None
+        """Check the streams if tokens have changed, and send a keep-alive where nothing was sent for long."""
+        self._timer = None
         self._identities.look()
         if self._identities.version != self._tokens_seen:
             self._tokens_seen = self._identities.version
@@ -113,112 +114,91 @@ class LaneStreams:
                 self.check(agent_id)
         now = asyncio.get_running_loop().time()
         silent = []
-        for stream, spoke_at in self._silent.items():
-            if now - spoke_at < KEEP_ALIVE_SECONDS:
+        for stream, sent_at in self._last_sent.items():
+            if now - sent_at < KEEP_ALIVE_SECONDS:
                 break
             silent.append(stream)
         if silent:
-            speaking = asyncio.create_task(_speak(silent))
-            self._speaking.add(speaking)
-            speaking.add_done_callback(self._speaking.discard)
-        if self._silent:
-            self._start_clock()
+            sending = asyncio.create_task(_keep_alive(silent))
+            self._keep_alives.add(sending)
+            sending.add_done_callback(self._keep_alives.discard)
+        if self._last_sent:
+            self._start_timer()
 
 
-async def _speak(silent: Sequence[LaneStream]) -> None:
-    """Say something on each stream. One whose caller reads nothing holds up the others until the next tick only."""
+async def _keep_alive(silent: Sequence[AgentStream]) -> None:
+    """Send a keep-alive on each stream. One whose caller does not read delays the others until the next tick only."""
     for stream in silent:
         await stream.keep_alive()
 
 
+@dataclass(slots=True, eq=False)
 class _Held:
     """A delivery that the stream has leased, and whether it was handed to the transport."""
 
-    __slots__ = ("delivery", "leased_at", "written")
-
-    def __init__(self, delivery: Delivery, leased_at: float) -> None:
-        self.delivery = delivery
-        self.leased_at = leased_at
-        self.written = False
+    delivery: Delivery
+    leased_at: float
+    written: bool = False
 
 
-class LaneStream:
-    """One connection: what it holds, and the text that it is sent."""
+@dataclass(slots=True, eq=False, kw_only=True)
+class AgentStream:
+    """One connection: the events that it has leased, and what it sends."""
 
-    __slots__ = (
-        "_agent_id",
-        "_busy",
-        "_ending",
-        "_extending",
-        "_extension",
-        "_held",
-        "_out",
-        "_queue",
-        "_send",
-        "_streams",
-        "_visibility",
-        "_waiter",
-        "_writing",
-    )
+    streams: AgentStreams
+    queue: Queue
+    agent_id: str
+    visibility: float
+    """For how many seconds an event is leased and extended each time."""
+    check: InitVar[Callable[[], object]]
+    """Raises, on a thread, once the caller is no longer allowed to read the stream."""
+    _waiter: Waiter = field(init=False)
+    _send: Send = field(init=False)
+    _held: dict[str, _Held] = field(init=False, default_factory=dict)
+    _out: list[_Held] = field(init=False, default_factory=list)
+    _busy: bool = field(init=False, default=False)
+    _writing: asyncio.Task[None] | None = field(init=False, default=None)
+    _extension: asyncio.TimerHandle | None = field(init=False, default=None)
+    _extending: asyncio.Task[None] | None = field(init=False, default=None)
+    _ending: asyncio.Timeout | None = field(init=False, default=None)
 
-    def __init__(
-        self, streams: LaneStreams, queue: Queue, *, agent_id: str, visibility: float, check: Callable[[], object]
-    ) -> None:
-        """Make the stream.
-
-        Args:
-            streams: The server's streams, which this one joins while it runs.
-            queue: The agent's lane.
-            agent_id: The agent.
-            visibility: For how many seconds an event is leased, and extended, at a time.
-            check: Raises, on a thread, when the caller may not have the stream any more.
-        """
-        self._streams = streams
-        self._queue = queue
-        self._agent_id = agent_id
-        self._visibility = visibility
-        self._waiter = Waiter(room=MAX_UNACKED, visibility=visibility, take=self._take, fail=self._fail, check=check)
-        self._held: dict[str, _Held] = {}
-        self._out: list[_Held] = []
-        self._busy = False
-        self._writing: asyncio.Task[None] | None = None
-        self._extension: asyncio.TimerHandle | None = None
-        self._extending: asyncio.Task[None] | None = None
-        self._ending: asyncio.Timeout | None = None
+    def __post_init__(self, check: Callable[[], object]) -> None:
+        room, visibility = MAX_UNACKED, self.visibility
+        self._waiter = Waiter(room=room, visibility=visibility, take=self._take, fail=self._fail, check=check)
 
     async def run(self, receive: Receive, start: Send, send: Send) -> None:
-        """Stream until the caller hangs up, the agent or the token is gone, or the server stops.
+        """Stream until the connection closes, the agent or the token is gone, or the server stops.
 
         `start` sends the head of the answer, `send` the rest. `TooManyPolls` is raised before anything is sent.
         """
         self._send = send
-        self._streams.add(self._agent_id, self, self._queue, self._waiter)
+        self.streams.add(self.agent_id, self, self.queue, self._waiter)
         try:
             await start({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             await send({"type": "http.response.body", "body": _CONNECTED, "more_body": True})
             async with asyncio.timeout(None) as self._ending:
-                if self._streams.stopping:
+                if self.streams.stopping:
                     self.end()
                 while (await receive())["type"] != "http.disconnect":
                     pass
             return
         except TimeoutError:
-            # It is us who end it.
+            # The server ends the stream.
             pass
         finally:
-            self._streams.remove(self._agent_id, self, self._queue, self._waiter)
-            self._let_go()
-        # A caller that reads nothing is not waited for.
+            self.streams.remove(self.agent_id, self, self.queue, self._waiter)
+            self._release_all()
+        # Do not wait for a caller that reads nothing.
         with suppress(TimeoutError):
-            async with asyncio.timeout(_FAREWELL_SECONDS):
+            async with asyncio.timeout(_CLOSE_SECONDS):
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def look(self) -> None:
-        """See whether there is something to send, and whether it may be sent."""
-        self._streams.polls.look(self._queue)
+        """Check whether there is something to send, and whether it may be sent."""
+        self.streams.polls.look(self.queue)
 
     def forget(self, receipts: Iterable[str]) -> None:
-        """Hold these no longer; there may be room for more."""
+        """Forget these receipts; there may be room for more."""
         held = len(self._held)
         for receipt in receipts:
             self._held.pop(receipt, None)
@@ -227,10 +207,10 @@ class LaneStream:
             self.look()
 
     async def keep_alive(self) -> None:
-        """Say something, so that nobody on the way takes the connection for dead."""
+        """Send a comment, so that no proxy closes the connection."""
         if self._ending is None:
             return
-        self._streams.spoke(self)
+        self.streams.sent_something(self)
         if not self._busy:
             self._busy = True
             await self._send(_KEEP_ALIVE)
@@ -238,12 +218,12 @@ class LaneStream:
             self._write_soon()
 
     def end(self) -> None:
-        """End the stream from our side."""
+        """End the stream."""
         if self._ending is not None and not self._ending.expired():
             self._ending.reschedule(asyncio.get_running_loop().time())
 
     def _take(self, leased: list[Delivery]) -> None:
-        self._streams.leased.remember(self._queue, leased)
+        self.streams.leased.remember(self.queue, leased)
         now = asyncio.get_running_loop().time()
         for delivery in leased:
             held = self._held[delivery.receipt] = _Held(delivery, now)
@@ -268,59 +248,59 @@ class LaneStream:
             if held.delivery.receipt in self._held:
                 await self._send({"type": "http.response.body", "body": _text(held.delivery), "more_body": True})
                 held.written = True
-                self._streams.spoke(self)
+                self.streams.sent_something(self)
         self._busy = False
         self._writing = None
 
     def _extend_in_time(self) -> None:
         if self._extension is None and self._held:
             loop = asyncio.get_running_loop()
-            self._extension = loop.call_later(self._visibility / 3, self._extend_soon)
+            self._extension = loop.call_later(self.visibility / 3, self._extend_soon)
 
     def _extend_soon(self) -> None:
         self._extension = None
         self._extending = asyncio.create_task(self._extend())
 
     async def _extend(self) -> None:
-        """Keep the leases, but none for ever; hold no longer what was settled elsewhere or is over."""
+        """Extend the leases, but none for ever; forget those that were settled elsewhere or have expired."""
         now = asyncio.get_running_loop().time()
-        longest = max(MAX_HELD_SECONDS, self._visibility)
+        longest = max(MAX_HELD_SECONDS, self.visibility)
         kept, over = [], []
         for held in list(self._held.values()):
             age = now - held.leased_at
-            if age + self._visibility <= MAX_HELD_SECONDS:
+            if age + self.visibility <= MAX_HELD_SECONDS:
                 kept.append(held.delivery)
             elif not held.written or age >= longest:
                 over.append(held)
         unseen = [held.delivery for held in over if not held.written]
         with suppress(PostroadError):
-            stale = await self._streams.polls.run(lambda: self._stale(kept, unseen))
+            stale = await self.streams.polls.run(lambda: self._stale(kept, unseen))
             self.forget([*stale, *(held.delivery.receipt for held in over)])
         self._extend_in_time()
 
     def _stale(self, kept: list[Delivery], unseen: list[Delivery]) -> list[str]:
-        """Extend what is kept and give back what the caller does not read; the receipts that no longer hold."""
+        """Extend `kept`, release `unseen`, and return the receipts that are no longer valid."""
         if unseen:
-            give_back(self._queue, unseen)
-        results = self._queue.extend(kept, seconds=self._visibility) if kept else []
+            give_back(self.queue, unseen)
+        results = self.queue.extend(kept, seconds=self.visibility) if kept else []
         return [delivery.receipt for delivery, result in zip(kept, results, strict=True) if not result.ok]
 
-    def _let_go(self) -> None:
-        """Give back what is held, without waiting: the connection may be gone in the middle of anything.
+    def _release_all(self) -> None:
+        """Release what is held, without waiting: the connection may close at any point.
 
-        What was handed to the transport may have been seen and costs a receive, unless it is the server that stops.
+        What was written may have been read, so its receive counts, unless the server stops.
         """
         self._ending = None
         for task in (self._writing, self._extending, self._extension):
             if task is not None:
                 task.cancel()
-        seen = [held.delivery for held in self._held.values() if held.written and not self._streams.stopping]
-        unseen = [held.delivery for held in self._held.values() if not held.written or self._streams.stopping]
+        seen = [held.delivery for held in self._held.values() if held.written and not self.streams.stopping]
+        unseen = [held.delivery for held in self._held.values() if not held.written or self.streams.stopping]
         self._held.clear()
         if seen:
-            self._streams.polls.run_quietly(lambda: self._queue.release(seen))
+            self.streams.polls.run_quietly(lambda: self.queue.release(seen))
         if unseen:
-            self._streams.polls.run_quietly(lambda: give_back(self._queue, unseen))
+            self.streams.polls.run_quietly(lambda: give_back(self.queue, unseen))
 
 
 def _text(delivery: Delivery) -> bytes:

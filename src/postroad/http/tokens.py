@@ -1,4 +1,4 @@
-"""Tokens: who may do what. The file holds hashes only; a secret is shown once, when it is made."""
+"""Tokens and their scopes. The file holds only hashes; a secret is shown once, when it is created."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from postroad.views import Scope, TokenMade, TokenRow
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Replace the file in one step; whoever reads it sees the old bytes or the new ones, and nobody else sees any."""
-    # mkstemp opens with mode 0600 whatever the umask is.
+    """Replace the file in one step, readable by its owner only; a reader sees the old bytes or the new ones."""
+    # mkstemp uses mode 0600 whatever the umask is.
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -39,12 +39,12 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 def read_secret(path: Path) -> str:
-    """The secret that the file holds, or `ConfigurationError` when it cannot be read or holds none."""
+    """Return the secret in the file; raise `ConfigurationError` if it cannot be read or is empty."""
     try:
         secret = path.read_text("ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(
-            f"{path}: no secret can be read from it: {error}", remedy="Name a readable file that holds one line."
+            f"{path}: cannot be read: {error}", remedy="Name a readable file that holds one line."
         ) from error
     if not secret:
         raise ConfigurationError(f"{path}: is empty", remedy="Write the secret into it, or remove it to get a new one.")
@@ -52,7 +52,7 @@ def read_secret(path: Path) -> str:
 
 
 def kept_secret(path: Path, prefix: str = "") -> str:
-    """The secret of this file, made at first use."""
+    """Return the secret in the file, which is created on first use."""
     with locked(path.parent):
         if not path.exists():
             write_private(path, f"{prefix}{secrets.token_urlsafe(32)}\n".encode())
@@ -61,8 +61,8 @@ def kept_secret(path: Path, prefix: str = "") -> str:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes of this machine from changing private files of the folder meanwhile."""
-    # The folder itself is locked: a lock file of its own would stay behind, and the data file is not ours to lock.
+    """Keep other processes of this machine from changing private files of the folder."""
+    # Lock the folder: a lock file would stay behind, and the data file has locks of its own.
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -80,7 +80,7 @@ MAX_SECONDS = 315_360_000.0
 
 
 class Token(msgspec.Struct, frozen=True):
-    """One token as the file keeps it."""
+    """One token as the file stores it."""
 
     name: str
     scope: Scope
@@ -94,7 +94,7 @@ class Token(msgspec.Struct, frozen=True):
         return TokenRow(self.name, self.scope, self.created_at, self.expires_at)
 
     def made(self, secret: str) -> TokenMade:
-        """Return the token with its secret, which is shown this once."""
+        """Return the token with its secret, which is shown only once."""
         return TokenMade(self.name, self.scope, self.created_at, self.expires_at, secret)
 
 
@@ -103,24 +103,24 @@ class _Contents(msgspec.Struct, frozen=True):
 
 
 def reaches(scope: Scope, needed: Scope) -> bool:
-    """Whether a scope includes the needed one: each includes those before it."""
+    """Return whether a scope includes the needed one; each includes those before it."""
     return SCOPES.index(scope) >= SCOPES.index(needed)
 
 
 def digest(secret: str) -> str:
-    """What is stored of a secret. It is random and long, so a plain hash cannot be turned back."""
+    """Return the hash that is stored of a secret; secrets are long and random, so a plain hash is enough."""
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 class TokenFile:
-    """The tokens of one data file. Several processes may change it; each change is one step."""
+    """The tokens of one deployment. Several processes may change the file; each change is one step."""
 
     def __init__(self, path: Path, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self.path = path
         self._clock = clock
 
     def tokens(self) -> tuple[Token, ...]:
-        """All tokens, by name."""
+        """Return all tokens, by name."""
         try:
             return msgspec.json.decode(self.path.read_bytes(), type=_Contents).tokens
         except FileNotFoundError:
@@ -131,7 +131,7 @@ class TokenFile:
             ) from error
 
     def create(self, name: str, scope: Scope, *, expires_in: float | None = None) -> tuple[Token, str]:
-        """Make a token and return it with its secret, which is nowhere else."""
+        """Create a token and return it with its secret, which is stored nowhere."""
         check_token(name, scope, expires_in)
         with locked(self.path.parent):
             tokens = self.tokens()
@@ -140,7 +140,7 @@ class TokenFile:
             return self._add(tokens, name, scope, expires_in)
 
     def renew(self, name: str) -> tuple[Token, str]:
-        """Give the token a new secret; the former one opens nothing from now on."""
+        """Give the token a new secret; the previous one is revoked."""
         with locked(self.path.parent):
             former = self.named(name)
             lifetime = None if former.expires_at is None else (former.expires_at - former.created_at).total_seconds()
@@ -148,13 +148,13 @@ class TokenFile:
             return self._add(others, name, former.scope, lifetime)
 
     def revoke(self, name: str) -> None:
-        """Forget the token; running servers follow within a second."""
+        """Revoke the token; running servers refuse it within a second."""
         with locked(self.path.parent):
             self.named(name)
             self._write([token for token in self.tokens() if token.name != name])
 
     def named(self, name: str) -> Token:
-        """The token of this name, or `TokenNotFound`."""
+        """Return the token of this name; raise `TokenNotFound` if there is none."""
         for token in self.tokens():
             if token.name == name:
                 return token
@@ -174,11 +174,11 @@ class TokenFile:
 
 
 def check_token(name: object, scope: object, expires_in: object) -> None:
-    """Refuse what no token can be made of, naming the field."""
+    """Raise `InvalidInput` with the field if no token can have these values."""
     if not isinstance(name, str) or re.fullmatch(NAME, name) is None:
         raise InvalidInput(f"name: {name!r} is not 1 to 64 letters, digits, '.', '_' or '-'", field="name")
     if scope not in SCOPES:
-        raise InvalidInput(f"scope: {scope!r} is none of {', '.join(SCOPES)}", field="scope")
+        raise InvalidInput(f"scope: {scope!r} is not one of {', '.join(SCOPES)}", field="scope")
     is_number = isinstance(expires_in, int | float) and not isinstance(expires_in, bool)
     if expires_in is not None and not (is_number and 0 < expires_in <= MAX_SECONDS):  # type: ignore[operator] # checked just before
         raise InvalidInput(f"expires_in: {expires_in!r} is not a number of seconds above 0", field="expires_in")
@@ -186,16 +186,16 @@ def check_token(name: object, scope: object, expires_in: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A caller whose token was recognised."""
+    """A caller with a valid token."""
 
     name: str
     scope: Scope | Literal["agent"]
     agent: str | None = None
-    """The agent whose token it is; it reaches its own routes only."""
+    """The agent whose token it is, which may use its own routes only."""
 
 
 class Identities:
-    """The tokens in force. A new one counts at once, a revoked one for a quarter of a second at most."""
+    """The valid tokens. A new one is valid at once; a revoked one for at most a quarter of a second more."""
 
     def __init__(self, file: TokenFile, *, admin: str, clock: Clock = SYSTEM_CLOCK) -> None:
         self._file = file
@@ -205,10 +205,10 @@ class Identities:
         self._seen: tuple[int, int, int] | None = None
         self._tokens: dict[str, Token] = {}
         self.version = 0
-        """Grows whenever the tokens of the file have changed."""
+        """Increases whenever the tokens of the file have changed."""
 
     def of(self, secret: str) -> Identity | None:
-        """The identity that the secret opens; None for one that is unknown, revoked or expired."""
+        """Return the identity of the secret; None if it is unknown, revoked or expired."""
         hashed = digest(secret)
         if hmac.compare_digest(hashed, self._admin):
             return Identity(ADMIN, "admin")
@@ -222,7 +222,7 @@ class Identities:
         return Identity(token.name, token.scope)
 
     def look(self) -> None:
-        """See whether the file has changed."""
+        """Read the file again if it has changed."""
         self._looked_at = self._clock.monotonic()
         if (seen := self._signature()) != self._seen:
             self._tokens = {token.sha256: token for token in self._file.tokens()}
@@ -230,7 +230,7 @@ class Identities:
             self.version += 1
 
     def _signature(self) -> tuple[int, int, int] | None:
-        """What changes whenever the file is replaced."""
+        """Return what changes whenever the file is replaced."""
         try:
             status = self._file.path.stat()
         except FileNotFoundError:

@@ -1,98 +1,130 @@
-"""A child of `postroad up`: `python -m postroad.up.child server|runners`, told what to do on stdin."""
+"""A child of `postroad up`: `python -m postroad.up.child server|runners`, configured on stdin; and the HTTP server."""
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
+import resource
 import signal
+import socket
 import sys
-import threading
-from collections.abc import Callable
-from io import RawIOBase
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from postroad.errors import ConfigurationError, PostroadError
 from postroad.settings import no_color
 from postroad.telemetry import configure_logs
-from postroad.up.children import Job, Notice, PartReport, Report, line
+from postroad.up.children import ChildConfig, Notice, PartReport, Report, SupervisorLink
+from postroad.views import Part
+
+if TYPE_CHECKING:
+    from postroad.http import Context
 
 _PR_SET_PDEATHSIG = 1
+# Connections that wait for nothing, the database, sockets and logs.
+_OTHER_FILES = 500
+
+
+def main(kind: str) -> int:
+    """Run the child until the supervisor stops it, and return the exit code."""
+    # Ctrl-C reaches the whole process group; only the supervisor decides what to do.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # Unbuffered, so that a thread that still reads holds no lock when the process ends.
+    notices = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115  # open as long as the process lives
+    config = msgspec.json.decode(notices.readline(), type=ChildConfig)
+    die_with_parent(config.parent)
+    configure_logs(config.settings.log_level, config.settings.log_format, color=not no_color())
+    supervisor = SupervisorLink(config, notices)
+    try:
+        if kind == "server":
+            serve(supervisor)
+        else:
+            from postroad.up.runners import run
+
+            run(supervisor)
+    except PostroadError as error:
+        supervisor.send(
+            Report(
+                refused=str(error),
+                remedy=error.remedy,
+                kind="configuration" if isinstance(error, ConfigurationError) else "unavailable",
+            )
+        )
+        return 1
+    return 0
 
 
 def die_with_parent(parent: int) -> None:
-    """Let the kernel kill this process when `parent` dies. Call it first: a parent that is dead already ends us."""
+    """Let the kernel kill this process when `parent` dies; exit if it is dead already. Call this first."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
-class Line:
-    """The child's end of the line to its supervisor."""
+def serve(supervisor: SupervisorLink) -> None:
+    """Serve the HTTP API on the socket that the supervisor opened, until it stops this child."""
+    from postroad.http import make_context
+    from postroad.up.runners import load_modules, move_events_here
+    from postroad.wiring import connect
 
-    def __init__(self, job: Job, notices: RawIOBase) -> None:
-        self.job = job
-        self._notices = notices
-        self._reports = os.fdopen(job.report_to, "wb", buffering=0)
-        self._lock = threading.Lock()
-
-    def report(self, *parts: PartReport) -> None:
-        """Tell the supervisor how our parts are."""
-        self.send(Report(parts=parts))
-
-    def send(self, report: Report) -> None:
-        """Tell the supervisor; one that is gone hears nothing."""
-        with self._lock:
-            try:
-                self._reports.write(line(report))
-            except BrokenPipeError:
-                os._exit(1)
-
-    def listen(self, hear: Callable[[Notice], None]) -> None:
-        """Hand every notice to `hear`, on a thread of its own. The end of the line is the end of the process."""
-
-        def run() -> None:
-            for text in self._notices:
-                hear(msgspec.json.decode(text, type=Notice))
-            # The supervisor is gone. What we hold is safe: leases expire, and nothing accepted is only in memory.
-            os._exit(1)
-
-        threading.Thread(target=run, name="notices", daemon=True).start()
+    config = supervisor.config
+    assert config.listener is not None
+    load_modules(config.settings.load)
+    with (
+        connect(config.settings.url, trail_keep=config.settings.trail_keep) as backend,
+        socket.socket(fileno=config.listener) as listener,
+        move_events_here(backend),
+    ):
+        context = make_context(config.settings, backend, admin=config.admin, max_polls=_max_polls())
+        asyncio.run(_serve(supervisor, context, listener))
 
 
-def main(kind: str) -> int:
-    """Do the job of a child until the supervisor says stop."""
-    # Ctrl-C reaches the whole group; the supervisor alone decides what follows from it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # Unbuffered, so that a thread that still reads holds no lock when the process ends.
-    notices = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115  # open as long as the process lives
-    job = msgspec.json.decode(notices.readline(), type=Job)
-    die_with_parent(job.parent)
-    configure_logs(job.settings.log_level, job.settings.log_format, color=not no_color())
-    to_supervisor = Line(job, notices)
-    try:
-        _work(kind)(to_supervisor)
-    except PostroadError as error:
-        to_supervisor.send(_refusal(error))
-        return 1
-    return 0
+def _max_polls() -> int:
+    """Raise the limit of open files as far as allowed, and return how many streams and long polls then fit."""
+    from postroad.http import MAX_OPEN
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_OPEN + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return MAX_OPEN if soft == resource.RLIM_INFINITY else min(MAX_OPEN, max(soft // 2, soft - _OTHER_FILES))
 
 
-def _work(kind: str) -> Callable[[Line], None]:
-    if kind == "server":
-        from postroad.up.server import serve
+async def _serve(supervisor: SupervisorLink, context: Context, listener: socket.socket) -> None:
+    from postroad.http import create_app, make_server
 
-        return serve
-    from postroad.up.runners import run
+    # Until the supervisor has described the parts, this server must not be ready.
+    context.parts.describe(
+        (
+            Part(name="server", process="server", pid=os.getpid(), state="starting"),
+            Part(name="runners", process="runners", pid=None, state="starting"),
+        )
+    )
+    server = make_server(create_app(context))
+    loop = asyncio.get_running_loop()
+    stopping, closing = asyncio.Event(), asyncio.Event()
 
-    return run
+    def on_notice(notice: Notice) -> None:
+        context.parts.describe(notice.parts)
+        if notice.phase != "running":
+            loop.call_soon_threadsafe(stopping.set)
+        if notice.phase == "closing":
+            loop.call_soon_threadsafe(closing.set)
 
-
-def _refusal(error: PostroadError) -> Report:
-    configuration = isinstance(error, ConfigurationError)
-    return Report(refused=str(error), remedy=error.remedy, kind="configuration" if configuration else "unavailable")
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    supervisor.listen(on_notice)
+    supervisor.report(PartReport(name="server", state="running"))
+    await stopping.wait()
+    await context.stop()
+    await closing.wait()
+    server.should_exit = True
+    await serving
+    context.close()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One child of `postroad up`: started, heard, and started again when it dies."""
+"""The children of `postroad up`: what they and the supervisor write to each other, and how one is kept running."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import asyncio
 import os
 import socket
 import sys
+import threading
 import time
 from asyncio.subprocess import Process
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from io import RawIOBase
 from typing import Literal
 
 import msgspec
@@ -29,7 +31,7 @@ WINDOW_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Restarts:
-    """How often a part died lately, and how long it waits before it starts again."""
+    """How often a part died recently, and how long to wait before it is restarted."""
 
     deaths: tuple[float, ...] = ()
     total: int = 0
@@ -37,19 +39,19 @@ class Restarts:
     failed: bool = False
 
     def died(self, now: float, *, started_at: float) -> Restarts:
-        """The state after a death at `now` of what was started at `started_at`; `pause` says how long to wait."""
+        """Return the state after a death at `now` of what was started at `started_at`."""
         recent = (*(death for death in self.deaths if now - death < WINDOW_SECONDS), now)
         steady = now - started_at >= STEADY_SECONDS
         delay = FIRST_SECONDS if steady or not self.deaths else min(self.delay * 2, LONGEST_SECONDS)
         return replace(self, deaths=recent, delay=delay, failed=len(recent) >= DEATHS_TO_FAIL)
 
     def started_again(self) -> Restarts:
-        """The state after the start that followed a death."""
+        """Return the state after the start that followed a death."""
         return replace(self, total=self.total + 1)
 
 
-class Job(msgspec.Struct, frozen=True):
-    """The first line to a child: all it needs to know. Secrets travel here and never in its arguments."""
+class ChildConfig(msgspec.Struct, frozen=True):
+    """The first line that a child reads. It carries the secrets, which must not stand in the arguments."""
 
     settings: Settings
     admin: str
@@ -59,9 +61,9 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """A later line to a child: how everything is, and what is to be done.
+    """A later line to a child: the state of all parts, and the phase.
 
-    `stopping`: finish what runs and begin nothing new; `closing`: end now.
+    `stopping`: finish what runs and start nothing new; `closing`: exit now.
     """
 
     parts: tuple[Part, ...]
@@ -69,7 +71,7 @@ class Notice(msgspec.Struct, frozen=True):
 
 
 class PartReport(msgspec.Struct, frozen=True):
-    """How one part of a child is."""
+    """The state of one part of a child."""
 
     name: str
     state: PartState
@@ -78,7 +80,7 @@ class PartReport(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """A line from a child: how its parts are, or why it cannot start at all."""
+    """A line from a child: the state of its parts, or why it cannot start."""
 
     parts: tuple[PartReport, ...] = ()
     refused: str | None = None
@@ -87,27 +89,60 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def line(message: msgspec.Struct) -> bytes:
-    """One message as a line."""
+    """Return a message as one line of JSON."""
     return msgspec.json.encode(message) + b"\n"
+
+
+class SupervisorLink:
+    """The child's connection to its supervisor."""
+
+    def __init__(self, config: ChildConfig, notices: RawIOBase) -> None:
+        self.config = config
+        self._notices = notices
+        self._reports = os.fdopen(config.report_to, "wb", buffering=0)
+        self._lock = threading.Lock()
+
+    def report(self, *parts: PartReport) -> None:
+        """Report the state of the child's parts."""
+        self.send(Report(parts=parts))
+
+    def send(self, report: Report) -> None:
+        """Send a report; exit if the supervisor is gone."""
+        with self._lock:
+            try:
+                self._reports.write(line(report))
+            except BrokenPipeError:
+                os._exit(1)
+
+    def listen(self, on_notice: Callable[[Notice], None]) -> None:
+        """Pass every notice to `on_notice` on a thread of its own, and exit when the supervisor is gone."""
+
+        def run() -> None:
+            for text in self._notices:
+                on_notice(msgspec.json.decode(text, type=Notice))
+            # Nothing is lost: leases expire, and nothing accepted is only in memory.
+            os._exit(1)
+
+        threading.Thread(target=run, name="notices", daemon=True).start()
 
 
 _log = get_logger("up")
 
 
 class Child:
-    """A process that does one job. `changed` is called whenever what `parts()` says is no longer true."""
+    """One child process. It calls `changed` whenever the result of `parts()` has changed."""
 
     def __init__(
         self,
         name: str,
-        job: Job,
+        config: ChildConfig,
         *,
         parts: tuple[str, ...],
         listener: socket.socket | None,
         changed: Callable[[], None],
     ) -> None:
         self.name = name
-        self._job = job
+        self._config = config
         self._listener = listener
         self._changed = changed
         self._reports = {part: PartReport(name=part, state="starting") for part in parts}
@@ -118,21 +153,17 @@ class Child:
 
     @property
     def failed(self) -> bool:
-        """Whether it died so often that it is not started any more."""
+        """Whether it died so often that it is not started again."""
         return self._restarts.failed
 
-    @property
-    def pid(self) -> int | None:
-        """Its process, while there is one."""
-        return None if self._process is None else self._process.pid
-
     def parts(self) -> tuple[Part, ...]:
-        """How each of its parts is."""
+        """Return the state of each of its parts."""
+        pid = None if self._process is None else self._process.pid
         return tuple(
             Part(
                 name=report.name,
                 process=self.name,
-                pid=self.pid,
+                pid=pid,
                 state=self._state(report),
                 restarts=self._restarts.total + report.restarts,
                 missing=report.missing,
@@ -141,7 +172,7 @@ class Child:
         )
 
     async def keep_running(self) -> None:
-        """Start it, and start it again whenever it dies, until it is told to stop or died too often."""
+        """Start it, and restart it whenever it dies, until it must stop or has died too often."""
         while await self._live_until_death():
             _log.warning(
                 "part_failed" if self.failed else "part_stopped", part=self.name, restart_in=self._restarts.delay
@@ -150,21 +181,21 @@ class Child:
                 await asyncio.sleep(self._restarts.delay)
                 self._restarts = self._restarts.started_again()
 
-    def tell(self, notice: Notice) -> None:
-        """Pass a notice on; one that is dead hears nothing."""
+    def notify(self, notice: Notice) -> None:
+        """Send a notice to the child, if it runs."""
         self._stopping = self._stopping or notice.phase != "running"
         if self._process is not None and self._process.stdin is not None:
             with suppress(ConnectionError, RuntimeError):
                 self._process.stdin.write(line(notice))
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the process."""
         if self._process is not None:
             with suppress(ProcessLookupError):
                 self._process.kill()
 
     async def _live_until_death(self) -> bool:
-        """One life; whether the death was untimely."""
+        """Run the process once and return whether it died although it was not stopping."""
         if self._stopping or self.failed:
             return False
         started_at = time.monotonic()
@@ -175,36 +206,35 @@ class Child:
         return not self._stopping
 
     async def _live(self) -> None:
-        """One life, from start to death."""
         reader, writer = os.pipe()
         try:
             self._process = await self._start(writer)
         finally:
             os.close(writer)
-        _log.info("part_started", part=self.name, pid=self.pid)
-        hearing = asyncio.create_task(self._hear(reader))
+        _log.info("part_started", part=self.name, pid=self._process.pid)
+        reading = asyncio.create_task(self._read_reports(reader))
         self._changed()
         await self._process.wait()
-        await hearing
+        await reading
         self._process = None
         self._reports = {part: PartReport(name=part, state="starting") for part in self._reports}
 
     async def _start(self, writer: int) -> Process:
         listener = None if self._listener is None else self._listener.fileno()
-        job = msgspec.structs.replace(self._job, report_to=writer, listener=listener)
+        config = msgspec.structs.replace(self._config, report_to=writer, listener=listener)
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "postroad.up.child", self.name),
             stdin=asyncio.subprocess.PIPE,
-            # Whatever a child prints belongs to the log: our stdout carries the answers that programs read.
+            # What a child prints belongs to the log: programs read the supervisor's stdout.
             stdout=sys.stderr,
             pass_fds=[writer] if listener is None else [writer, listener],
         )
         assert process.stdin is not None
-        process.stdin.write(line(job))
+        process.stdin.write(line(config))
         return process
 
-    async def _hear(self, reader: int) -> None:
-        """Take in the child's reports until its end of the pipe is closed."""
+    async def _read_reports(self, reader: int) -> None:
+        """Read the child's reports until it closes its end of the pipe."""
         stream = asyncio.StreamReader(limit=1_048_576)
         loop = asyncio.get_running_loop()
         transport, _ = await loop.connect_read_pipe(

@@ -1,26 +1,138 @@
-"""`postroad up`: everything on one port, from the first check to the last word."""
+"""`postroad up`: the checks before it starts, what it prints, and the lock on its data."""
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import importlib.util
 import ipaddress
 import os
+import shlex
+import shutil
 import socket
+import sys
 import time
 import webbrowser
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
-from postroad.errors import ConfigurationError, Unavailable
+import msgspec
+
+from postroad import __version__
+from postroad.errors import ConfigurationError, Unavailable, without_credentials
 from postroad.http import PREFIX, kept_secret, read_secret
-from postroad.settings import Settings, beside, no_color
+from postroad.settings import Settings, beside, data_path, no_color
 from postroad.telemetry import configure_logs
-from postroad.up.children import Child, Job
-from postroad.up.console import Console, UpFile
+from postroad.up.children import Child, ChildConfig
 from postroad.up.runners import RUNNER_PARTS
 from postroad.up.supervisor import Supervisor
+from postroad.views import Part
 from postroad.wiring import connect
+
+
+class Console:
+    """Prints that everything is ready, and that it has stopped."""
+
+    def __init__(self, settings: Settings, url: str, admin: str, *, as_json: bool) -> None:
+        self._settings = settings
+        self._admin = admin
+        self._as_json = as_json
+        self.url = url
+        self.login_url = f"{url}/login#{admin}"
+
+    def ready(self, parts: tuple[Part, ...]) -> None:
+        """Print where everything is."""
+        settings = self._settings
+        path, shown_url = data_path(settings.url), without_credentials(settings.url)
+        data = shown_url if path is None else str(Path.cwd() / path)
+        own_token = settings.token or settings.token_file
+        url_option = "" if shown_url == Settings().url else f" --url {shlex.quote(shown_url)}"
+        program = _program()
+        self._print(
+            f"Postroad {__version__}\n"
+            f"API  {self.url}/schema\n"
+            f"token  {'set by you' if own_token else beside(settings.url, 'token')}\n"
+            f"data  {data}\n"
+            f"try: {program} queue create hello{url_option} && {program} queue send hello --body world{url_option}\n"
+            "stop: Ctrl-C",
+            event="ready",
+            url=self.url,
+            login_url=self.login_url,
+            token=self._admin,
+            data=data,
+            pid=os.getpid(),
+            version=__version__,
+            parts=parts,
+        )
+
+    def stopped(self, reason: str, seconds: float) -> None:
+        """Print that everything has stopped."""
+        self._print("stopped", event="stopped", reason=reason, seconds=round(seconds, 3))
+
+    def _print(self, text: str, **document: Any) -> None:
+        print(msgspec.json.encode(document).decode() if self._as_json else text, flush=True)
+
+
+def _program() -> str:
+    """Return the command that starts this program, ready to be pasted into a shell."""
+    if shutil.which("postroad") is not None:
+        return "postroad"
+    started_as = Path(sys.argv[0])
+    if started_as.name == "postroad":
+        return shlex.quote(str(started_as))
+    return f"{shlex.quote(sys.executable)} -m postroad"
+
+
+class _Runs(msgspec.Struct, frozen=True):
+    pid: int
+    url: str
+
+
+class UpFile:
+    """The lock of one `postroad up`. A file left behind by a crash holds no lock."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._handle = _locked(path)
+
+    def announce(self, url: str) -> None:
+        """Write the pid and address of this process into the file."""
+        os.truncate(self._handle, 0)
+        os.pwrite(self._handle, msgspec.json.encode(_Runs(os.getpid(), url)), 0)
+
+    def release(self) -> None:
+        """Remove the file and give up the lock."""
+        # Remove the file while it is still locked, so that no file of another process is removed.
+        self.path.unlink(missing_ok=True)
+        os.close(self._handle)
+
+
+def _locked(path: Path) -> int:
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The previous process may have removed the file between opening and locking it.
+            if path.exists() and path.stat().st_ino == os.fstat(handle).st_ino:
+                return handle
+        except BlockingIOError:
+            os.close(handle)
+            raise _taken(path) from None
+        os.close(handle)
+
+
+def _taken(path: Path) -> Unavailable:
+    try:
+        runs = msgspec.json.decode(path.read_bytes(), type=_Runs)
+        who = f"with pid {runs.pid} at {runs.url}"
+    except (OSError, msgspec.DecodeError):
+        who = "and is still starting"
+    return Unavailable(
+        f"postroad up already runs on this data {who}",
+        remedy="Use that one, stop it first, or choose other data with --url.",
+    )
+
 
 STRONG_TOKEN = 32
 
@@ -44,7 +156,7 @@ def check_exposure(settings: Settings, *, operator_token: str | None) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
+    """Return whether only this machine can reach the address."""
     if host == "localhost":
         return True
     try:
@@ -54,24 +166,33 @@ def is_loopback(host: str) -> bool:
 
 
 def token_of(settings: Settings) -> str | None:
-    """The admin token that the operator set; None when one is made here."""
+    """Return the admin token that the operator set; None if one is made here."""
     if settings.token is not None:
         return settings.token
     return None if settings.token_file is None else read_secret(Path(settings.token_file))
 
 
 INTERRUPTED = 130
-_CHILDREN = (("server", ("server",)), ("runners", tuple(part.name for part in RUNNER_PARTS)))
 
 
 def run_up(settings: Settings, *, json_output: bool = False, open_browser: bool = False) -> int:
-    """Run everything until SIGTERM or Ctrl-C and return the exit code; what cannot start raises why."""
+    """Run everything until SIGTERM or Ctrl-C and return the exit code.
+
+    Args:
+        settings: Where the data is, where to listen, and what to load.
+        json_output: Print JSON lines on stdout instead of text.
+        open_browser: Open the browser once everything is ready.
+
+    Raises:
+        ConfigurationError: A setting is wrong, or the HTTP server is not installed.
+        Unavailable: The port or the backend is not available, or another `postroad up` uses the data.
+    """
     configure_logs(settings.log_level, settings.log_format, color=not no_color())
     token = token_of(settings)
     check_exposure(settings, operator_token=token)
     if any(importlib.util.find_spec(name) is None for name in ("litestar", "uvicorn")):
         raise ConfigurationError("the HTTP server is not installed", remedy="Run: pip install 'postroad[http]'")
-    # What is wrong with the backend is said before anything listens.
+    # Report a problem of the backend before anything listens.
     with connect(settings.url) as backend:
         backend.check()
     with ExitStack() as cleanup:
@@ -80,16 +201,25 @@ def run_up(settings: Settings, *, json_output: bool = False, open_browser: bool 
         listener = _listen(settings.host, settings.port)
         cleanup.callback(listener.close)
         admin = token or kept_secret(beside(settings.url, "token"), PREFIX)
-        console = Console(settings, _url_of(settings.host, listener), admin, as_json=json_output)
+        host = f"[{settings.host.strip('[]')}]" if ":" in settings.host else settings.host
+        url = f"http://{host}:{listener.getsockname()[1]}"
+        console = Console(settings, url, admin, as_json=json_output)
         up_file.announce(console.url)
-        job = Job(settings=settings, admin=admin, parent=os.getpid(), report_to=-1)
-        return asyncio.run(_run(job, listener, console, open_browser=open_browser))
+        config = ChildConfig(settings=settings, admin=admin, parent=os.getpid(), report_to=-1)
+        return asyncio.run(_run(config, listener, console, open_browser=open_browser))
 
 
-async def _run(job: Job, listener: socket.socket, console: Console, *, open_browser: bool) -> int:
+async def _run(config: ChildConfig, listener: socket.socket, console: Console, *, open_browser: bool) -> int:
     supervisor = Supervisor(listener)
     supervisor.obey_signals()
-    supervisor.start([_child(name, parts, job, listener, supervisor) for name, parts in _CHILDREN])
+    runner_parts = tuple(part.name for part in RUNNER_PARTS)
+    changed = supervisor.announce
+    supervisor.start(
+        [
+            Child("server", config, parts=("server",), listener=listener, changed=changed),
+            Child("runners", config, parts=runner_parts, listener=None, changed=changed),
+        ]
+    )
     started = time.monotonic()
     try:
         was_ready = await supervisor.ready()
@@ -97,7 +227,7 @@ async def _run(job: Job, listener: socket.socket, console: Console, *, open_brow
             console.ready(supervisor.parts())
             if open_browser:
                 webbrowser.open(console.login_url)
-            await supervisor.told_to_stop()
+            await supervisor.signalled()
     finally:
         in_order = await supervisor.stop()
     if was_ready:
@@ -105,18 +235,8 @@ async def _run(job: Job, listener: socket.socket, console: Console, *, open_brow
     return 0 if in_order else INTERRUPTED
 
 
-def _child(name: str, parts: tuple[str, ...], job: Job, listener: socket.socket, supervisor: Supervisor) -> Child:
-    return Child(
-        name,
-        job,
-        parts=parts,
-        listener=listener if name == "server" else None,
-        changed=supervisor.announce,
-    )
-
-
 def _listen(host: str, port: int) -> socket.socket:
-    """A socket that takes connections. It stays open while the server is started again, so callers only wait."""
+    """Open the listening socket. It stays open while the server restarts, so callers only wait."""
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -125,12 +245,7 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise Unavailable(
-            f"port {port} on {host} cannot be listened on: {error.strerror or error}",
+            f"cannot listen on port {port} of {host}: {error.strerror or error}",
             remedy="Choose another port with --port (0 picks a free one), or stop what uses it.",
         ) from error
     return listener
-
-
-def _url_of(host: str, listener: socket.socket) -> str:
-    name = f"[{host.strip('[]')}]" if ":" in host else host
-    return f"http://{name}:{listener.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""Notifications: the worker that the environment describes."""
+"""The notification worker that the environment describes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _LARGEST_KEY: Final = 65_536
 
 
 def send_notifications(backend: Backend, stop: threading.Event) -> None:
-    """Work until told to stop; where no queue is named there is nothing to do."""
+    """Send notifications until `stop` is set; do nothing if the environment names no queue."""
     settings = notification_settings()
     if settings.idle:
         stop.wait()
@@ -53,8 +53,8 @@ def send_notifications(backend: Backend, stop: threading.Event) -> None:
 
 
 def checked_database(backend_url: str, settings: NotificationSettings) -> str:
-    """The address of the database; ConfigurationError when it is none, or the backend's own file."""
-    from postroad.notifications import refuse_engine_file
+    """Return the address of the database; raise `ConfigurationError` if there is none or it is the backend's file."""
+    from postroad.notifications.worker import refuse_engine_file
 
     with _named(_OF_WORKER):
         refuse_engine_file(backend_url, settings.required_database(), field=_DATABASE)
@@ -62,8 +62,8 @@ def checked_database(backend_url: str, settings: NotificationSettings) -> str:
 
 
 def named_queues(backend: Backend, settings: NotificationSettings) -> dict[str, Queue | None]:
-    """The queues that the environment names, by what they hold; None for one that it does not name."""
-    from postroad.notifications import queue_name
+    """Return the queues that the environment names, by what they hold; None for a queue that it does not name."""
+    from postroad.notifications.worker import queue_name
 
     with _named(_OF_WORKER):
         return {
@@ -76,7 +76,7 @@ def named_queues(backend: Backend, settings: NotificationSettings) -> dict[str, 
 def notification_worker(
     backend: Backend, settings: NotificationSettings, given: Mapping[str, PushSender]
 ) -> Iterator[NotificationWorker]:
-    """A worker with a store of its own, both closed afterwards."""
+    """Open a worker with a store of its own; close both afterwards."""
     from postroad.notifications import NotificationStore, NotificationWorker
 
     database = checked_database(backend.url, settings)
@@ -105,53 +105,43 @@ def notification_worker(
 
 @contextmanager
 def senders(settings: NotificationSettings) -> Iterator[dict[str, PushSender]]:
-    """The senders that are configured, by their platforms, closed afterwards."""
-    given: dict[str, PushSender] = {}
+    """Open the configured senders, by platform; close them afterwards."""
+    apns, fcm = settings.apns, settings.fcm
+    opened: dict[str, PushSender] = {}
     with ExitStack() as stack:
-        if settings.apns is not None:
-            given["apns"] = stack.enter_context(_apns(settings))
-        if settings.fcm is not None:
-            given["fcm"] = stack.enter_context(_fcm(settings))
-        yield given
+        if apns is not None:
+            from postroad.notifications import APNSSender
+
+            with _named(_OF_APNS):
+                apns_sender = APNSSender(
+                    key=_read_key(apns.key_file),
+                    key_id=apns.key_id,
+                    team_id=apns.team_id,
+                    topic=apns.topic,
+                    ca_file=settings.ca_file,
+                    **_address(apns.url),
+                )
+            opened["apns"] = stack.enter_context(apns_sender)
+        if fcm is not None:
+            from postroad.notifications import FCMSender
+
+            with _named(_OF_FCM):
+                fcm_sender = FCMSender(
+                    project_id=fcm.project_id,
+                    credentials_file=fcm.credentials_file,
+                    ca_file=settings.ca_file,
+                    **_address(fcm.url),
+                )
+            opened["fcm"] = stack.enter_context(fcm_sender)
+        yield opened
 
 
-@contextmanager
-def _apns(settings: NotificationSettings) -> Iterator[PushSender]:
-    from postroad.notifications import APNSSender
-
-    told = settings.apns
-    assert told is not None
-    address: dict[str, Any] = {} if told.url is None else {"base_url": told.url}
-    with _named(_OF_APNS):
-        sender = APNSSender(
-            key=_read_key(told.key_file),
-            key_id=told.key_id,
-            team_id=told.team_id,
-            topic=told.topic,
-            ca_file=settings.ca_file,
-            **address,
-        )
-    with sender:
-        yield sender
-
-
-@contextmanager
-def _fcm(settings: NotificationSettings) -> Iterator[PushSender]:
-    from postroad.notifications import FCMSender
-
-    told = settings.fcm
-    assert told is not None
-    address: dict[str, Any] = {} if told.url is None else {"base_url": told.url}
-    with _named(_OF_FCM):
-        sender = FCMSender(
-            project_id=told.project_id, credentials_file=told.credentials_file, ca_file=settings.ca_file, **address
-        )
-    with sender:
-        yield sender
+def _address(url: str | None) -> dict[str, Any]:
+    return {} if url is None else {"base_url": url}
 
 
 def _read_key(path: str) -> str:
-    """The text of the key; what is wrong with it is said without showing it."""
+    """Return the text of the key; an error does not show it."""
     try:
         with Path(path).open(encoding="ascii") as file:
             return file.read(_LARGEST_KEY)
@@ -162,7 +152,7 @@ def _read_key(path: str) -> str:
 
 @contextmanager
 def _named(variables: Mapping[str, str]) -> Iterator[None]:
-    """Let refusals name the variable that was set, not the argument that it became."""
+    """Make errors name the variable that was set instead of the argument that it became."""
     try:
         yield
     except (ConfigurationError, InvalidName) as error:

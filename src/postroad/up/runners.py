@@ -1,79 +1,264 @@
-"""The child `runners`: every part on a thread, started again when it dies."""
+"""The child `runners`: its parts, each on a thread that is restarted when it dies, and the modules they load."""
 
 from __future__ import annotations
 
+import importlib
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from postroad.errors import PostroadError
-from postroad.settings import Settings
+from postroad.errors import ConfigurationError, PostroadError, QueueNotFound
+from postroad.settings import Settings, nearest
 from postroad.telemetry import get_logger
-from postroad.up.child import Line
-from postroad.up.children import Notice, PartReport, Restarts
+from postroad.up.children import Notice, PartReport, Restarts, SupervisorLink
 from postroad.up.notifications import send_notifications
-from postroad.up.work import keep_house, load_modules, move_events, run_buses, run_tasks
 from postroad.views import PartState
 from postroad.wiring import Backend, connect
 
+if TYPE_CHECKING:
+    from postroad.bus import Bus
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workplace:
-    """What a part works with. It returns soon after `stop` is set."""
 
-    backend: Backend
-    settings: Settings
-    stop: threading.Event
+# What is left after this time is released before the supervisor kills the child.
+_DRAIN_SECONDS = 6.0
+_KILL_GRACE_SECONDS = 1.0
+
+
+def run_tasks(backend: Backend, settings: Settings, stop: threading.Event) -> None:
+    """Run tasks until `stop` is set; do nothing if the queues of tasks do not exist."""
+    from postroad.jobs.dispatcher import worker_roles
+    from postroad.tasks.threads import RoleThreads
+
+    try:
+        roles = worker_roles(backend, tenant_id=settings.tenant, app=settings.app)
+    except QueueNotFound:
+        stop.wait()
+        return
+    over = threading.Event()
+
+    # The other parts go on when a thread of this part ends; the error restarts this one.
+    _when_set(stop, over.set, "postroad-worker-stop")
+    with RoleThreads(roles, ended=over.set):
+        _work(backend, settings, over)
+
+
+def _work(backend: Backend, settings: Settings, stop: threading.Event) -> None:
+    from postroad.tasks import TaskWorker, default_tasks
+
+    if not default_tasks.names():
+        # A worker that knows no task would fail every one.
+        stop.wait()
+        return
+    worker = TaskWorker(
+        backend,
+        imports=settings.load,
+        tenant_id=settings.tenant,
+        app=settings.app,
+        concurrency=settings.concurrency,
+        drain_timeout=_DRAIN_SECONDS,
+        kill_grace=_KILL_GRACE_SECONDS,
+        publish_events=False,
+    )
+    _when_set(stop, worker.stop, "postroad-worker-drain")
+    worker.run()
+
+
+def _when_set(event: threading.Event, action: Callable[[], object], name: str) -> None:
+    """Call `action` on a thread of its own once the event is set."""
+
+    def wait() -> None:
+        event.wait()
+        action()
+
+    threading.Thread(target=wait, name=name, daemon=True).start()
+
+
+def load_modules(names: Iterable[str]) -> None:
+    """Import each module; search the working directory last.
+
+    Raises:
+        ConfigurationError: A module cannot be imported.
+    """
+    for name in names:
+        if (here := str(Path.cwd())) not in sys.path:
+            sys.path.append(here)
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            raise ConfigurationError(
+                f"load: module {name!r} cannot be imported: {type(error).__name__}: {error}",
+                field="load",
+                remedy="Name a module that `python -c 'import …'` finds from this directory.",
+            ) from error
+
+
+def find_buses(target: str) -> list[Bus]:
+    """Return the buses of `MODULE`, or the one of `MODULE:NAME`.
+
+    Raises:
+        ConfigurationError: The module cannot be imported, or holds no such bus.
+    """
+    from postroad.bus import Bus
+
+    module_name, _, name = target.partition(":")
+    load_modules([module_name])
+    buses = buses_of(sys.modules[module_name])
+    if not name and buses:
+        return list(buses.values())
+    found = getattr(sys.modules[module_name], name, None) if name else None
+    if isinstance(found, Bus):
+        return [found]
+    raise ConfigurationError(
+        f"module: {target!r} is not a bus" if name else f"module: {module_name!r} declares no bus",
+        field="module",
+        nearest=nearest(name, list(buses)) if name else None,
+        remedy='Declare one at the top of the module, as in orders = postroad.Bus("orders", group="billing").',
+    )
+
+
+def buses_of(module: ModuleType) -> dict[str, Bus]:
+    """Return the buses that the module declares, by name; a bus with two names appears once."""
+    from postroad.bus import Bus
+
+    found = {name: value for name, value in vars(module).items() if isinstance(value, Bus)}
+    return {name: bus for name, bus in found.items() if next(n for n, b in found.items() if b is bus) == name}
+
+
+def run_buses(backend: Backend, settings: Settings, stop: threading.Event) -> None:
+    """Receive with every bus that the loaded modules declare, until `stop` is set."""
+    from postroad.wiring import run
+
+    modules = [sys.modules[name] for name in settings.load if name in sys.modules]
+    # A module that declares a bus has imported them.
+    found = [bus for each in modules for bus in buses_of(each).values()] if "postroad.bus" in sys.modules else []
+    buses = list({id(bus): bus for bus in found}.values())
+    if not buses:
+        stop.wait()
+        return
+    for bus in buses:
+        if not bus.is_bound:
+            bus.bind(backend)
+    run(*buses, stop=stop)
+
+
+_LOOK_AGAIN = 30.0
+
+
+def move_events(backend: Backend, stop: threading.Event, *, functions: bool = False) -> None:
+    """Move the agents' events until `stop` is set; wait while agents are not set up.
+
+    Args:
+        backend: Where the agents are.
+        stop: Ends the work.
+        functions: Functions on AWS move the events, so this only checks that they exist.
+
+    Raises:
+        ConfigurationError: Part of what agents need is missing.
+    """
+    agents = backend.agents()
+    here = agents.runs_here or not functions
+    while not stop.is_set():
+        if backend.check_agents("runner" if here else "functions") and here:
+            # On one file there is one runner: a fixed name lets it restart without waiting for its lease to expire.
+            runner = agents.runner(worker="postroad-up" if agents.runs_here else None)
+            try:
+                runner.run(stop)
+            finally:
+                runner.close()
+        else:
+            stop.wait(_LOOK_AGAIN)
+
+
+@contextmanager
+def move_events_here(backend: Backend) -> Iterator[None]:
+    """Move events in this process while the block runs, if no other process can see them."""
+    if backend.agents().is_shared:
+        yield
+        return
+    stop = threading.Event()
+    moving = threading.Thread(target=move_events, args=(backend, stop), name="agents")
+    moving.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        moving.join()
+
+
+_EVERY_SECONDS = 600.0
+
+
+def run_housekeeping(backend: Backend, settings: Settings, stop: threading.Event) -> None:
+    """Delete expired answers every ten minutes until `stop` is set."""
+    while not stop.is_set():
+        sweep(backend, settings)
+        stop.wait(_EVERY_SECONDS)
+
+
+def sweep(backend: Backend, settings: Settings) -> int:
+    """Delete answers kept for idempotency keys for longer than 24 hours, and return how many."""
+    from postroad.http import AnswerStore
+
+    forgotten = AnswerStore(backend.items(), tenant=settings.tenant, clock=backend.clock, joins_writes=False).prune()
+    if forgotten:
+        get_logger("housekeeping").info("housekeeping_swept", answers=forgotten)
+    return forgotten
 
 
 @dataclass(frozen=True, slots=True)
 class RunnerPart:
-    """A part: its name, and what it does until it is told to stop."""
+    """A part: its name, and the function that runs it until it is stopped."""
 
     name: str
-    run: Callable[[Workplace], None]
+    run: Callable[[Backend, Settings, threading.Event], None]
 
 
 RUNNER_PARTS = (
-    RunnerPart("housekeeping", lambda at: keep_house(at.backend, at.settings, at.stop)),
-    RunnerPart("agents", lambda at: move_events(at.backend, at.stop, functions=at.settings.agents_functions)),
-    RunnerPart("notifications", lambda at: send_notifications(at.backend, at.stop)),
-    RunnerPart("bus", lambda at: run_buses(at.backend, at.settings, at.stop)),
-    RunnerPart("worker", lambda at: run_tasks(at.backend, at.settings, at.stop)),
+    RunnerPart("housekeeping", run_housekeeping),
+    RunnerPart(
+        "agents", lambda backend, settings, stop: move_events(backend, stop, functions=settings.agents_functions)
+    ),
+    RunnerPart("notifications", lambda backend, settings, stop: send_notifications(backend, stop)),
+    RunnerPart("bus", run_buses),
+    RunnerPart("worker", run_tasks),
 )
-
-
-_FIRST_LOOK = 0.5
-_LONGEST_LOOK = 30.0
+_FIRST_PAUSE = 0.5
+_LONGEST_PAUSE = 30.0
 _STEADY_SECONDS = 2.0
 _log = get_logger("runners")
 
 
-def run(to_supervisor: Line) -> None:
-    """Run all parts until the supervisor says stop."""
-    settings = to_supervisor.job.settings
+def run(supervisor: SupervisorLink) -> None:
+    """Run all parts until the supervisor stops this child."""
+    settings = supervisor.config.settings
     load_modules(settings.load)
     with connect(settings.url, trail_keep=settings.trail_keep) as backend:
         stop = threading.Event()
 
-        def hear(notice: Notice) -> None:
+        def on_notice(notice: Notice) -> None:
             if notice.phase != "running":
                 stop.set()
 
-        to_supervisor.listen(hear)
-        Runners(to_supervisor, Workplace(backend=backend, settings=settings, stop=stop)).run(RUNNER_PARTS)
+        supervisor.listen(on_notice)
+        Runners(supervisor, backend, settings, stop).run(RUNNER_PARTS)
 
 
 class Runners:
-    """The threads of the parts, and what the supervisor is told about them."""
+    """The threads of the parts, whose states are reported to the supervisor."""
 
-    def __init__(self, to_supervisor: Line, workplace: Workplace) -> None:
-        self._to_supervisor = to_supervisor
-        self._workplace = workplace
+    def __init__(self, supervisor: SupervisorLink, backend: Backend, settings: Settings, stop: threading.Event) -> None:
+        self._supervisor = supervisor
+        self._backend = backend
+        self._settings = settings
+        self._stop = stop
         self._lock = threading.Lock()
         self._reports: dict[str, PartReport] = {}
 
@@ -86,10 +271,9 @@ class Runners:
             thread.join()
 
     def _keep_running(self, part: RunnerPart) -> None:
-        stop = self._workplace.stop
-        restarts = Restarts()
+        stop, restarts = self._stop, Restarts()
         while not stop.is_set():
-            self._tell(part, "running", restarts)
+            self._report(part, "running", restarts)
             started_at = time.monotonic()
             try:
                 self._run_when_it_can(part, restarts)
@@ -99,36 +283,36 @@ class Runners:
                 return
             restarts = restarts.died(time.monotonic(), started_at=started_at)
             if restarts.failed:
-                self._tell(part, "failed", restarts)
+                self._report(part, "failed", restarts)
                 return
-            self._tell(part, "starting", restarts)
+            self._report(part, "starting", restarts)
             stop.wait(restarts.delay)
             restarts = restarts.started_again()
 
     def _run_when_it_can(self, part: RunnerPart, restarts: Restarts) -> None:
-        """Run the part; while something that it needs is away, say so and look again, which is no death."""
-        pause = _FIRST_LOOK
+        """Run the part; while something that it needs is unavailable, report it and try again, which is no death."""
+        pause = _FIRST_PAUSE
         missing: str | None = None
-        while not self._workplace.stop.is_set():
+        while not self._stop.is_set():
             started_at = time.monotonic()
             try:
                 with self._recovering(part, restarts) if missing else nullcontext():
-                    part.run(self._workplace)
+                    part.run(self._backend, self._settings, self._stop)
                 return
             except PostroadError as error:
                 if time.monotonic() - started_at > _STEADY_SECONDS:
-                    pause, missing = _FIRST_LOOK, None
-                told, missing = missing, f"{error} {error.remedy}"
-            if missing != told:
+                    pause, missing = _FIRST_PAUSE, None
+                reported, missing = missing, f"{error} {error.remedy}"
+            if missing != reported:
                 _log.warning("part_waiting", part=part.name, error=missing)
-            self._tell(part, "starting", restarts, missing)
-            self._workplace.stop.wait(pause)
-            pause = min(pause * 2, _LONGEST_LOOK)
+            self._report(part, "starting", restarts, missing)
+            self._stop.wait(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
 
     @contextmanager
     def _recovering(self, part: RunnerPart, restarts: Restarts) -> Iterator[None]:
-        """Say that a part which failed a moment ago runs again, once it has done so for a while."""
-        steady = threading.Timer(_STEADY_SECONDS, self._tell, (part, "running", restarts))
+        """Report that a part that failed runs again, once it has run for a while."""
+        steady = threading.Timer(_STEADY_SECONDS, self._report, (part, "running", restarts))
         steady.start()
         try:
             yield
@@ -136,7 +320,7 @@ class Runners:
             steady.cancel()
             steady.join()
 
-    def _tell(self, part: RunnerPart, state: PartState, restarts: Restarts, missing: str | None = None) -> None:
+    def _report(self, part: RunnerPart, state: PartState, restarts: Restarts, missing: str | None = None) -> None:
         with self._lock:
             self._reports[part.name] = PartReport(
                 name=part.name,
@@ -144,4 +328,4 @@ class Runners:
                 restarts=restarts.total,
                 missing=msgspec.UNSET if missing is None else missing,
             )
-            self._to_supervisor.report(*self._reports.values())
+            self._supervisor.report(*self._reports.values())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from postroad.queues import Delivery, PeekedMessage, read_dead
-from postroad.views.problems import EntryProblem, entry_problem
+from postroad.views.service import EntryProblem, entry_problem
 
 if TYPE_CHECKING:
     from postroad.agents import Agent, LaneStats, Published, Registered, Subscription
@@ -16,7 +16,7 @@ State = Literal["active", "paused", "draining"]
 
 
 class AgentMade(msgspec.Struct, rename="camel"):
-    """A new agent with its token, which is shown this once."""
+    """A new agent with its token, which is shown only once."""
 
     agent_id: str
     token: str
@@ -41,15 +41,15 @@ class AgentPage(msgspec.Struct):
     next_cursor: str | None
 
 
-class Listens(msgspec.Struct, rename="camel"):
-    """A subscription as its listener sees it."""
+class SubscriptionRow(msgspec.Struct, rename="camel"):
+    """A subscription as its subscriber sees it."""
 
     producer_id: str
     created_at: str
     state: State
 
 
-class IsHeard(msgspec.Struct, rename="camel"):
+class SubscriberRow(msgspec.Struct, rename="camel"):
     """A subscription as its producer sees it."""
 
     subscriber_id: str
@@ -58,27 +58,27 @@ class IsHeard(msgspec.Struct, rename="camel"):
 
 
 class AgentDetail(AgentRow, rename="camel"):
-    """An agent and the first hundred producers it listens to."""
+    """An agent and its first hundred subscriptions."""
 
-    subscriptions: list[Listens]
+    subscriptions: list[SubscriptionRow]
 
 
-class ListensPage(msgspec.Struct):
-    """Whom an agent listens to."""
+class SubscriptionPage(msgspec.Struct):
+    """The agents that an agent subscribes to."""
 
-    items: list[Listens]
+    items: list[SubscriptionRow]
     next_cursor: str | None
 
 
-class IsHeardPage(msgspec.Struct):
-    """Who listens to an agent."""
+class SubscriberPage(msgspec.Struct):
+    """The subscribers of an agent."""
 
-    items: list[IsHeard]
+    items: list[SubscriberRow]
     next_cursor: str | None
 
 
 class AgentGone(msgspec.Struct):
-    """What went with a deleted agent."""
+    """What was deleted with an agent."""
 
     discarded: int
     subscriptions: int
@@ -86,7 +86,7 @@ class AgentGone(msgspec.Struct):
 
 
 class AgentToken(msgspec.Struct, rename="camel"):
-    """A new token; the former one opens until then."""
+    """A new token, and until when the previous one is valid."""
 
     token: str
     previous_valid_until: str
@@ -99,13 +99,13 @@ class Replayed(msgspec.Struct):
 
 
 class Redriven(msgspec.Struct):
-    """How many dead letters are back."""
+    """How many dead letters were redriven."""
 
     redriven: int
 
 
 class EventAccepted(msgspec.Struct, rename="camel"):
-    """Where an event lies on the stream."""
+    """The position of an event on the stream."""
 
     event_id: str
     sequence_number: str
@@ -113,7 +113,7 @@ class EventAccepted(msgspec.Struct, rename="camel"):
 
 
 class EventOutcome(msgspec.Struct, rename="camel"):
-    """What became of one event of a batch."""
+    """The result of one event of a batch."""
 
     ok: bool
     event_id: str | None
@@ -122,14 +122,14 @@ class EventOutcome(msgspec.Struct, rename="camel"):
 
 
 class EventBatch(msgspec.Struct):
-    """What became of each event, in order."""
+    """The result of each event, in order."""
 
     results: list[EventOutcome]
     failed: int
 
 
 class AgentEventShown(msgspec.Struct, rename="camel", kw_only=True):
-    """An event as it lies in an agent's queue; `agentId` is the producer."""
+    """An event in an agent's queue; `agentId` is the producer."""
 
     agent_id: str
     timestamp: str
@@ -152,13 +152,13 @@ class AgentDelivery(AgentEventShown, rename="camel", kw_only=True):
 
 
 class AgentDeliveries(msgspec.Struct):
-    """Leased events; none when there was none in time."""
+    """Leased events; none if none arrived in time."""
 
     deliveries: list[AgentDelivery]
 
 
-class Lane(msgspec.Struct, rename="camel"):
-    """How much waits for an agent."""
+class AgentStats(msgspec.Struct, rename="camel"):
+    """How many messages wait for an agent."""
 
     visible: int
     in_flight: int
@@ -181,37 +181,41 @@ class AgentDeadLetterPage(msgspec.Struct):
 
     items: list[AgentDeadLetter]
     next_cursor: str | msgspec.UnsetType | None = msgspec.UNSET
-    """None on the last page; left out where all are listed at once."""
+    """None on the last page; left out if all are listed at once."""
 
 
 def registered(made: Registered) -> AgentMade:
     """Return a new agent with its token."""
-    return AgentMade(made.agent_id, made.token, made.created_at, made.queue_url or _queue_name(made.agent_id))
+    return AgentMade(made.agent_id, made.token, made.created_at, _queue(made))
 
 
 def agent_row(agent: Agent) -> AgentRow:
     """Return one agent of a list."""
-    return AgentRow(**_row(agent))
+    return AgentRow(agent.agent_id, agent.created_at, agent.order, agent.accept, _queue(agent))
 
 
 def agent_detail(agent: Agent) -> AgentDetail:
-    """Return an agent with the first hundred producers it listens to."""
-    subscriptions = [listens(each) for each in agent.subscriptions]
-    return AgentDetail(**_row(agent), subscriptions=subscriptions)
+    """Return an agent with its first hundred subscriptions."""
+    row = msgspec.structs.asdict(agent_row(agent))
+    return AgentDetail(**row, subscriptions=[subscription_row(each) for each in agent.subscriptions])
 
 
-def listens(subscription: Subscription) -> Listens:
-    """Return a subscription as its listener sees it."""
-    return Listens(subscription.producer_id, subscription.created_at, subscription.state)
+def _queue(agent: Agent | Registered) -> str:
+    return agent.queue_url or f"agents-{agent.agent_id}.fifo"
 
 
-def is_heard(subscription: Subscription) -> IsHeard:
+def subscription_row(subscription: Subscription) -> SubscriptionRow:
+    """Return a subscription as its subscriber sees it."""
+    return SubscriptionRow(subscription.producer_id, subscription.created_at, subscription.state)
+
+
+def subscriber_row(subscription: Subscription) -> SubscriberRow:
     """Return a subscription as its producer sees it."""
-    return IsHeard(subscription.subscriber_id, subscription.created_at, subscription.state)
+    return SubscriberRow(subscription.subscriber_id, subscription.created_at, subscription.state)
 
 
 def accepted(outcome: Published) -> EventAccepted:
-    """Return where a published event lies on the stream; raise its error if it was not published."""
+    """Return the position of a published event; raise its error if it was not published."""
     if outcome.error is not None:
         raise outcome.error
     assert outcome.event_id is not None
@@ -221,7 +225,7 @@ def accepted(outcome: Published) -> EventAccepted:
 
 
 def event_outcome(outcome: Published) -> EventOutcome:
-    """Return what became of one event of a batch."""
+    """Return the result of one event of a batch."""
     return EventOutcome(
         ok=outcome.error is None,
         event_id=outcome.event_id if isinstance(outcome.event_id, str) else None,
@@ -232,41 +236,20 @@ def event_outcome(outcome: Published) -> EventOutcome:
 
 def agent_delivery(leased: Delivery) -> AgentDelivery:
     """Return a leased event with the receipt that settles it."""
+    event = msgspec.json.decode(leased.body, type=dict[str, Any])
     lease = {"messageId": leased.message_id, "receipt": leased.receipt, "receiveCount": leased.receive_count}
-    return msgspec.convert({**_body(leased.body), **lease}, AgentDelivery)
+    return msgspec.convert(event | lease, AgentDelivery)
 
 
 def agent_dead_letter(dead: PeekedMessage) -> AgentDeadLetter:
     """Return an event that failed too often, and why."""
+    event = msgspec.json.decode(dead.body, type=dict[str, Any])
     marker = read_dead(dead.attributes)
-    why = {
-        "messageId": dead.message_id,
-        "receiveCount": dead.receive_count,
-        "error": None if marker is None else marker.error,
-        "reason": None if marker is None else marker.reason,
-        "deadAt": None if marker is None else marker.at,
-    }
-    return msgspec.convert({**_body(dead.body), **why}, AgentDeadLetter)
+    error, reason, at = (None, None, None) if marker is None else (marker.error, marker.reason, marker.at)
+    why = {"messageId": dead.message_id, "receiveCount": dead.receive_count}
+    return msgspec.convert(event | why | {"error": error, "reason": reason, "deadAt": at}, AgentDeadLetter)
 
 
-def lane_stats(stats: LaneStats) -> Lane:
-    """Return how much waits for an agent."""
-    return msgspec.convert(stats, Lane, from_attributes=True)
-
-
-def _row(agent: Agent) -> dict[str, Any]:
-    return {
-        "agent_id": agent.agent_id,
-        "created_at": agent.created_at,
-        "order": agent.order,
-        "accept": agent.accept,
-        "queue": agent.queue_url or _queue_name(agent.agent_id),
-    }
-
-
-def _queue_name(agent_id: str) -> str:
-    return f"agents-{agent_id}.fifo"
-
-
-def _body(body: bytes) -> dict[str, Any]:
-    return msgspec.json.decode(body, type=dict[str, Any])
+def agent_stats(stats: LaneStats) -> AgentStats:
+    """Return how many messages wait for an agent."""
+    return msgspec.convert(stats, AgentStats, from_attributes=True)

@@ -11,7 +11,7 @@ import msgspec
 from postroad.errors import QueueNotFound
 from postroad.queues import AckResult, Delivery, PeekedMessage, Queue, QueueOverview, SendResult
 from postroad.settings import nearest
-from postroad.views.problems import EntryProblem, entry_problem
+from postroad.views.service import EntryProblem, entry_problem
 
 if TYPE_CHECKING:
     from postroad.operations import FailureGroups
@@ -31,13 +31,13 @@ class QueueRow(msgspec.Struct):
 
 
 class QueueLook(QueueRow):
-    """What a queue held at a moment."""
+    """What a queue held at one time."""
 
     at: datetime
 
 
 class QueueDetail(QueueRow):
-    """A queue with its settings and the queues whose dead letters it takes."""
+    """A queue with its settings, and the queues whose dead letters it receives."""
 
     settings: dict[str, Any]
     sources: list[str]
@@ -48,11 +48,11 @@ class QueuePage(msgspec.Struct):
 
     items: list[QueueRow]
     next_cursor: str | msgspec.UnsetType | None = msgspec.UNSET
-    """None on the last page; left out where all are listed at once."""
+    """None on the last page; left out if all are listed at once."""
 
 
 class FailureGroupRow(msgspec.Struct):
-    """Dead letters of one cause."""
+    """Dead letters with the same cause."""
 
     fingerprint: str
     event_type: str | None
@@ -64,7 +64,7 @@ class FailureGroupRow(msgspec.Struct):
 
 
 class FailureGroupPage(msgspec.Struct):
-    """Dead letters by what they died of; `complete` says whether all were looked at."""
+    """Dead letters by cause; `complete` says whether all were examined."""
 
     items: list[FailureGroupRow]
     scanned: int
@@ -72,7 +72,7 @@ class FailureGroupPage(msgspec.Struct):
 
 
 class PeekedRow(msgspec.Struct):
-    """A message seen without touching it; its body only when asked for."""
+    """A message that was peeked at; with its body only on request."""
 
     message_id: str
     attributes: Mapping[str, str]
@@ -92,7 +92,7 @@ class PeekedPage(msgspec.Struct):
 
 
 class Sent(msgspec.Struct):
-    """What became of one message."""
+    """The result of one message."""
 
     ok: bool
     message_id: str | None
@@ -100,7 +100,7 @@ class Sent(msgspec.Struct):
 
 
 class SentBatch(msgspec.Struct):
-    """What became of each message, in order."""
+    """The result of each message, in order."""
 
     results: list[Sent]
 
@@ -113,7 +113,7 @@ class Settled(msgspec.Struct):
 
 
 class SettledBatch(msgspec.Struct):
-    """What became of each receipt, in order."""
+    """The result of each receipt, in order."""
 
     results: list[Settled]
 
@@ -133,13 +133,13 @@ class Leased(msgspec.Struct):
 
 
 class LeasedBatch(msgspec.Struct):
-    """Leased messages; none when there was none in time."""
+    """Leased messages; none if none arrived in time."""
 
     deliveries: list[Leased]
 
 
 class Purged(msgspec.Struct):
-    """How many messages are gone."""
+    """How many messages were deleted."""
 
     purged: int
 
@@ -158,7 +158,7 @@ def queue_not_found(backend: Backend, name: str) -> QueueNotFound:
 
 
 def overview(backend: Backend, name: str) -> QueueOverview:
-    """Look at one queue."""
+    """Return what one queue is and holds; raise `QueueNotFound` with the nearest name that exists."""
     found = backend.overviews([name])
     if not found:
         raise queue_not_found(backend, name)
@@ -166,39 +166,35 @@ def overview(backend: Backend, name: str) -> QueueOverview:
 
 
 def queue_row(found: QueueOverview) -> QueueRow:
-    """Return one queue of a list, as it was looked at."""
-    return QueueRow(**_counts(found))
+    """Return one queue of a list."""
+    spec, stats = found.spec, found.stats
+    return QueueRow(
+        name=spec.name,
+        fifo=spec.fifo,
+        visible=stats.visible,
+        in_flight=stats.in_flight,
+        delayed=stats.delayed,
+        oldest_age_seconds=stats.oldest_age_seconds,
+        dead_letter=spec.dead_letter,
+    )
 
 
 def queue_look(found: QueueOverview, at: datetime) -> QueueLook:
-    """Return what a queue held at a moment."""
-    return QueueLook(**_counts(found), at=at)
+    """Return what a queue held at one time."""
+    return QueueLook(**msgspec.structs.asdict(queue_row(found)), at=at)
 
 
 def queue_detail(backend: Backend, name: str) -> QueueDetail:
-    """Return one queue with every setting under its own name, and its sources."""
-    counts = _counts(overview(backend, name))
+    """Return one queue with its settings, and the queues whose dead letters it receives."""
+    row = msgspec.structs.asdict(queue_row(overview(backend, name)))
     settings = msgspec.to_builtins(backend.queue_spec(name))
     if isinstance(settings["redrive_allow"], tuple):
         settings["redrive_allow"] = list(settings["redrive_allow"])
-    return QueueDetail(**counts, settings=settings, sources=list(backend.sources(name)))
-
-
-def _counts(found: QueueOverview) -> dict[str, Any]:
-    spec, stats = found.spec, found.stats
-    return {
-        "name": spec.name,
-        "fifo": spec.fifo,
-        "visible": stats.visible,
-        "in_flight": stats.in_flight,
-        "delayed": stats.delayed,
-        "oldest_age_seconds": stats.oldest_age_seconds,
-        "dead_letter": spec.dead_letter,
-    }
+    return QueueDetail(**row, settings=settings, sources=list(backend.sources(name)))
 
 
 def peeked(message: PeekedMessage, *, body: bool) -> PeekedRow:
-    """Return a message that was looked at; its body only when asked for."""
+    """Return a message that was peeked at; with its body only on request."""
     return PeekedRow(
         message_id=message.message_id,
         attributes=dict(message.attributes),
@@ -227,7 +223,7 @@ def leased(delivery: Delivery) -> Leased:
 
 
 def sent(result: SendResult) -> Sent:
-    """Return what became of one message."""
+    """Return the result of one message."""
     return Sent(result.ok, result.message_id, None if result.error is None else entry_problem(result.error))
 
 
@@ -237,6 +233,6 @@ def settled(result: AckResult) -> Settled:
 
 
 def failure_groups_page(found: FailureGroups) -> FailureGroupPage:
-    """Return dead letters by what they died of, the largest group first."""
+    """Return dead letters by cause, the largest group first."""
     rows = [msgspec.convert(group, FailureGroupRow, from_attributes=True) for group in found.groups]
     return FailureGroupPage(rows, found.scanned, found.complete)

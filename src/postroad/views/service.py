@@ -1,18 +1,21 @@
-"""The running service and its tokens as the CLI prints them and the HTTP API answers them."""
+"""The running service, its tokens and its errors as the CLI prints them and the HTTP API answers them."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
+from postroad.errors import InternalError, PostroadError, QueueExists
+
+PROBLEM_MEDIA_TYPE = "application/problem+json"
 PartState = Literal["running", "starting", "failed"]
 Scope = Literal["read", "publish", "operate", "admin"]
 
 
 class Health(msgspec.Struct):
-    """The process lives."""
+    """The process is alive."""
 
     status: Literal["ok"]
     version: str
@@ -34,18 +37,18 @@ class Part(msgspec.Struct, frozen=True):
     state: PartState
     restarts: int = 0
     missing: str | msgspec.UnsetType = msgspec.UNSET
-    """What it waits for, while something that it needs is away."""
+    """What it waits for, while something that it needs is unavailable."""
 
 
 class BackendShown(msgspec.Struct):
-    """Where the data lies."""
+    """Where the data is stored."""
 
     url: str
     kind: str
 
 
 class Status(msgspec.Struct):
-    """What runs."""
+    """The running service."""
 
     version: str
     uptime_seconds: float
@@ -64,7 +67,7 @@ class TokenRow(msgspec.Struct):
 
 
 class TokenMade(TokenRow):
-    """A token with its secret, which is shown this once."""
+    """A token with its secret, which is shown only once."""
 
     token: str
 
@@ -74,4 +77,69 @@ class TokenPage(msgspec.Struct):
 
     items: list[TokenRow]
     next_cursor: str | msgspec.UnsetType | None = msgspec.UNSET
-    """None on the last page; left out where all are listed at once."""
+    """None on the last page; left out if all are listed at once."""
+
+
+class EntryProblem(msgspec.Struct, kw_only=True):
+    """The error of one entry of a batch."""
+
+    type: str
+    title: str
+    detail: str
+    remedy: str
+    field: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class Problem(msgspec.Struct, kw_only=True):
+    """An error, and what to do about it: the one form in which every error leaves Postroad."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    remedy: str
+    request_id: str | None
+    field: str | msgspec.UnsetType = msgspec.UNSET
+    differences: dict[str, list[Any]] | msgspec.UnsetType = msgspec.UNSET
+
+
+class ErrorPage(msgspec.Struct):
+    """The meaning of an error."""
+
+    slug: str
+    title: str
+    status: int
+    remedy: str
+
+
+def problem(error: Exception, *, request_id: str | None = None) -> Problem:
+    """Return an error as `application/problem+json`. An unexpected error shows only the request id."""
+    known = error if isinstance(error, PostroadError) else InternalError("The cause is in the log.")
+    document = Problem(
+        type=f"/errors/{known.slug}",
+        title=title(type(known)),
+        status=known.status,
+        detail=str(known),
+        remedy=known.remedy if known.nearest is None else f'Did you mean "{known.nearest}"? {known.remedy}',
+        request_id=request_id,
+        field=msgspec.UNSET if known.field is None else known.field,
+    )
+    if isinstance(known, QueueExists):
+        document.differences = {name: list(pair) for name, pair in known.differences.items()}
+    return document
+
+
+def entry_problem(error: Exception) -> EntryProblem:
+    """Return the error of one entry of a batch: a problem without status and request id."""
+    whole = problem(error)
+    return EntryProblem(type=whole.type, title=whole.title, detail=whole.detail, remedy=whole.remedy, field=whole.field)
+
+
+def error_page(kind: type[PostroadError]) -> ErrorPage:
+    """Return the meaning of a class of errors."""
+    return ErrorPage(kind.slug, title(kind), kind.status, kind.remedy)
+
+
+def title(kind: type[PostroadError]) -> str:
+    """Return the first line of the class's docstring."""
+    return (kind.__doc__ or "").strip().split("\n", 1)[0]

@@ -5,13 +5,11 @@ A job's own values (`JobStatus`, `JobSummary`, `TasksAdded`) are shown as they a
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from postroad.errors import InvalidQuery
-from postroad.journal import KEY_NAMES, Entity, JournalEvent, Page
+from postroad.journal import KEY_NAMES, JournalEvent, Page
 
 if TYPE_CHECKING:
     from postroad.jobs import JobCreatedResult, JobPage
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class TaskSubmitted(msgspec.Struct, rename="camel"):
-    """The run that was begun or found."""
+    """The run that was started, or the one that exists already."""
 
     request_id: str
     state: str
@@ -29,7 +27,7 @@ class TaskSubmitted(msgspec.Struct, rename="camel"):
 
 
 class TaskShown(msgspec.Struct, rename="camel"):
-    """How a task stands."""
+    """The state of a task."""
 
     request_id: str
     state: str
@@ -45,14 +43,14 @@ class TaskShown(msgspec.Struct, rename="camel"):
 
 
 class TaskCancelled(msgspec.Struct, rename="camel"):
-    """Whether a task was still to be cancelled."""
+    """Whether a task was cancelled; False if it had ended already."""
 
     request_id: str
     cancelled: bool
 
 
 class EventPage(msgspec.Struct):
-    """Events as the journal holds them."""
+    """Events as the journal stores them."""
 
     items: list[dict[str, Any]]
     next_cursor: str | None
@@ -101,7 +99,7 @@ class JobResumed(msgspec.Struct, rename="camel"):
 
 
 class JobCancelled(msgspec.Struct, rename="camel"):
-    """Tasks that end without having run to their end."""
+    """The tasks that were cancelled."""
 
     job_id: str
     cancelled_tasks: list[str]
@@ -109,12 +107,12 @@ class JobCancelled(msgspec.Struct, rename="camel"):
 
 
 def submitted(handle: TaskHandle, state: str) -> TaskSubmitted:
-    """Return what became of a submission."""
+    """Return the result of a submission."""
     return TaskSubmitted(handle.request_id, state, handle.run, handle.created)
 
 
 def task_shown(state: TaskState) -> TaskShown:
-    """Return how a task stands."""
+    """Return the state of a task."""
     return msgspec.convert(state, TaskShown, from_attributes=True)
 
 
@@ -129,42 +127,16 @@ def job_rows(page: JobPage, next_cursor: str | None) -> JobRows:
 
 
 def event_item(event: JournalEvent) -> dict[str, Any]:
-    """Return the event's item; where part of it could not be read, with the reason."""
+    """Return the event's item, with the reason if part of it could not be read."""
     item = event.to_item()
     return item if event.overflow_error is None else {**item, "overflow_error": event.overflow_error}
 
 
 def timeline(index: str, page: Page) -> Timeline:
-    """Return a page of the journal."""
-    return Timeline(index, [_without_keys(event) for event in page.events], page.cursor)
-
-
-def _without_keys(event: JournalEvent) -> dict[str, Any]:
-    """Return the event's item without its keys, with what only they tell."""
-    item = {name: value for name, value in event_item(event).items() if name not in KEY_NAMES}
-    return {"event_id": str(event.event_id), "app": event.app, **item}
-
-
-def entity_of(text: str | None) -> Entity | None:
-    """Return `TASK#req-123` as a pair."""
-    if text is None:
-        return None
-    kind, mark, name = text.partition("#")
-    if not mark:
-        raise InvalidQuery(f"entity: {text!r} is not a type and an id", field="entity", remedy="Write TASK#req-123.")
-    return kind, name
-
-
-def moment_of(text: str | None, field: str) -> int | None:
-    """Return a moment in milliseconds: a number of them, or ISO 8601 in UTC unless it names its zone."""
-    if text is None:
-        return None
-    if text.lstrip("-").isdecimal() and text.isascii():
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        remedy = "Give milliseconds since 1970, or ISO 8601 such as 2030-01-01T00:00:00Z."
-        raise InvalidQuery(f"{field}: {text!r} is not a moment", field=field, remedy=remedy) from None
-    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    return round(aware.timestamp() * 1000)
+    """Return a page of the journal: the items without their keys, with what only the keys say."""
+    items = [
+        {"event_id": str(event.event_id), "app": event.app}
+        | {name: value for name, value in event_item(event).items() if name not in KEY_NAMES}
+        for event in page.events
+    ]
+    return Timeline(index, items, page.cursor)

@@ -1,53 +1,53 @@
-"""`/agents`: making, showing and removing agents, who listens to whom, and who may."""
+"""`/agents`: agents, their subscriptions, who may subscribe, and their dead letters."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-from litestar import Response, delete, get, post, put
-from litestar.openapi.spec import Example
-from litestar.params import Body
+from litestar import Response
 
-from postroad.agents import Page, Subscription, now_text
+from postroad.agents import now_text
 from postroad.http import forms
-from postroad.http.authentication import AGENT
-from postroad.http.changes import perform
-from postroad.http.idempotency import Answer
-from postroad.http.openapi import answers
-from postroad.http.requests import BODILESS, AgentId, ApiRequest, Cursor, Discard, Limit
+from postroad.http.idempotency import Answer, perform
+from postroad.http.openapi import example, route
+from postroad.http.requests import AgentId, ApiRequest, Cursor, Discard, Limit, page
 from postroad.views import (
+    AgentDeadLetterPage,
     AgentDetail,
     AgentGone,
     AgentMade,
     AgentPage,
+    AgentStats,
     AgentToken,
-    IsHeardPage,
-    ListensPage,
+    Redriven,
     Replayed,
+    SubscriberPage,
+    SubscriptionPage,
+    agent_dead_letter,
     agent_detail,
     agent_row,
-    is_heard,
-    listens,
+    agent_stats,
     registered,
+    subscriber_row,
+    subscription_row,
 )
 
-NewAgentBody = Annotated[forms.NewAgent, Body(examples=[Example(value={"agentId": "collector", "accept": "all"})])]
-RotationBody = Annotated[forms.TokenRotation, Body(examples=[Example(value={"overlap": 0})])]
-_ANY = forms.NewAgent()
-_IN_TEN_MINUTES = forms.TokenRotation()
+NewAgentBody = Annotated[forms.NewAgent, example({"agentId": "collector", "accept": "all"})]
+RotationBody = Annotated[forms.TokenRotation, example({"overlap": 0})]
+ReplayBody = Annotated[forms.Replay, example({"since": "2025-07-01T12:00:00Z"})]
+RedriveBody = Annotated[forms.AgentRedrive, example({"limit": 100})]
+_ONE = "/agents/{agent:str}"
+_PAIR = "/agents/{listener:str}/subscriptions/{producer:str}"
+_GRANT = "/agents/{producer:str}/grants/{listener:str}"
+_NEW_AGENT, _ROTATION, _REPLAY, _REDRIVE = forms.NewAgent(), forms.TokenRotation(), forms.Replay(), forms.AgentRedrive()
 
 
-@post(
-    "/agents",
-    opt={"scope": "admin", BODILESS: True},
-    status_code=201,
-    responses=answers(AgentMade, 400, 409, status=201, says="The agent with its token, which is shown this once."),
-)
-async def create_agent(request: ApiRequest, data: NewAgentBody = _ANY) -> Response[Any]:
-    """Make an agent. A repeat under the same Idempotency-Key shows a fresh token, and the former one is void."""
-    agents = request.context.agent_access.agents
+@route("POST /agents", "admin", AgentMade, 409, status=201, bodiless=True)
+async def create_agent(request: ApiRequest, data: NewAgentBody = _NEW_AGENT) -> Response[Any]:
+    """Create an agent. A repeat with the same Idempotency-Key shows a new token and revokes the previous one."""
+    agents = request.agents
 
     def make() -> Answer:
         made = agents.register(data.agentId, order=data.order, accept=data.accept, principal_arn=data.principalArn)
@@ -59,55 +59,35 @@ async def create_agent(request: ApiRequest, data: NewAgentBody = _ANY) -> Respon
     return await perform(request, make, revive=renew)
 
 
-@get("/agents", opt={"scope": "read"}, responses=answers(AgentPage, 400, says="Agents."))
+@route("GET /agents", "read", AgentPage)
 async def list_agents(request: ApiRequest, limit: Limit = 20, cursor: Cursor = None) -> Response[AgentPage]:
-    """All agents, a page at a time."""
-    cursors = request.context.cursors
-    after = None if cursor is None else cursors.open("agents", cursor)
+    """List all agents, a page at a time."""
 
-    def look() -> AgentPage:
-        page = request.context.agent_access.agents.list(limit=limit, cursor=after)
-        following = None if page.next_cursor is None else cursors.seal("agents", page.next_cursor)
-        return AgentPage([agent_row(agent) for agent in page.items], following)
+    def find(after: str | None) -> tuple[list[Any], str | None]:
+        found = request.agents.list(limit=limit, cursor=after)
+        return [agent_row(agent) for agent in found.items], found.next_cursor
 
-    return Response(await request.context.run(look))
+    return await page(request, AgentPage, "agents", cursor, find)
 
 
-@get(
-    "/agents/{agent:str}",
-    opt={"scope": "read", AGENT: "agent"},
-    responses=answers(AgentDetail, 404, says="The agent."),
-)
+@route(f"GET {_ONE}", "read", AgentDetail, 404, agent="agent")
 async def show_agent(request: ApiRequest, agent: AgentId) -> Response[AgentDetail]:
-    """One agent with the first hundred producers it listens to."""
-    found = await request.context.run(lambda: request.context.agent_access.agents.get(agent))
-    return Response(agent_detail(found))
+    """Show an agent and its first hundred subscriptions."""
+    return Response(agent_detail(await request.context.run(lambda: request.agents.get(agent))))
 
 
-@delete(
-    "/agents/{agent:str}",
-    opt={"scope": "admin", AGENT: "agent"},
-    status_code=200,
-    responses=answers(AgentGone, 404, says="It is gone with what waited for it."),
-)
+@route(f"DELETE {_ONE}", "admin", AgentGone, 404, agent="agent")
 async def delete_agent(request: ApiRequest, agent: AgentId) -> Response[AgentGone]:
-    """Remove the agent with its subscriptions and its lane; its id is never given again."""
-    gone = await request.context.run(lambda: request.context.agent_access.agents.delete(agent))
+    """Delete the agent with its subscriptions and its queue; its id is never used again."""
+    gone = await request.context.run(lambda: request.agents.delete(agent))
     request.context.streams.check(agent)
     return Response(AgentGone(gone.discarded, gone.subscriptions, gone.subscribers))
 
 
-@post(
-    "/agents/{agent:str}/token",
-    opt={"scope": "admin", AGENT: "agent", BODILESS: True},
-    status_code=201,
-    responses=answers(AgentToken, 400, 404, 409, status=201, says="The token, which is shown this once."),
-)
-async def rotate_agent_token(
-    request: ApiRequest, agent: AgentId, data: RotationBody = _IN_TEN_MINUTES
-) -> Response[Any]:
-    """Give the agent another token; the former one opens for `overlap` seconds more, ten minutes by default."""
-    agents = request.context.agent_access.agents
+@route(f"POST {_ONE}/token", "admin", AgentToken, 404, 409, status=201, agent="agent", bodiless=True)
+async def rotate_agent_token(request: ApiRequest, agent: AgentId, data: RotationBody = _ROTATION) -> Response[Any]:
+    """Give the agent a new token; the previous one stays valid for `overlap` seconds, ten minutes by default."""
+    agents = request.agents
 
     def rotate() -> Answer:
         token = agents.rotate_token(agent, overlap=data.overlap)
@@ -122,134 +102,121 @@ async def rotate_agent_token(
     return response
 
 
-ReplayBody = Annotated[forms.Replay, Body(examples=[Example(value={"since": "2025-07-01T12:00:00Z"})])]
-_PAIR = "/agents/{listener:str}/subscriptions/{producer:str}"
-_GRANT = "/agents/{producer:str}/grants/{listener:str}"
-_OF_LISTENER = {"scope": "admin", AGENT: "listener", BODILESS: True}
-_OF_PRODUCER = {"scope": "admin", AGENT: "producer", BODILESS: True}
-_OPERATED = {"scope": "operate", AGENT: "listener", BODILESS: True}
-_ALL = forms.Replay()
-Shown = TypeVar("Shown")
-
-
-@put(
-    _PAIR,
-    opt=_OF_LISTENER,
-    status_code=204,
-    responses=answers(None, 400, 404, 403, status=204, says="It listens, from now on or already."),
+@route(
+    f"PUT {_PAIR}",
+    "admin",
+    None,
+    404,
+    403,
+    status=204,
+    agent="listener",
+    bodiless=True,
+    says="The listener is subscribed.",
 )
 async def subscribe_agent(request: ApiRequest, listener: AgentId, producer: AgentId) -> None:
-    """Let the listener hear the producer. An agent needs the producer's grant unless that is open to all."""
+    """Subscribe the listener to the producer. An agent needs the producer's grant unless the producer accepts all."""
     await request.no_body()
-    agents = request.context.agent_access.agents
 
     def subscribe() -> None:
         if request.user is not None and request.user.agent is not None:
-            agents.check_consent(listener, producer)
-        agents.subscribe(listener, producer)
+            request.agents.check_consent(listener, producer)
+        request.agents.subscribe(listener, producer)
 
     await request.context.run(subscribe)
 
 
-@delete(_PAIR, opt=_OF_LISTENER, responses=answers(None, 404, status=204, says="It does not listen."))
+@route(f"DELETE {_PAIR}", "admin", None, 404, status=204, agent="listener", says="The listener is not subscribed.")
 async def unsubscribe_agent(
     request: ApiRequest, listener: AgentId, producer: AgentId, discard: Discard = False
 ) -> None:
-    """Stop listening; with `discard` what waits goes too."""
-    agents = request.context.agent_access.agents
-    await request.context.run(lambda: agents.unsubscribe(listener, producer, discard=discard))
+    """End the subscription; `discard` deletes the waiting messages too."""
+    await request.context.run(lambda: request.agents.unsubscribe(listener, producer, discard=discard))
 
 
-@get(
-    "/agents/{agent:str}/subscriptions",
-    opt={"scope": "read", AGENT: "agent"},
-    responses=answers(ListensPage, 400, 404, says="Whom the agent listens to."),
-)
+@route(f"GET {_ONE}/subscriptions", "read", SubscriptionPage, 404, agent="agent")
 async def list_subscriptions(
     request: ApiRequest, agent: AgentId, limit: Limit = 20, cursor: Cursor = None
-) -> Response[ListensPage]:
-    """Whom the agent listens to, a page at a time."""
-    find = request.context.agent_access.agents.subscriptions
-    return await _page(
-        request,
-        f"agents/{agent}/subscriptions",
-        cursor,
-        _listens_page,
-        lambda after: find(agent, limit=limit, cursor=after),
-    )
+) -> Response[SubscriptionPage]:
+    """List the agent's subscriptions, a page at a time."""
+
+    def find(after: str | None) -> tuple[list[Any], str | None]:
+        found = request.agents.subscriptions(agent, limit=limit, cursor=after)
+        return [subscription_row(each) for each in found.items], found.next_cursor
+
+    return await page(request, SubscriptionPage, f"agents/{agent}/subscriptions", cursor, find)
 
 
-@get(
-    "/agents/{agent:str}/subscribers",
-    opt={"scope": "read", AGENT: "agent"},
-    responses=answers(IsHeardPage, 400, 404, says="Who listens to the agent."),
-)
+@route(f"GET {_ONE}/subscribers", "read", SubscriberPage, 404, agent="agent")
 async def list_subscribers(
     request: ApiRequest, agent: AgentId, limit: Limit = 20, cursor: Cursor = None
-) -> Response[IsHeardPage]:
-    """Who listens to the agent, a page at a time."""
-    find = request.context.agent_access.agents.subscribers
-    return await _page(
-        request,
-        f"agents/{agent}/subscribers",
-        cursor,
-        _heard_page,
-        lambda after: find(agent, limit=limit, cursor=after),
-    )
+) -> Response[SubscriberPage]:
+    """List the agent's subscribers, a page at a time."""
+
+    def find(after: str | None) -> tuple[list[Any], str | None]:
+        found = request.agents.subscribers(agent, limit=limit, cursor=after)
+        return [subscriber_row(each) for each in found.items], found.next_cursor
+
+    return await page(request, SubscriberPage, f"agents/{agent}/subscribers", cursor, find)
 
 
-@put(_GRANT, opt=_OF_PRODUCER, status_code=204, responses=answers(None, 400, 404, status=204, says="It may listen."))
+@route(
+    f"PUT {_GRANT}", "admin", None, 404, status=204, agent="producer", bodiless=True, says="The listener may subscribe."
+)
 async def grant_listener(request: ApiRequest, producer: AgentId, listener: AgentId) -> None:
-    """Let the listener subscribe to the producer by itself."""
+    """Allow the listener to subscribe itself to the producer."""
     await request.no_body()
-    await request.context.run(lambda: request.context.agent_access.agents.grant(producer, listener))
+    await request.context.run(lambda: request.agents.grant(producer, listener))
 
 
-@delete(_GRANT, opt=_OF_PRODUCER, responses=answers(None, 404, status=204, says="It may not listen, and does not."))
+@route(
+    f"DELETE {_GRANT}",
+    "admin",
+    None,
+    404,
+    status=204,
+    agent="producer",
+    says="The listener may not subscribe and is not subscribed.",
+)
 async def revoke_listener(request: ApiRequest, producer: AgentId, listener: AgentId) -> None:
-    """Take the grant back, and end a running subscription."""
-    await request.context.run(lambda: request.context.agent_access.agents.revoke(producer, listener))
+    """Revoke the grant, and end the subscription."""
+    await request.context.run(lambda: request.agents.revoke(producer, listener))
 
 
-@post(
-    f"{_PAIR}/pause",
-    opt=_OPERATED,
-    status_code=204,
-    responses=answers(None, 400, 404, 409, status=204, says="Its events are withheld."),
+@route(
+    f"POST {_PAIR}/pause",
+    "operate",
+    None,
+    404,
+    409,
+    status=204,
+    agent="listener",
+    bodiless=True,
+    says="The producer's events are held.",
 )
 async def pause_subscription(request: ApiRequest, listener: AgentId, producer: AgentId) -> Response[None]:
-    """Withhold the producer's events; they are kept."""
-    await request.no_body()
-    return await _done(request, lambda: request.context.agent_access.agents.pause(listener, producer))
+    """Hold the producer's events; they are kept."""
+    return await _act(request, lambda: request.agents.pause(listener, producer))
 
 
-@post(
-    f"{_PAIR}/resume",
-    opt=_OPERATED,
-    status_code=204,
-    responses=answers(None, 400, 404, 409, status=204, says="What was withheld is delivered."),
+@route(
+    f"POST {_PAIR}/resume",
+    "operate",
+    None,
+    404,
+    409,
+    status=204,
+    agent="listener",
+    bodiless=True,
+    says="The held events are delivered.",
 )
 async def resume_subscription(request: ApiRequest, listener: AgentId, producer: AgentId) -> Response[None]:
-    """Deliver what was withheld, before anything newer."""
+    """Deliver the held events, before any newer ones."""
+    return await _act(request, lambda: request.agents.resume(listener, producer))
+
+
+async def _act(request: ApiRequest, act: Callable[[], None]) -> Response[None]:
     await request.no_body()
-    return await _done(request, lambda: request.context.agent_access.agents.resume(listener, producer))
 
-
-@post(
-    f"{_PAIR}/replay",
-    opt=_OPERATED,
-    status_code=202,
-    responses=answers(Replayed, 400, 404, 409, status=202, says="How many events are delivered again."),
-)
-async def replay_subscription(
-    request: ApiRequest, listener: AgentId, producer: AgentId, data: ReplayBody = _ALL
-) -> Response[Any]:
-    """Deliver the producer's events again, from `since` on, before anything newer."""
-    agents = request.context.agent_access.agents
-    return await perform(request, lambda: Answer(202, Replayed(agents.replay(listener, producer, since=data.since))))
-
-
-async def _done(request: ApiRequest, act: Callable[[], None]) -> Response[None]:
     def effect() -> Answer:
         act()
         return Answer(204, None)
@@ -257,26 +224,39 @@ async def _done(request: ApiRequest, act: Callable[[], None]) -> Response[None]:
     return await perform(request, effect)
 
 
-def _listens_page(page: Page[Subscription], following: str | None) -> ListensPage:
-    return ListensPage([listens(each) for each in page.items], following)
+@route(f"POST {_PAIR}/replay", "operate", Replayed, 404, 409, status=202, agent="listener", bodiless=True)
+async def replay_subscription(
+    request: ApiRequest, listener: AgentId, producer: AgentId, data: ReplayBody = _REPLAY
+) -> Response[Any]:
+    """Deliver the producer's events since `since` again, before any newer ones."""
+    agents = request.agents
+    return await perform(request, lambda: Answer(202, Replayed(agents.replay(listener, producer, since=data.since))))
 
 
-def _heard_page(page: Page[Subscription], following: str | None) -> IsHeardPage:
-    return IsHeardPage([is_heard(each) for each in page.items], following)
+@route(f"GET {_ONE}/stats", "read", AgentStats, 404, agent="agent")
+async def show_agent_stats(request: ApiRequest, agent: AgentId) -> Response[AgentStats]:
+    """Show how many messages wait for the agent."""
+    return Response(agent_stats(await request.context.run(lambda: request.agents.stats(agent))))
 
 
-async def _page(
-    request: ApiRequest,
-    of: str,
-    cursor: str | None,
-    show: Callable[[Page[Subscription], str | None], Shown],
-    find: Callable[[str | None], Page[Subscription]],
-) -> Response[Shown]:
-    cursors = request.context.cursors
-    after = None if cursor is None else cursors.open(of, cursor)
+@route(f"GET {_ONE}/dead-letters", "read", AgentDeadLetterPage, 404, agent="agent")
+async def list_agent_dead_letters(
+    request: ApiRequest, agent: AgentId, limit: Limit = 20, cursor: Cursor = None
+) -> Response[AgentDeadLetterPage]:
+    """List the events that failed too often, oldest first."""
 
-    def look() -> Shown:
-        page = find(after)
-        return show(page, None if page.next_cursor is None else cursors.seal(of, page.next_cursor))
+    def find(after: str | None) -> tuple[list[Any], str | None]:
+        dead = request.agents.dead_letters(agent, limit=limit + 1, after=after)
+        following = str(dead[limit - 1].sequence) if len(dead) > limit else None
+        return [agent_dead_letter(each) for each in dead[:limit]], following
 
-    return Response(await request.context.run(look))
+    return await page(request, AgentDeadLetterPage, f"agents/{agent}/dead-letters", cursor, find)
+
+
+@route(f"POST {_ONE}/dead-letters/redrive", "operate", Redriven, 404, 409, status=202, agent="agent", bodiless=True)
+async def redrive_agent_dead_letters(
+    request: ApiRequest, agent: AgentId, data: RedriveBody = _REDRIVE
+) -> Response[Any]:
+    """Send dead letters back to the end of the agent's queue."""
+    agents = request.agents
+    return await perform(request, lambda: Answer(202, Redriven(agents.redrive(agent, limit=data.limit))))

@@ -1,4 +1,4 @@
-"""`/events`: publishing under an agent's id. Who publishes is told by the token, never by the body."""
+"""`/events`: publishing as an agent. The token says which agent publishes; only an operator names another."""
 
 from __future__ import annotations
 
@@ -6,53 +6,38 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
-from litestar import Response, post
-from litestar.openapi.spec import Example
-from litestar.params import Body
+from litestar import Response
 
 from postroad.agents import AgentEvent, Published, check_agent_id, is_agent_id
 from postroad.errors import IdentityMismatch, InvalidEvent, PostroadError
 from postroad.http import forms
-from postroad.http.authentication import AGENT, ANY_AGENT
-from postroad.http.changes import perform
 from postroad.http.forms import misfit
-from postroad.http.idempotency import Answer
-from postroad.http.openapi import answers
-from postroad.http.requests import ApiRequest
+from postroad.http.idempotency import Answer, perform
+from postroad.http.openapi import example, route
+from postroad.http.requests import ANY_AGENT, ApiRequest
 from postroad.views import EventAccepted, EventBatch, accepted, event_outcome
 
 _EXAMPLE = {"agentId": "ann", "eventType": "order.placed", "data": {"id": 7}, "timestamp": "2025-07-01T12:00:00.000Z"}
-EventBody = Annotated[forms.Event, Body(examples=[Example(value=_EXAMPLE)])]
-EventsBody = Annotated[forms.Events, Body(examples=[Example(value={"events": [_EXAMPLE]})])]
-_OPTIONS = {"scope": "publish", AGENT: ANY_AGENT}
+EventBody = Annotated[forms.Event, example(_EXAMPLE)]
+EventsBody = Annotated[forms.Events, example({"events": [_EXAMPLE]})]
 
 
-@post(
-    "/events",
-    opt=_OPTIONS,
-    status_code=202,
-    responses=answers(EventAccepted, 400, 404, 409, 413, status=202, says="It is on the stream."),
-)
+@route("POST /events", "publish", EventAccepted, 404, 409, 413, status=202, agent=ANY_AGENT)
 async def publish_event(request: ApiRequest, data: EventBody) -> Response[Any]:
-    """Publish one event. When this answers, it is durable."""
+    """Publish one event. It is durable when the answer arrives."""
     event = _event(data, _caller(request))
     await _charge(request, [event.agent_id])
 
     def effect() -> Answer:
-        [outcome] = request.context.agent_access.agents.publish_each([event], traceparent=_traceparent(request))
+        [outcome] = request.agents.publish_each([event], traceparent=_traceparent(request))
         return Answer(202, accepted(outcome))
 
     return await perform(request, effect)
 
 
-@post(
-    "/events/batch",
-    opt=_OPTIONS,
-    status_code=202,
-    responses=answers(EventBatch, 400, 409, 413, status=202, says="What became of each event."),
-)
+@route("POST /events/batch", "publish", EventBatch, 409, 413, status=202, agent=ANY_AGENT)
 async def publish_events(request: ApiRequest, data: EventsBody) -> Response[Any]:
-    """Publish up to 500 events. A bad one is answered `ok: false` and holds back later ones of its agent alone."""
+    """Publish up to 500 events. An invalid one is answered `ok: false` and holds back later ones of its agent only."""
     caller = _caller(request)
     entries = [_entry(entry, caller) for entry in data.events]
     await _charge(request, [event.agent_id for event in entries if isinstance(event, AgentEvent)])
@@ -65,7 +50,7 @@ async def publish_events(request: ApiRequest, data: EventsBody) -> Response[Any]
 
 
 async def _charge(request: ApiRequest, agent_ids: Sequence[str]) -> None:
-    """Count the events of agents that exist: an operator may name any, and only its own token names an agent."""
+    """Count the events against the limits of their agents; an operator may name agents that do not exist."""
     access = request.context.agent_access
     if _caller(request) is None:
         known = await request.context.run(lambda: access.agents.store.registry.known(set(agent_ids)))
@@ -74,7 +59,7 @@ async def _charge(request: ApiRequest, agent_ids: Sequence[str]) -> None:
 
 
 class _Refused(Exception):
-    """An entry that is no event; `agent_id` is whose later entries wait for it."""
+    """An entry that is not a valid event; later entries of the agent `agent_id` are held back."""
 
     def __init__(self, error: PostroadError, agent_id: str | None) -> None:
         self.error = error
@@ -82,17 +67,13 @@ class _Refused(Exception):
 
 
 def _publish(request: ApiRequest, entries: Sequence[AgentEvent | _Refused]) -> list[Published]:
-    # A refused entry takes part as an event of its agent that cannot be sent, so that later ones are held back.
-    events = [entry if isinstance(entry, AgentEvent) else _stand_in(entry) for entry in entries]
-    outcomes = request.context.agent_access.agents.publish_each(events, traceparent=_traceparent(request))
+    # A refused entry becomes an event of its agent that cannot be sent, so that later ones are held back.
+    events = [e if isinstance(e, AgentEvent) else AgentEvent(e.agent_id or "?", "", {}) for e in entries]
+    outcomes = request.agents.publish_each(events, traceparent=_traceparent(request))
     return [
         outcome._replace(error=entry.error) if isinstance(entry, _Refused) else outcome
         for entry, outcome in zip(entries, outcomes, strict=True)
     ]
-
-
-def _stand_in(refused: _Refused) -> AgentEvent:
-    return AgentEvent(refused.agent_id or "?", "", {})
 
 
 def _entry(entry: Any, caller: str | None) -> AgentEvent | _Refused:
@@ -108,7 +89,7 @@ def _entry(entry: Any, caller: str | None) -> AgentEvent | _Refused:
 
 
 def _event(data: forms.Event, caller: str | None) -> AgentEvent:
-    """The event of whoever calls; an operator names the agent."""
+    """Return the event of the calling agent, or of the agent that an operator names."""
     named = None if data.agentId is None else check_agent_id(data.agentId, field="agentId")
     agent_id = caller or named
     if agent_id is None:
@@ -119,7 +100,7 @@ def _event(data: forms.Event, caller: str | None) -> AgentEvent:
 
 
 def _caller(request: ApiRequest) -> str | None:
-    """The agent whose token it is; None for an operator."""
+    """Return the agent whose token it is; None for an operator."""
     assert request.user is not None
     return request.user.agent
 

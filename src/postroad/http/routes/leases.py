@@ -1,124 +1,199 @@
-"""`/queues/{queue}/leases` and what ends them: consuming from any language."""
+"""Leases of queues and agents over HTTP: receiving, acknowledging, extending, releasing, rejecting and streaming."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from litestar import Response, post
-from litestar.openapi.spec import Example
-from litestar.params import Body
+from litestar import Response
 
 from postroad.http import forms
-from postroad.http.changes import perform, perform_waiting
-from postroad.http.context import Context
-from postroad.http.idempotency import Answer
-from postroad.http.openapi import answers
+from postroad.http.idempotency import Answer, perform, perform_waiting
+from postroad.http.openapi import example, route
 from postroad.http.polls import CallerGone
-from postroad.http.requests import ApiRequest, QueueName, checked, gone
+from postroad.http.requests import (
+    AgentId,
+    ApiRequest,
+    QueueName,
+    StreamResponse,
+    Visibility,
+    checked,
+    gone,
+    token_check,
+)
+from postroad.http.streams import AgentStream
 from postroad.queues import AckResult, Delivery, Queue
-from postroad.views import LeasedBatch, SettledBatch, leased, open_queue, settled
+from postroad.views import AgentDeliveries, LeasedBatch, SettledBatch, agent_delivery, leased, open_queue, settled
 
-LeaseBody = Annotated[forms.Lease, Body(examples=[Example(value={"max_messages": 10, "wait": 20, "visibility": 30})])]
-AcksBody = Annotated[forms.Acks, Body(examples=[Example(value={"receipts": ["a receipt of a delivery"]})])]
-ExtensionsBody = Annotated[
-    forms.Extensions, Body(examples=[Example(value={"receipts": ["a receipt of a delivery"], "seconds": 60})])
-]
-ReleasesBody = Annotated[
-    forms.Releases, Body(examples=[Example(value={"receipts": ["a receipt of a delivery"], "after": 5})])
-]
-RejectionsBody = Annotated[
-    forms.Rejections,
-    Body(examples=[Example(value={"receipts": ["a receipt of a delivery"], "reason": "the order is unknown"})]),
-]
-_SETTLED = answers(SettledBatch, 400, 404, 409, says="What became of each receipt.")
+_RECEIPTS = {"receipts": ["a receipt of a delivery"]}
+LeaseBody = Annotated[forms.Lease, example({"max_messages": 10, "wait": 20, "visibility": 30})]
+AgentLeaseBody = Annotated[forms.AgentLease, example({"wait": 20, "max_messages": 10})]
+AcksBody = Annotated[forms.Acks, example(_RECEIPTS)]
+ExtensionsBody = Annotated[forms.Extensions, example({**_RECEIPTS, "seconds": 60})]
+AgentExtensionsBody = Annotated[forms.AgentExtensions, example({**_RECEIPTS, "seconds": 60})]
+ReleasesBody = Annotated[forms.Releases, example({**_RECEIPTS, "after": 5})]
+RejectionsBody = Annotated[forms.Rejections, example({**_RECEIPTS, "reason": "the order is unknown"})]
 Settle = Callable[[Queue, Sequence[Delivery]], list[AckResult]]
+_AGENT_LEASE = forms.AgentLease()
 _NEVER = datetime.fromtimestamp(0, UTC)
 
 
-@post(
-    "/queues/{queue:str}/leases",
-    opt={"scope": "publish"},
-    status_code=200,
-    responses=answers(LeasedBatch, 400, 404, 409, says="The leased messages; none when there was none in time."),
-)
+@route("POST /queues/{queue:str}/leases", "publish", LeasedBatch, 404, 409)
 async def lease_messages(request: ApiRequest, queue: QueueName, data: LeaseBody) -> Response[Any]:
-    """Lease messages, waiting up to `wait` seconds for the first. Hanging up gives back what was leased."""
-    try:
-        return await perform_waiting(request, lambda: _lease(request, checked(queue), data))
-    except CallerGone:
-        # Nobody is there to read it.
-        return Response(LeasedBatch([]))
+    """Lease messages, waiting up to `wait` seconds for the first. Closing the connection releases them."""
+
+    async def lease() -> Answer:
+        found = await _lease(request, lambda: open_queue(request.context.backend, checked(queue)), data)
+        return Answer(200, LeasedBatch([leased(one) for one in found]))
+
+    return await _unless_gone(request, lease, LeasedBatch([]))
 
 
-@post("/queues/{queue:str}/acks", opt={"scope": "publish"}, status_code=200, responses=_SETTLED)
+@route("POST /agents/{agent:str}/leases", "publish", AgentDeliveries, 404, 409, agent="agent", bodiless=True)
+async def lease_events(request: ApiRequest, agent: AgentId, data: AgentLeaseBody = _AGENT_LEASE) -> Response[Any]:
+    """Lease events, waiting up to `wait` seconds for the first. Closing the connection releases them."""
+
+    async def lease() -> Answer:
+        found = await _lease(request, lambda: request.agents.queue(agent), data, agent)
+        return Answer(200, AgentDeliveries([agent_delivery(one) for one in found]))
+
+    return await _unless_gone(request, lease, AgentDeliveries([]))
+
+
+@route("POST /queues/{queue:str}/acks", "publish", SettledBatch, 404, 409)
 async def ack_messages(request: ApiRequest, queue: QueueName, data: AcksBody) -> Response[Any]:
-    """Forget the messages: they are done."""
-    return await _settle(request, queue, data.receipts, lambda open_, held: open_.ack(held))
+    """Delete the messages: they are done."""
+    return await _settle_messages(request, queue, data.receipts, lambda queue, held: queue.ack(held))
 
 
-@post("/queues/{queue:str}/extensions", opt={"scope": "publish"}, status_code=200, responses=_SETTLED)
+@route("POST /agents/{agent:str}/acks", "publish", SettledBatch, 404, 409, agent="agent")
+async def ack_events(request: ApiRequest, agent: AgentId, data: AcksBody) -> Response[Any]:
+    """Delete the events: they are done."""
+    return await _settle_events(request, agent, data.receipts, lambda queue, held: queue.ack(held))
+
+
+@route("POST /queues/{queue:str}/extensions", "publish", SettledBatch, 404, 409)
 async def extend_leases(request: ApiRequest, queue: QueueName, data: ExtensionsBody) -> Response[Any]:
     """Keep the leases for `seconds` from now."""
-    return await _settle(request, queue, data.receipts, lambda open_, held: open_.extend(held, seconds=data.seconds))
+    return await _settle_messages(request, queue, data.receipts, _extend(data.seconds))
 
 
-@post("/queues/{queue:str}/releases", opt={"scope": "publish"}, status_code=200, responses=_SETTLED)
+@route("POST /agents/{agent:str}/extensions", "publish", SettledBatch, 404, 409, agent="agent")
+async def extend_events(request: ApiRequest, agent: AgentId, data: AgentExtensionsBody) -> Response[Any]:
+    """Keep the leases for `seconds` from now."""
+    return await _settle_events(request, agent, data.receipts, _extend(data.seconds), ends=False)
+
+
+@route("POST /queues/{queue:str}/releases", "publish", SettledBatch, 404, 409)
 async def release_messages(request: ApiRequest, queue: QueueName, data: ReleasesBody) -> Response[Any]:
-    """Give the messages back, to be received again after `after` seconds."""
-    return await _settle(request, queue, data.receipts, _release(data.after, data.error))
+    """Release the messages, to be received again after `after` seconds."""
+    return await _settle_messages(request, queue, data.receipts, _release(data))
 
 
-@post("/queues/{queue:str}/rejections", opt={"scope": "publish"}, status_code=200, responses=_SETTLED)
+@route("POST /agents/{agent:str}/releases", "publish", SettledBatch, 404, 409, agent="agent")
+async def release_events(request: ApiRequest, agent: AgentId, data: ReleasesBody) -> Response[Any]:
+    """Release the events, to be received again after `after` seconds."""
+    return await _settle_events(request, agent, data.receipts, _release(data))
+
+
+@route("POST /queues/{queue:str}/rejections", "publish", SettledBatch, 404, 409)
 async def reject_messages(request: ApiRequest, queue: QueueName, data: RejectionsBody) -> Response[Any]:
-    """Send the messages to the dead letters now, with the reason; no further receive is spent on them."""
-    return await _settle(request, queue, data.receipts, rejecting(request.context, data.reason, data.error))
+    """Send the messages to the dead letters now, with the reason, without further receives."""
+    return await _settle_messages(request, queue, data.receipts, _reject(request, data))
 
 
-def _release(after: float, error: str | None) -> Settle:
-    return lambda queue, held: queue.release(held, after=after, error=error)
+@route("POST /agents/{agent:str}/rejections", "publish", SettledBatch, 404, 409, agent="agent")
+async def reject_events(request: ApiRequest, agent: AgentId, data: RejectionsBody) -> Response[Any]:
+    """Send the events to the dead letters now, with the reason, without further receives."""
+    return await _settle_events(request, agent, data.receipts, _reject(request, data))
 
 
-def rejecting(context: Context, reason: str, error: str | None) -> Settle:
-    """What rejects deliveries of which only the receipts are known."""
-    return lambda queue, held: context.leased.reject(queue, held, reason=reason, error=error)
+@route(
+    "GET /agents/{agent:str}/stream",
+    "publish",
+    str,
+    404,
+    agent="agent",
+    says="Events as they arrive.",
+    media_type="text/event-stream",
+)
+async def stream_events(request: ApiRequest, agent: AgentId, visibility: Visibility = 30.0) -> Response[Any]:
+    """Stream events as Server-Sent Events, at most ten unacked at a time; they are released when the stream ends."""
+    queue = await request.context.run(lambda: request.agents.queue(agent))
+    if request.is_head:
+        return Response(b"", media_type="text/event-stream")
+    streams, check = request.context.streams, token_check(request)
+    stream = AgentStream(streams=streams, queue=queue, agent_id=agent, visibility=visibility, check=check)
+    return StreamResponse(stream)
 
 
-async def _lease(request: ApiRequest, name: str, data: forms.Lease) -> Answer:
+async def _unless_gone(request: ApiRequest, lease: Callable[[], Awaitable[Answer]], nothing: Any) -> Response[Any]:
+    try:
+        return await perform_waiting(request, lease)
+    except CallerGone:
+        # Nobody reads this answer.
+        return Response(nothing)
+
+
+async def _lease(
+    request: ApiRequest, find: Callable[[], Queue], data: forms.Lease | forms.AgentLease, agent: str | None = None
+) -> list[Delivery]:
+    """Receive at once if there is something, and else wait for it; polls of an agent are counted."""
     context = request.context
-    queue = await context.run(lambda: open_queue(context.backend, name))
-    received = await context.run(lambda: queue.receive(max_messages=data.max_messages, visibility=data.visibility))
-    if not received and data.wait:
-        received = await context.polls.receive(
-            queue,
-            max_messages=data.max_messages,
-            wait=data.wait,
-            visibility=data.visibility,
-            gone=lambda: gone(request),
-        )
-    context.leased.remember(queue, received)
-    return Answer(200, LeasedBatch([leased(one) for one in received]))
+    queue = await context.run(find)
+    found = await context.run(lambda: queue.receive(max_messages=data.max_messages, visibility=data.visibility))
+    if not found and data.wait:
+        with ExitStack() as waiting:
+            if agent is not None:
+                context.agent_access.begin_waiting(agent)
+                waiting.callback(context.agent_access.end_waiting, agent)
+            found = await context.polls.receive(
+                queue,
+                max_messages=data.max_messages,
+                wait=data.wait,
+                visibility=data.visibility,
+                gone=lambda: gone(request),
+            )
+    context.leased.remember(queue, found)
+    return found
 
 
-async def _settle(request: ApiRequest, name: str, receipts: list[str], settle: Settle) -> Response[Any]:
+def _extend(seconds: float) -> Settle:
+    return lambda queue, held: queue.extend(held, seconds=seconds)
+
+
+def _release(data: forms.Releases) -> Settle:
+    return lambda queue, held: queue.release(held, after=data.after, error=data.error)
+
+
+def _reject(request: ApiRequest, data: forms.Rejections) -> Settle:
+    leased = request.context.leased
+    return lambda queue, held: leased.reject(queue, held, reason=data.reason, error=data.error)
+
+
+async def _settle_messages(request: ApiRequest, name: str, receipts: list[str], settle: Settle) -> Response[Any]:
+    return await _settle(request, lambda: open_queue(request.context.backend, checked(name)), receipts, settle)
+
+
+async def _settle_events(
+    request: ApiRequest, agent: str, receipts: list[str], settle: Settle, *, ends: bool = True
+) -> Response[Any]:
+    response = await _settle(request, lambda: request.agents.queue(agent), receipts, settle)
+    if ends:
+        request.context.streams.settled(agent, receipts)
+    return response
+
+
+async def _settle(request: ApiRequest, find: Callable[[], Queue], receipts: list[str], settle: Settle) -> Response[Any]:
     def effect() -> Answer:
-        results = settle(open_queue(request.context.backend, checked(name)), [held(receipt) for receipt in receipts])
+        results = settle(find(), [_delivery(receipt) for receipt in receipts])
         return Answer(200, SettledBatch([settled(result) for result in results]))
 
     return await perform(request, effect)
 
 
-def held(receipt: str) -> Delivery:
-    """A stand-in for the delivery: the receipt is all that settling looks at."""
-    return Delivery(
-        message_id="",
-        body=b"",
-        attributes={},
-        group=None,
-        receipt=receipt,
-        receive_count=1,
-        sent_at=_NEVER,
-        first_received_at=_NEVER,
-        sequence=None,
-    )
+def _delivery(receipt: str) -> Delivery:
+    """Return a delivery with this receipt, which is all that settling reads."""
+    return Delivery("", b"", {}, None, receipt, 1, _NEVER, _NEVER, None)

@@ -1,23 +1,19 @@
-"""`/queues`: making, listing, emptying and removing queues, sending messages and looking at them."""
+"""`/queues`: creating, listing, emptying and deleting queues, sending messages and peeking at them."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
 import msgspec
-from litestar import Response, delete, get, post, put
-from litestar.openapi.spec import Example
-from litestar.params import Body
+from litestar import Response
 
-from postroad.errors import InvalidInput, InvalidMessage, QueueNotFound
+from postroad.errors import InvalidCursor, InvalidInput, InvalidMessage, QueueNotFound
 from postroad.http import forms
-from postroad.http.changes import perform
-from postroad.http.idempotency import Answer
-from postroad.http.openapi import answers
-from postroad.http.pages import page, peek_after, position
-from postroad.http.requests import ApiRequest, Confirm, Cursor, Limit, Payload, QueueName, checked
+from postroad.http.idempotency import Answer, perform
+from postroad.http.openapi import answers, example, route
+from postroad.http.requests import ApiRequest, Confirm, Cursor, Limit, Payload, QueueName, checked, page
 from postroad.operations import failure_groups, purge
-from postroad.queues import OutgoingMessage, Queue, QueueSpec, SendResult, check_message
+from postroad.queues import OutgoingMessage, PeekedMessage, Queue, QueueSpec, SendResult, check_message
 from postroad.views import (
     FailureGroupPage,
     PeekedPage,
@@ -36,53 +32,68 @@ from postroad.views import (
 from postroad.wiring import Backend
 
 SettingsBody = Annotated[
-    forms.QueueSettings,
-    Body(examples=[Example(value={"visibility": 60, "dead_letter": "orders-dlq", "max_receives": 5})]),
+    forms.QueueSettings, example({"visibility": 60, "dead_letter": "orders-dlq", "max_receives": 5})
 ]
-PurgeBody = Annotated[forms.Purge, Body(examples=[Example(value={"confirm": "orders", "reason": "test data"})])]
+PurgeBody = Annotated[forms.Purge, example({"confirm": "orders", "reason": "test data"})]
+MessagesBody = Annotated[forms.Messages, example({"messages": [{"body": "hello", "attributes": {"kind": "greeting"}}]})]
+_ONE = "/queues/{queue:str}"
+_PEEK_AT_ONCE = 500
 
 
-@get("/queues", opt={"scope": "read"}, responses=answers(QueuePage, 400, says="Queues by name."))
+@route("GET /queues", "read", QueuePage)
 async def list_queues(request: ApiRequest, limit: Limit = 20, cursor: Cursor = None) -> Response[QueuePage]:
-    """All queues by name, a page at a time."""
+    """List all queues by name, a page at a time."""
     backend = request.context.backend
-    after = "" if cursor is None else request.context.cursors.open("queues", cursor)
 
-    def look() -> QueuePage:
-        names = [name for name in backend.queues() if name > after]
-        # One that is deleted while the page is put together is left out.
-        rows = {found.spec.name: queue_row(found) for found in backend.overviews(names[:limit])}
-        return page(request, QueuePage, "queues", names, limit, position=str, row=rows.get)
+    def find(after: str | None) -> tuple[list[Any], str | None]:
+        names = [name for name in backend.queues() if name > (after or "")]
+        # A queue that is deleted meanwhile is left out.
+        rows = [queue_row(found) for found in backend.overviews(names[:limit])]
+        return rows, names[limit - 1] if len(names) > limit else None
 
-    return Response(await request.context.run(look))
+    return await page(request, QueuePage, "queues", cursor, find)
 
 
-@get("/queues/{queue:str}", opt={"scope": "read"}, responses=answers(QueueDetail, 400, 404, says="The queue."))
+@route(f"GET {_ONE}", "read", QueueDetail, 404)
 async def show_queue(request: ApiRequest, queue: QueueName) -> Response[QueueDetail]:
-    """One queue with its settings and the queues whose dead letters it takes."""
-    backend = request.context.backend
-    return Response(await request.context.run(lambda: queue_detail(backend, checked(queue))))
+    """Show a queue with its settings, and the queues whose dead letters it receives."""
+    return Response(await request.context.run(lambda: queue_detail(request.context.backend, checked(queue))))
 
 
-@put(
-    "/queues/{queue:str}",
-    opt={"scope": "admin"},
-    status_code=200,
-    responses=answers(QueueDetail, 400, 404, 409, says="It was there, with the same settings.")
-    | answers(QueueDetail, status=201, says="It was made."),
+@route(
+    f"PUT {_ONE}",
+    "admin",
+    QueueDetail,
+    *(404, 409),
+    says="The queue existed with the same settings.",
+    also=answers(QueueDetail, status=201, says="The queue was created."),
 )
 async def put_queue(request: ApiRequest, queue: QueueName, data: SettingsBody) -> Response[QueueDetail]:
-    """Make the queue. It may be there already with the same settings; other settings are a conflict."""
-    spec = _spec(queue, data)
-    made, document = await request.context.run(lambda: _make(request.context.backend, spec))
-    return Response(document, status_code=201 if made else 200)
+    """Create the queue. It may exist with the same settings; other settings are a conflict."""
+    backend = request.context.backend
+    settings: dict[str, Any] = msgspec.structs.asdict(data)
+    if data.fifo is None:
+        settings["fifo"] = queue.endswith(".fifo")
+    if isinstance(data.redrive_allow, list):
+        settings["redrive_allow"] = tuple(data.redrive_allow)
+    spec = QueueSpec(checked(queue), **settings)
+
+    def create() -> tuple[bool, QueueDetail]:
+        try:
+            backend.queue_spec(spec.name)
+            created = False
+        except QueueNotFound:
+            created = True
+        backend.create_queue(spec)
+        return created, queue_detail(backend, spec.name)
+
+    created, document = await request.context.run(create)
+    return Response(document, status_code=201 if created else 200)
 
 
-@delete(
-    "/queues/{queue:str}", opt={"scope": "admin"}, responses=answers(None, 400, 404, status=204, says="It is gone.")
-)
+@route(f"DELETE {_ONE}", "admin", None, 404, status=204, says="The queue is deleted.")
 async def delete_queue(request: ApiRequest, queue: QueueName, confirm: Confirm = "") -> None:
-    """Remove the queue with what it holds; `confirm` repeats its name."""
+    """Delete the queue with its messages; `confirm` repeats its name."""
     _check_confirm(queue, confirm)
     backend = request.context.backend
 
@@ -95,14 +106,9 @@ async def delete_queue(request: ApiRequest, queue: QueueName, confirm: Confirm =
     await request.context.run(remove)
 
 
-@post(
-    "/queues/{queue:str}/purge",
-    opt={"scope": "admin"},
-    status_code=200,
-    responses=answers(Purged, 400, 404, 409, says="Everything is gone."),
-)
+@route(f"POST {_ONE}/purge", "admin", Purged, 404, 409)
 async def purge_queue(request: ApiRequest, queue: QueueName, data: PurgeBody) -> Response[Any]:
-    """Remove everything the queue holds, leased messages included."""
+    """Delete all messages of the queue, leased ones included."""
     _check_confirm(queue, data.confirm)
     backend = request.context.backend
     actor = None if request.user is None else f"token:{request.user.name}"
@@ -114,13 +120,9 @@ async def purge_queue(request: ApiRequest, queue: QueueName, data: PurgeBody) ->
     return await perform(request, remove)
 
 
-@get(
-    "/queues/{queue:str}/groups",
-    opt={"scope": "read"},
-    responses=answers(FailureGroupPage, 400, 404, says="The dead letters by what they died of."),
-)
+@route(f"GET {_ONE}/groups", "read", FailureGroupPage, 404)
 async def list_failure_groups(request: ApiRequest, queue: QueueName) -> Response[FailureGroupPage]:
-    """Dead letters by what they died of, the largest group first."""
+    """Group dead letters by cause, the largest group first."""
     backend = request.context.backend
 
     def look() -> FailureGroupPage:
@@ -136,87 +138,76 @@ def _check_confirm(queue: str, confirm: str) -> None:
         )
 
 
-def _spec(name: str, data: forms.QueueSettings) -> QueueSpec:
-    settings: dict[str, Any] = msgspec.structs.asdict(data)
-    if data.fifo is None:
-        settings["fifo"] = name.endswith(".fifo")
-    if isinstance(data.redrive_allow, list):
-        settings["redrive_allow"] = tuple(data.redrive_allow)
-    return QueueSpec(checked(name), **settings)
-
-
-def _make(backend: Backend, spec: QueueSpec) -> tuple[bool, QueueDetail]:
-    try:
-        backend.queue_spec(spec.name)
-        made = False
-    except QueueNotFound:
-        made = True
-    backend.create_queue(spec)
-    return made, queue_detail(backend, spec.name)
-
-
-MessagesBody = Annotated[
-    forms.Messages,
-    Body(examples=[Example(value={"messages": [{"body": "hello", "attributes": {"kind": "greeting"}}]})]),
-]
-
-
-@post(
-    "/queues/{queue:str}/messages",
-    opt={"scope": "publish"},
-    status_code=200,
-    responses=answers(SentBatch, 400, 404, 409, says="What became of each message."),
-)
+@route(f"POST {_ONE}/messages", "publish", SentBatch, 404, 409)
 async def send_messages(request: ApiRequest, queue: QueueName, data: MessagesBody) -> Response[Any]:
-    """Send up to 100 messages. A bad one is answered `ok: false`; the others are sent."""
+    """Send up to 100 messages. An invalid one is answered `ok: false`; the others are sent."""
     return await perform(request, lambda: _send(request.context.backend, checked(queue), data.messages))
 
 
-@get(
-    "/queues/{queue:str}/messages",
-    opt={"scope": "read"},
-    responses=answers(PeekedPage, 400, 404, says="Messages in order."),
-)
+@route(f"GET {_ONE}/messages", "read", PeekedPage, 404)
 async def peek_messages(
     request: ApiRequest, queue: QueueName, limit: Limit = 20, cursor: Cursor = None, payload: Payload = 0
 ) -> Response[PeekedPage]:
-    """Look at messages without touching them: no receive count, no visibility."""
-    of = f"queues/{queue}/messages"
-    after = None if cursor is None else request.context.cursors.open(of, cursor)
+    """Peek at messages: neither their receive counts nor their visibility change."""
 
-    def look() -> PeekedPage:
-        messages = peek_after(open_queue(request.context.backend, checked(queue)), after, limit=limit + 1)
-        return page(
-            request, PeekedPage, of, messages, limit, position=position, row=lambda one: peeked(one, body=payload == 1)
-        )
+    def find(after: str | None) -> tuple[list[Any], str | None]:
+        found = _peek_after(open_queue(request.context.backend, checked(queue)), after, limit=limit + 1)
+        shown, following = found[:limit], None
+        if len(found) > limit:
+            # The sequence is needed if the message is gone when the next page is asked for.
+            following = f"{shown[-1].message_id} {'' if shown[-1].sequence is None else shown[-1].sequence}"
+        return [peeked(message, body=payload == 1) for message in shown], following
 
-    return Response(await request.context.run(look))
+    return await page(request, PeekedPage, f"queues/{queue}/messages", cursor, find)
+
+
+def _peek_after(queue: Queue, after: str | None, *, limit: int) -> list[PeekedMessage]:
+    """Return the messages behind a position; None is the beginning."""
+    if after is None:
+        return queue.peek(limit=limit)
+    message_id, _, sequence = after.partition(" ")
+    try:
+        return queue.peek(limit=limit, after=message_id)
+    except InvalidInput as error:
+        if not sequence:
+            raise InvalidCursor("cursor: its message no longer exists", field="cursor") from error
+        return _peek_from(queue, int(sequence), limit)
+
+
+def _peek_from(queue: Queue, sequence: int, limit: int) -> list[PeekedMessage]:
+    """Return the messages with a higher sequence, searched from the beginning."""
+    found: list[PeekedMessage] = []
+    after: str | None = None
+    while len(found) < limit:
+        try:
+            messages = queue.peek(limit=_PEEK_AT_ONCE, after=after)
+        except InvalidInput:
+            found, after = [], None
+            continue
+        found += [message for message in messages if message.sequence is not None and message.sequence > sequence]
+        if len(messages) < _PEEK_AT_ONCE:
+            break
+        after = messages[-1].message_id
+    return found[:limit]
 
 
 def _send(backend: Backend, name: str, entries: list[forms.Message]) -> Answer:
-    queue = _limited(backend, name)
+    try:
+        # A body above the queue's limit is too large over HTTP; it is not stored as a blob.
+        queue = backend.queue(name, overflow="fail")
+    except QueueNotFound as error:
+        raise queue_not_found(backend, name) from error
     messages = [OutgoingMessage(one.body, one.attributes, one.group, one.dedup_id, one.delay) for one in entries]
     try:
         results = queue.send(messages)
     except InvalidMessage:
-        results = _send_the_good(queue, backend.queue_spec(name), messages)
+        # One invalid message refused them all, and nothing was stored: send the others.
+        spec = backend.queue_spec(name)
+        refused = [_refusal(spec, message) for message in messages]
+        valid = [message for message, result in zip(messages, refused, strict=True) if result is None]
+        outcomes = iter(queue.send(valid) if valid else [])
+        results = [next(outcomes) if result is None else result for result in refused]
     return Answer(200, SentBatch([sent(result) for result in results]))
-
-
-def _limited(backend: Backend, name: str) -> Queue:
-    # Over HTTP the queue's limit is a limit: a body that would travel as a blob is answered as too large.
-    try:
-        return backend.queue(name, overflow="fail")
-    except QueueNotFound as error:
-        raise queue_not_found(backend, name) from error
-
-
-def _send_the_good(queue: Queue, spec: QueueSpec, messages: list[OutgoingMessage]) -> list[SendResult]:
-    """Send what can be sent; one bad message refused them all, and nothing was stored."""
-    refused = [_refusal(spec, message) for message in messages]
-    good = [message for message, result in zip(messages, refused, strict=True) if result is None]
-    outcomes = iter(queue.send(good) if good else [])
-    return [next(outcomes) if result is None else result for result in refused]
 
 
 def _refusal(spec: QueueSpec, message: OutgoingMessage) -> SendResult | None:

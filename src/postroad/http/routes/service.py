@@ -1,4 +1,4 @@
-"""`/health`, `/ready`, `/status`, `/schema`, `/errors`, `/tokens`, `/why`: the service itself, and who may do what."""
+"""`/health`, `/ready`, `/status`, `/schema`, `/errors`, `/tokens`, `/why`: the service, its tokens and errors."""
 
 from __future__ import annotations
 
@@ -8,20 +8,16 @@ from functools import partial
 from typing import Annotated, Any
 
 import msgspec
-from litestar import Response, delete, get, post
-from litestar.openapi.spec import Example
-from litestar.params import Body, PathParameter
+from litestar import Response, get
+from litestar.params import PathParameter
 from litestar.response import Redirect
 
 from postroad import __version__
 from postroad.errors import PostroadError, RouteNotFound
 from postroad.http import forms
-from postroad.http.authentication import OPEN
-from postroad.http.changes import perform
-from postroad.http.idempotency import Answer
-from postroad.http.openapi import STYLE, answers, render
-from postroad.http.pages import page
-from postroad.http.requests import ApiRequest, Cursor, Limit, Name
+from postroad.http.idempotency import Answer, perform
+from postroad.http.openapi import STYLE, answers, example, render, route
+from postroad.http.requests import OPEN, ApiRequest, Cursor, Limit, Name, page
 from postroad.journal import Story
 from postroad.operations import why
 from postroad.views import BackendShown, ErrorPage, Health, Ready, Status, TokenMade, TokenPage, error_page
@@ -29,28 +25,24 @@ from postroad.views import BackendShown, ErrorPage, Health, Ready, Status, Token
 _HEALTH = msgspec.json.encode(Health("ok", __version__))
 
 
-@get("/health", opt={"scope": OPEN}, responses=answers(Health, says="The process lives."))
+@route("GET /health", OPEN, Health)
 async def health() -> Response[bytes]:
-    """Whether the process lives; touches no storage."""
+    """Answer that the process is alive, without using the storage."""
     return Response(_HEALTH, media_type="application/json")
 
 
-@get(
-    "/ready",
-    opt={"scope": OPEN},
-    responses=answers(Ready, says="It can do its work.") | answers(Ready, status=503, says="It cannot, for now."),
-)
+@route("GET /ready", OPEN, Ready, says="Ready.", also=answers(Ready, status=503, says="Not ready for now."))
 async def ready(request: ApiRequest) -> Response[Ready]:
-    """Whether storage and runners can do their work; 503 when not."""
+    """Answer whether storage and runners work; 503 if not."""
     document = await request.context.readiness.document()
     is_ready = document.status == "ready"
     headers = {} if is_ready else {"Retry-After": "1"}
     return Response(document, status_code=200 if is_ready else 503, headers=headers)
 
 
-@get("/status", opt={"scope": "read"}, responses=answers(Status, says="What runs."))
+@route("GET /status", "read", Status)
 async def status(request: ApiRequest) -> Response[Status]:
-    """The version, the backend and every part with its process."""
+    """Show the version, the backend and every part with its process."""
     context = request.context
     return Response(
         Status(
@@ -63,33 +55,33 @@ async def status(request: ApiRequest) -> Response[Status]:
     )
 
 
-@get("/", opt={"scope": "read"}, responses=answers(None, status=303, says="Go to /schema."), status_code=303)
+@route("GET /", "read", None, status=303, says="Go to /schema.")
 async def root() -> Redirect:
-    """Where to start."""
+    """Redirect to the description."""
     return Redirect("/schema", status_code=303)
 
 
-@get("/schema/openapi.json", opt={"scope": "read"}, responses=answers(dict[str, Any], says="OpenAPI 3.1."))
+@route("GET /schema/openapi.json", "read", dict[str, Any], says="OpenAPI 3.1.")
 async def openapi(request: ApiRequest) -> Response[bytes]:
-    """The description as OpenAPI 3.1."""
+    """Return the description as OpenAPI 3.1."""
     return Response(request.app.state["openapi"].encoded, media_type="application/json")
 
 
-@get("/schema", opt={"scope": "read"}, responses=answers(str, says="The page.", media_type="text/html"))
+@route("GET /schema", "read", str, says="The page.", media_type="text/html")
 async def schema(request: ApiRequest) -> Response[str]:
-    """The description as a page."""
+    """Show the description as a page."""
     return Response(render(request.app.state["openapi"].document), media_type="text/html; charset=utf-8")
 
 
 @get("/schema/style.css", opt={"scope": OPEN}, include_in_schema=False)
 async def style() -> Response[str]:
-    """The looks of the page."""
+    """Return the style sheet of the page."""
     return Response(STYLE, media_type="text/css; charset=utf-8")
 
 
-@get("/errors/{slug:str}", opt={"scope": OPEN}, responses=answers(ErrorPage, 404, says="What the error means."))
+@route("GET /errors/{slug:str}", OPEN, ErrorPage, 404)
 async def explain_error(slug: Name) -> Response[ErrorPage]:
-    """One kind of error: what it says and what to do about it."""
+    """Explain an error, and what to do about it."""
     for kind in _kinds(PostroadError):
         if kind.slug == slug:
             return Response(error_page(kind))
@@ -102,19 +94,12 @@ def _kinds(kind: type[PostroadError]) -> Iterator[type[PostroadError]]:
         yield from _kinds(narrower)
 
 
-TokenBody = Annotated[
-    forms.NewToken, Body(examples=[Example(value={"name": "worker-1", "scope": "publish", "expires_in": 86_400})])
-]
+TokenBody = Annotated[forms.NewToken, example({"name": "worker-1", "scope": "publish", "expires_in": 86_400})]
 
 
-@post(
-    "/tokens",
-    opt={"scope": "admin"},
-    status_code=201,
-    responses=answers(TokenMade, 400, 409, status=201, says="The token with its secret, which is shown this once."),
-)
+@route("POST /tokens", "admin", TokenMade, 409, status=201)
 async def create_token(request: ApiRequest, data: TokenBody) -> Response[Any]:
-    """Make a token. A repeat under the same Idempotency-Key shows a fresh secret, and the former one is void."""
+    """Create a token. A repeat with the same Idempotency-Key shows a new secret and revokes the previous one."""
     tokens = request.context.tokens
 
     def make() -> Answer:
@@ -128,32 +113,29 @@ async def create_token(request: ApiRequest, data: TokenBody) -> Response[Any]:
     return await perform(request, make, revive=renew)
 
 
-@get("/tokens", opt={"scope": "admin"}, responses=answers(TokenPage, 400, says="Tokens by name."))
+@route("GET /tokens", "admin", TokenPage)
 async def list_tokens(request: ApiRequest, limit: Limit = 20, cursor: Cursor = None) -> Response[TokenPage]:
-    """All tokens by name, without their secrets."""
-    after = "" if cursor is None else request.context.cursors.open("tokens", cursor)
+    """List all tokens by name, without their secrets."""
 
-    def look() -> TokenPage:
-        tokens = [token for token in request.context.tokens.tokens() if token.name > after]
-        return page(
-            request, TokenPage, "tokens", tokens, limit, position=lambda token: token.name, row=lambda token: token.row
-        )
+    def find(after: str | None) -> tuple[list[Any], str | None]:
+        tokens = [token for token in request.context.tokens.tokens() if token.name > (after or "")]
+        return [token.row for token in tokens[:limit]], tokens[limit - 1].name if len(tokens) > limit else None
 
-    return Response(await request.context.run(look))
+    return await page(request, TokenPage, "tokens", cursor, find)
 
 
-@delete("/tokens/{name:str}", opt={"scope": "admin"}, responses=answers(None, 404, status=204, says="It is revoked."))
+@route("DELETE /tokens/{name:str}", "admin", None, 404, status=204, says="The token is revoked.")
 async def revoke_token(request: ApiRequest, name: Name) -> None:
-    """Revoke a token; it opens nothing a second later at the latest."""
+    """Revoke a token; it is invalid after a second at the latest."""
     await request.context.run(lambda: request.context.tokens.revoke(name))
 
 
 Named = Annotated[str, PathParameter(description="The id of a task or job.")]
 
 
-@get("/why/{name:str}", opt={"scope": "read"}, responses=answers(Story, 404, says="What happened, and what is next."))
-async def tell_why(request: ApiRequest, name: Named) -> Response[Story]:
-    """What happened to a task or job, how it stands, and what would move it on."""
+@route("GET /why/{name:str}", "read", Story, 404, says="What happened, and what is next.")
+async def explain_state(request: ApiRequest, name: Named) -> Response[Story]:
+    """Explain what happened to a task or job, its state, and what would continue it."""
     context = request.context
     settings = context.settings
     look = partial(why, context.backend, name, tenant=settings.tenant, app=settings.app)
