@@ -23,11 +23,11 @@ import postroad
 from postroad.engine import compaction
 compaction.STEP_PAGES = 8
 with postroad.connect(sys.argv[1]) as backend:
-    def told(done):
+    def report(done):
         print(done.steps, flush=True)
         if done.steps == 3:
             sys.stdin.readline()
-    backend.compact(progress=told)
+    backend.compact(progress=report)
 """
 _TRAFFIC = """
 import sys
@@ -84,16 +84,16 @@ def _is_sound(path: Path) -> bool:
 
 def test_a_drained_file_gives_its_room_back_and_keeps_its_messages(backend: Backend, tmp_path: Path) -> None:
     left = _bloat(backend)
-    told: list[Compaction] = []
+    reports: list[Compaction] = []
 
-    done = backend.compact(progress=told.append)
+    done = backend.compact(progress=reports.append)
 
     assert done.before_bytes > 6_000_000
     assert done.after_bytes < 1_000_000
     assert (tmp_path / "p.db").stat().st_size <= done.after_bytes
     assert (tmp_path / "p.db-wal").stat().st_size == 0
     assert done.given_back_bytes == done.before_bytes - done.after_bytes
-    assert [each.steps for each in told] == list(range(1, done.steps + 1))
+    assert [each.steps for each in reports] == list(range(1, done.steps + 1))
     assert not done.rebuilt
     assert _bodies(backend) == left
     assert backend.compact().steps == 0

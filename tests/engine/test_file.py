@@ -82,7 +82,7 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path, make: Callable[[Path
     make(tmp_path / "pipe.db")
 
     # In a process of its own, which can be ended if the pipe holds it.
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", CONNECT, f"sqlite:///{tmp_path / 'pipe.db'}"],
         stdout=subprocess.PIPE,
         text=True,
@@ -90,7 +90,7 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path, make: Callable[[Path
         check=True,
     )
 
-    assert "is a pipe, a socket or a device, not a file url" in told.stdout
+    assert "is a pipe, a socket or a device, not a file url" in done.stdout
 
 
 SHORT_OF_DESCRIPTORS = """
@@ -123,12 +123,12 @@ print(len(os.listdir("/proc/self/fd")) - before)
 def test_a_process_without_a_free_descriptor_is_told_so_and_keeps_none(tmp_path: Path) -> None:
     urls = [f"sqlite:///{tmp_path / name}" for name in ("first.db", "postroad.db")]
 
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", SHORT_OF_DESCRIPTORS, *urls], capture_output=True, text=True, timeout=120, check=False
     )
 
-    assert told.stderr == ""
-    outcomes, left = told.stdout.splitlines()
+    assert done.stderr == ""
+    outcomes, left = done.stdout.splitlines()
     assert outcomes.split() == sorted(outcomes.split(), key="refused ok".index)
     assert {"ok", "refused"} == set(outcomes.split())
     assert left == "0"

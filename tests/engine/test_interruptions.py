@@ -41,7 +41,7 @@ def test_a_request_that_an_interrupted_leader_had_half_taken_is_done_once() -> N
 
 
 class Interrupting(Transaction):
-    """A transaction whose Ctrl-C arrives when it is told what to take back."""
+    """A transaction that Ctrl-C interrupts when an undo is added to it."""
 
     def after_rollback(self, action: Any) -> None:
         super().after_rollback(action)

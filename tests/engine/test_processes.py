@@ -203,8 +203,8 @@ def _open_at_once(url: str, *, processes: int) -> list[str]:
         os.close(end)
     for child in children:
         os.waitpid(child, 0)
-    with os.fdopen(answer) as told:
-        return told.read().splitlines()
+    with os.fdopen(answer) as pipe:
+        return pipe.read().splitlines()
 
 
 def test_a_forked_child_is_refused_and_the_parent_goes_on(url: str) -> None:

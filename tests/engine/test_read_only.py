@@ -82,8 +82,8 @@ def _plain_user(work: Callable[..., Any], *arguments: Any) -> Iterator[Callable[
             out.write(msgspec.json.encode(found))
         os._exit(0)
     os.close(answers)
-    with os.fdopen(answer, "rb") as told:
-        yield lambda: msgspec.json.decode(told.read())
+    with os.fdopen(answer, "rb") as pipe:
+        yield lambda: msgspec.json.decode(pipe.read())
     os.waitpid(child, 0)
 
 
