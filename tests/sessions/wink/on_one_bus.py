@@ -72,9 +72,7 @@ def outcomes(bus: Any) -> list[str]:
         bus.subscribe(cls, answers.append)
     Loop(adapter=Adapter(), bus=bus)
     results = [bus.publish(MainLoopRequest(request=request)) for request in ("main.py", "fail")]
-    seen = [
-        (result.ok, result.handled_count, [repr(failure.error) for failure in result.errors]) for result in results
-    ]
+    seen = [(result.ok, result.handled_count, [repr(failure.error) for failure in result.errors]) for result in results]
     return [repr(seen), *(repr(getattr(answer, "response", getattr(answer, "error", None))) for answer in answers)]
 
 
