@@ -47,7 +47,7 @@ class PublishResult(_Local, frozen=True, kw_only=True):
         handlers_invoked: The handlers of this process that ran.
         errors: The handlers that failed; a failure of the transport is among them.
         event_id: The id of its envelope; None if it has none.
-        remote: Whether it was `sent`, was `filtered` by the config, has `failed` or is `unknown`; `none` without transport.
+        remote: `sent`, `filtered` by the config, `failed`, `unknown` if it may have been sent, `none` without transport.
         receivers: How many queues of other processes and groups got it; None if the transport does not report it.
     """
 

@@ -316,7 +316,7 @@ class _NoKeys:
         return {}
 
 
-Envelope.keys = _NoKeys()  # type: ignore[assignment]  # a dataclass keeps no default that is made anew
+Envelope.keys = _NoKeys()  # type: ignore[assignment]  # a dataclass has no place for a default that is a new object
 
 
 def without_defaults(fields: WireFields | EnvelopeFields) -> dict[str, Any]:
