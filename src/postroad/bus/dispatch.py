@@ -339,7 +339,7 @@ class Dispatch:
         about = Handled(envelope)
         if self.unhandled == "ack":
             return Ack(label="unhandled", about=about)
-        why = f"nobody here handles {envelope.event_type}"
+        why = f"no handler here takes {envelope.event_type}"
         tried = self.max_receives is not None and self.attempt(delivery) >= self.max_receives
         if tried or self.unhandled == "dead_letter":
             return Reject("unhandled", why, label="unhandled", about=about)

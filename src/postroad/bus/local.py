@@ -40,12 +40,20 @@ class _Local(msgspec.Struct, frozen=True):
 
 
 class PublishResult(_Local, frozen=True, kw_only=True):
-    """Which handlers ran, which of them failed, and whether the event was sent to other processes."""
+    """Which handlers ran, which of them failed, and whether the event was sent to other processes.
+
+    Attributes:
+        event: The event itself.
+        handlers_invoked: The handlers of this process that ran.
+        errors: The handlers that failed; a failure of the transport is among them.
+        event_id: The id of its envelope; None if it has none.
+        remote: `sent`, `filtered` by the config, `failed`, `unknown` if it may have been sent, `none` without transport.
+        receivers: How many queues of other processes and groups got it; None if the transport does not report it.
+    """
 
     event_id: UUID | None = None
     remote: Remote = "none"
     receivers: int | None = None
-    """How many queues of other processes and groups got the event; None if the transport does not report it."""
 
     @property
     def ok(self) -> bool:

@@ -257,7 +257,7 @@ def _lines(events: Iterable[ArchivedEvent]) -> Iterator[bytes]:
         event_id = each.envelope.event_id.bytes
         if event_id not in seen:
             seen.add(event_id)
-            # A body that somebody wrote over several lines becomes one.
+            # A body of several lines becomes one line.
             yield msgspec.json.format(each.body, indent=-1) + b"\n"
 
 

@@ -241,7 +241,26 @@ _set = object.__setattr__
 
 @dataclass(frozen=True)
 class Envelope:
-    """An event in transit; the payload is a dict of JSON values. The constructor checks every field."""
+    """An event in transit: its payload, and what transport, routing and tracing need.
+
+    Args:
+        event_type: The name that the class is registered under.
+        event_id: A UUID, the same in every copy; receivers recognise repeats by it.
+        created_at: When it was published, with a time zone.
+        publisher_id: The bus or service that published it.
+        payload: The fields of the event, as JSON values.
+        version: The version of the class that wrote the payload.
+        session_id: The session that it belongs to.
+        tenant_id: The tenant that it belongs to.
+        key: What orders it; events of one key stay in order on FIFO.
+        traceparent: The W3C trace that it is part of.
+        correlation_id: The id of the first event of a chain.
+        causation_id: The id of the event whose handler published it.
+        keys: The key mapping of an event from the outbox.
+
+    Raises:
+        InvalidMessage: A field has the wrong type, or the payload is not strict JSON.
+    """
 
     event_type: str
     event_id: UUID
@@ -256,7 +275,7 @@ class Envelope:
     correlation_id: str | None = None
     causation_id: str | None = None
     keys: Mapping[str, str] = field(default_factory=dict)
-    """The key mapping of an event from the outbox; empty for all others. The flat form does not carry it."""
+    """Empty for events that are not from the outbox. The flat form does not carry it."""
 
     def __post_init__(self) -> None:
         try:
@@ -297,7 +316,7 @@ class _NoKeys:
         return {}
 
 
-Envelope.keys = _NoKeys()  # type: ignore[assignment]  # a dataclass keeps no default that is made anew
+Envelope.keys = _NoKeys()  # type: ignore[assignment]  # a dataclass has no place for a default that is a new object
 
 
 def without_defaults(fields: WireFields | EnvelopeFields) -> dict[str, Any]:
