@@ -112,7 +112,7 @@ class Jobs:
         check(request_id, Id | None, "requestId", InvalidJob)
         graph = Graph(self._read(tasks))
         if not graph.roots:
-            raise InvalidJob("tasks: none of them can start; at least one must depend on nothing", field="tasks")
+            raise InvalidJob("tasks: no task can start; at least one must depend on nothing", field="tasks")
         recorded = msgspec.to_builtins(list(graph.tasks.values()))
         encoded = msgspec.json.encode(recorded, order="deterministic")
         event = self._event(JOB_CREATED, job_id, tasks=recorded, totalTasks=len(graph), requestId=request_id)

@@ -134,7 +134,7 @@ def draw(job: JobStatus, format: str) -> str:
     drawings = {"text": _text, "mermaid": _mermaid, "dot": _dot}
     if format not in drawings:
         raise InvalidInput(
-            f"format: {format!r} is none of {', '.join(drawings)}", field="format", remedy="Name one of them."
+            f"format: {format!r} is not one of {', '.join(drawings)}", field="format", remedy="Use one of them."
         )
     return "\n".join(drawings[format](job))
 
@@ -197,7 +197,7 @@ class JobViews:
         check(limit, whole_number(1, 100), "limit")
         if status is not None and status not in STATUSES:
             raise InvalidInput(
-                f"status: {status!r} is none of {', '.join(STATUSES)}", field="status", remedy="Name one of them."
+                f"status: {status!r} is not one of {', '.join(STATUSES)}", field="status", remedy="Use one of them."
             )
         found: list[JobSummary] = []
         while len(found) < limit:
@@ -270,7 +270,7 @@ def _verdict(status: JobStatus) -> tuple[Verdict, str]:
         return "in_flight", f"waits for the end of {_names(status, 'processing')}"
     if status.progress["pending"]:
         return "waiting", f"a worker takes {_names(status, 'pending')}: postroad worker --import MODULE"
-    return "waiting", "a dispatcher brings it forward: postroad worker --roles dispatcher"
+    return "waiting", "a dispatcher advances it: postroad worker --roles dispatcher"
 
 
 def _names(status: JobStatus, *states: str) -> str:

@@ -94,7 +94,7 @@ def _check(name: str, wrong: Sequence[str]) -> None:
         raise ConfigurationError(
             f"DynamoDB table {name!r} is not the events table: {'; '.join(wrong)}",
             field="table",
-            remedy="Name another table with ?table= or $EVENTS_TABLE, or make this one anew.",
+            remedy="Name another table with ?table= or $EVENTS_TABLE, or delete this one and create it again.",
         )
 
 

@@ -159,7 +159,7 @@ class JournalEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         except KeyError as error:
             raise InvalidEvent(f"{error.args[0]}: is missing", field=error.args[0]) from None
         except (AttributeError, TypeError, ValueError):
-            raise InvalidEvent("SK: holds no event id, or GSI2PK no app", field="SK") from None
+            raise InvalidEvent("SK: does not hold an event id, or GSI2PK does not hold an app", field="SK") from None
 
 
 def new_event_id(timestamp: int) -> UUID:
@@ -184,7 +184,7 @@ def _entity_type_of(event_type: str) -> str:
     if first in ("Task", "Job"):
         return first.upper()
     raise InvalidEvent(
-        f"entity_type: {event_type!r} does not tell it",
+        f"entity_type: it does not follow from the event type {event_type!r}",
         field="entity_type",
         remedy="Name the type of the entity, such as entity_type='STORE'.",
     )
@@ -222,7 +222,7 @@ def check_content(event: JournalEvent, *, packed: bool = False) -> None:
     overflowed = OVERFLOW in properties
     if overflowed and not packed:
         raise InvalidEvent(
-            f"properties.{OVERFLOW}: is the journal's own",
+            f"properties.{OVERFLOW}: is reserved for the journal",
             field=f"properties.{OVERFLOW}",
             remedy="Leave it out; the journal moves large properties to blobs by itself.",
         )
@@ -362,15 +362,15 @@ def _fault(value: Any, path: str, levels: int) -> tuple[str, str] | None:
 
 def _fault_of_scalar(value: object) -> str | None:
     if type(value) is float:
-        return None if isfinite(value) else f"{value} is not a number of JSON"
+        return None if isfinite(value) else f"{value} is not a JSON number"
     if type(value) not in _SCALARS:
-        return f"{type(value).__name__} is not a value of JSON"
+        return f"{type(value).__name__} is not a JSON value"
     try:
         _ENCODER.encode(value)
     except UnicodeEncodeError:
         return "holds half a surrogate pair, which no encoding can carry"
     except ValueError:
-        return "the number has more digits than Python writes"
+        return "the number has more digits than Python converts"
     return None
 
 

@@ -120,7 +120,7 @@ def event_of_detail(detail: object) -> JournalEvent:
         raise InvalidEvent("detail: is not an object", field="detail")
     for name in detail:
         if name not in ATTRIBUTES:
-            raise InvalidEvent(f"{name}: is not the sender's to set", field=str(name), remedy="Leave it out.")
+            raise InvalidEvent(f"{name}: cannot be set by the sender", field=str(name), remedy="Leave it out.")
     for name in ATTRIBUTES:
         if name not in detail:
             raise InvalidEvent(f"{name}: is missing", field=name)
@@ -136,7 +136,7 @@ def event_of_detail(detail: object) -> JournalEvent:
     if OVERFLOW in event.properties:
         _check_pointer(event)
     if (size := len(msgspec.json.encode(detail))) > MAX_ITEM_BYTES:
-        raise EventTooLarge(f"detail: {size:,} bytes of JSON are above {MAX_ITEM_BYTES:,}", field="detail")
+        raise EventTooLarge(f"detail: its JSON has {size:,} bytes, more than {MAX_ITEM_BYTES:,}", field="detail")
     return event
 
 

@@ -18,7 +18,7 @@ MAX_INTEGER: Final = 2**63 - 1
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]
 Number = Annotated[int, msgspec.Meta(ge=1, le=MAX_INTEGER)]
 TimeoutMs = Annotated[int, msgspec.Meta(ge=1, le=43_200_000)]
-"""How long a task may run; twelve hours at the most."""
+"""How long a task may run, up to twelve hours."""
 Milliseconds = Annotated[int, msgspec.Meta(ge=MIN_TIMESTAMP, le=MAX_TIMESTAMP)]
 Seconds = Annotated[int, msgspec.Meta(ge=0, lt=MIN_TIMESTAMP // 10)]
 """Seconds since 1970; milliseconds are above the limit."""

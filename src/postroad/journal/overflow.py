@@ -44,7 +44,7 @@ class Overflow:
         if len(entry.body) <= SMALL_BYTES or (size := _json_bytes(event)) <= MAX_ITEM_BYTES:
             return entry
         if self._blobs is None:
-            raise _too_large(event, f"{size:,} bytes of JSON are above {MAX_ITEM_BYTES:,}, and there are no blobs")
+            raise _too_large(event, f"{size:,} bytes of JSON exceed {MAX_ITEM_BYTES:,}, and there are no blobs")
         moved = {name: event.properties[name] for name in _chosen(event, self._blobs.bucket)}
         payload = msgspec.json.encode(moved)
         kept = {name: value for name, value in event.properties.items() if name not in moved}
@@ -127,7 +127,7 @@ def _chosen(event: JournalEvent, bucket: str) -> Iterator[str]:
         left -= sizes[name]
         yield name
     if left > MAX_ITEM_BYTES:
-        raise _too_large(event, f"without its properties {left:,} bytes of JSON are left, above {MAX_ITEM_BYTES:,}")
+        raise _too_large(event, f"without its properties its JSON has {left:,} bytes, more than {MAX_ITEM_BYTES:,}")
 
 
 def _too_large(event: JournalEvent, why: str) -> EventTooLarge:

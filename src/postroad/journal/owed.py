@@ -95,7 +95,7 @@ class OwingItems(Generic[Record, Held]):
             if self._blobs is None:
                 # Without the blob these events cannot be recorded, and must not count as recorded.
                 raise ConfigurationError(
-                    "bucket: events that are not in the journal yet lie in a blob, and no bucket is named",
+                    "bucket: some events are still in a blob and not in the journal, and no bucket is named",
                     field="bucket",
                     remedy="Name the bucket that the other processes use: aws://region?bucket=NAME, or EVENTS_BUCKET.",
                 )

@@ -184,7 +184,7 @@ class Query:
         for name in ("entity", "app", "event_type"):
             needed = name in NEEDS[self.index]
             if needed is (getattr(self, name) is None):
-                wrong = "needs it" if needed else "does not take it"
+                wrong = "needs it" if needed else "does not accept it"
                 raise InvalidQuery(f"{name}: index {self.index} {wrong}", field=name)
         check(self.tenant, Id, "tenant", InvalidQuery)
         check(self.app, Id | None, "app", InvalidQuery)
@@ -213,9 +213,9 @@ class Query:
 
     def _place_of(self, cursor: Any) -> bytes:
         refused = InvalidCursor(
-            "cursor: it is not of this query",
+            "cursor: it belongs to another query",
             field="cursor",
-            remedy="Pass the cursor of the page before unchanged, with the same arguments, or none to begin again.",
+            remedy="Pass the cursor of the previous page unchanged, with the same arguments, or none to start again.",
         )
         if not isinstance(cursor, str):
             raise refused

@@ -240,7 +240,7 @@ class WakeUp(msgspec.Struct, frozen=True, rename="camel"):
         try:
             return msgspec.json.decode(delivery.body, type=cls)
         except (msgspec.DecodeError, ValueError) as error:
-            raise InvalidMessage(f"the message is no wake-up: {error}") from error
+            raise InvalidMessage(f"the message is not a wake-up: {error}") from error
 
 
 Then = Callable[[bool], None]

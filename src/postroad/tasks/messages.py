@@ -114,9 +114,9 @@ def read(delivery: Delivery | PeekedMessage) -> TaskMessage:
     try:
         return _decode(checked_bytes(delivery.body, _MAX_BYTES))
     except msgspec.DecodeError as error:
-        raise InvalidMessage(f"the message is no task: {error}") from error
+        raise InvalidMessage(f"the message is not a task: {error}") from error
     except (ValueError, RecursionError) as error:
-        raise InvalidMessage(f"the message is no task: {type(error).__name__}") from error
+        raise InvalidMessage(f"the message is not a task: {type(error).__name__}") from error
 
 
 def named_by(delivery: Delivery | PeekedMessage) -> tuple[str, int] | None:

@@ -158,13 +158,13 @@ class TaskProducer:
                 remedy=f"Resume its job: postroad job resume {lease.job_id}",
             )
         if pending is None:
-            raise NotFound(f"the journal holds no input of task {request_id!r}")
+            raise NotFound(f"the journal does not hold the input of task {request_id!r}")
         message = msgspec.structs.replace(message_of(pending), run=lease.run + 1)
         submission = Submission.of(message, self._tenant, self._factory, depends_on=pending.properties.get("dependsOn"))
         if lease.job_id is not None:
             self._records.open_job(self._tenant, lease.job_id)
         if not self._submissions.begin_again(submission, held):
-            raise Conflict(f"task {request_id!r} was retried by somebody else just now")
+            raise Conflict(f"task {request_id!r} was just retried by another process")
         self._records.wake_job(self._tenant, lease, state="pending")
         return TaskHandle(request_id, message.run, True)
 

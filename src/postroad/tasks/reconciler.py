@@ -218,7 +218,7 @@ class Reconciler:
         return state is not None and state.state == "pending" and state.run == run
 
     def _pending(self, *, until: int) -> Iterator[JournalEvent]:
-        """Yield each `Task Pending` after the watermark, up to which earlier looks have seen everything."""
+        """Return each `Task Pending` after the watermark, up to which earlier looks have seen everything."""
         if self._marked is None and (item := self._items.get(self._mark)) is not None:
             self._marked = msgspec.json.decode(item.value, type=int)
         return every_event(

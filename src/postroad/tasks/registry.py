@@ -145,9 +145,9 @@ class TaskRegistry:
         """
         if isinstance(command, str) or not command or not all(isinstance(part, str) and part for part in command):
             raise ConfigurationError(
-                f"command: {command!r} is not a list of words",
+                f"command: {command!r} is not a list of texts",
                 field="command",
-                remedy='Give the program and its arguments apart, such as ["node", "/srv/scrape.js"].',
+                remedy='Give the program and its arguments separately, such as ["node", "/srv/scrape.js"].',
             )
         self._add(TaskDefinition(name=name, command=tuple(command), **_frozen(options)))
 

@@ -38,7 +38,7 @@ def task_story(backend: Store, tenant: str, request_id: str) -> Story | None:
     if state.state == "cancelled" and any(event.properties.get("reason") == WITH_ITS_JOB for event in events):
         verdict, summary, following = ("failed", "was cancelled with its job", "nothing: its job was cancelled")
     if verdict in ("waiting", "retrying") and _has_dead_letter(backend, queue, request_id, state.run):
-        verdict, summary, following = ("dead", f"its message lies in {queue}-dlq: {_why(state)}", _HANDLE_LETTERS)
+        verdict, summary, following = ("dead", f"its message is in {queue}-dlq: {_why(state)}", _HANDLE_LETTERS)
     return Story(
         id=request_id,
         kind="task",
@@ -68,12 +68,12 @@ def _view(state: TaskState, lease: Lease, queue: str, *, now: float) -> tuple[Ve
         return (
             "in_flight",
             f"attempt {lease.attempts} runs at {lease.owner}",
-            f"its lease ends in {seconds} s unless kept",
+            f"its lease ends in {seconds} s unless it is extended",
         )
     if lease.owner is not None:
-        return ("retrying", f"its worker {lease.owner} was lost", f"a worker of queue {queue} takes it again")
+        return ("retrying", f"its worker {lease.owner} was lost", f"a worker of queue {queue} runs it again")
     if state.last_event_type == ATTEMPT_FAILED:
-        return ("retrying", f"attempt {state.attempt}: {_why(state)}", f"a worker of queue {queue} tries it again")
+        return ("retrying", f"attempt {state.attempt}: {_why(state)}", f"a worker of queue {queue} retries it")
     if lease.sent_at is None:
         return ("waiting", "recorded and not sent", "a reconciler sends it: postroad worker --roles reconciler")
     return ("waiting", f"waits in queue {queue}", "a worker takes it: postroad worker --import MODULE")

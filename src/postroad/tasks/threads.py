@@ -171,7 +171,7 @@ class Waker:
             return
 
     def wait(self, seconds: float) -> None:
-        """Wait for a wake-up, at most so long."""
+        """Wait for a wake-up, at most so many seconds."""
         if select.select([self._receiver], [], [], None if seconds == inf else max(0.0, seconds))[0]:
             self._receiver.recv(4096)
 

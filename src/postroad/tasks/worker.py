@@ -77,7 +77,7 @@ class WorkerConfig:
         check_settings(self)
         if self.visibility_extension <= self.extension_interval:
             raise ConfigurationError(
-                f"visibility_extension: {self.visibility_extension:g} s end before the next extension, which comes "
+                f"visibility_extension: {self.visibility_extension:g} s is too short: the next extension comes "
                 f"after {self.extension_interval:g} s",
                 field="visibility_extension",
                 remedy="Extend by more than the interval between two extensions, such as 30 s every 20 s.",
