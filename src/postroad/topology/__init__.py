@@ -1,4 +1,4 @@
-"""Topology: one description of everything a deployment needs, applied to the embedded engine or to AWS."""
+"""Topology: one description of everything that a deployment needs, applied to the embedded engine or to AWS."""
 
 from postroad.topology.alarms import AlarmState, alarm_rules, evaluate_alarms
 from postroad.topology.cloudformation import render_cloudformation

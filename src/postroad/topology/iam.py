@@ -1,4 +1,4 @@
-"""The least rights with which each component can do its work."""
+"""IAM policies with the least rights that each component needs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,11 @@ def iam_policy(
 
 
 def producer_policy(topic_arn: str) -> dict[str, Any]:
-    """Return a policy that allows publishing to this topic and nothing else."""
+    """Return a policy that allows publishing to this topic and nothing else.
+
+    Example:
+        producer_policy("arn:aws:sns:eu-central-1:123456789012:orders.fifo")
+    """
     return document(list(_allow("Publish", rights.PUBLISH, [topic_arn])))
 
 
@@ -88,7 +92,7 @@ def _component(topology: Topology, name: str) -> Component:
 
 
 class _Rights:
-    """The statements of one component, what its functions need included."""
+    """The statements of one component, including those for its functions."""
 
     def __init__(self, topology: Topology, component: Component, place: Place) -> None:
         self._topology = topology

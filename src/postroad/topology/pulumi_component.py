@@ -1,7 +1,7 @@
 """The topology as a Pulumi component; needs the extra `pulumi`.
 
-Whoever has functions names their archive in the stack's configuration: `postroad:codeBucket` and `postroad:codeKey`.
-A variable that is empty in the declaration is read from there too, as a secret under its own name.
+If the topology has functions, the stack's configuration names the archive of their code: `postroad:codeBucket` and
+`postroad:codeKey`. The value of a variable that is declared empty is read from the secret of the same name.
 """
 
 from __future__ import annotations
@@ -34,18 +34,21 @@ aws: Any = pulumi_aws
 
 
 class TopologyComponent(pulumi.ComponentResource):
-    """Everything the topology declares, one resource for each declaration.
+    """Everything that a topology declares, one resource for each declaration.
 
-    On AWS each has its declared name; in the stack's state the component's name stands before it, so that one stack
-    holds several topologies. All are made, and account and region looked up, with the provider of the component.
+    On AWS each has its declared name. In the stack's state its name begins with that of the component, so that one
+    stack can hold several topologies. The provider of the component makes all of them in its account and region.
 
     Args:
-        name: The name of the component, of which there is one in a stack.
-        topology: What to make; checked as `postroad topology lint` does.
-        opts: Pulumi's options; `provider` chooses account and region.
+        name: The name of the component, unique in the stack.
+        topology: What to make.
+        opts: Pulumi's options; `provider` selects account and region.
 
     Raises:
-        TopologyError: The topology has errors; its message names all of them.
+        TopologyError: The topology has errors; the message lists them.
+
+    Example:
+        TopologyComponent("chat", chat_topology("rtchat", "prod"))
     """
 
     def __init__(self, name: str, topology: Topology, opts: pulumi.ResourceOptions | None = None) -> None:
@@ -67,7 +70,7 @@ class TopologyComponent(pulumi.ComponentResource):
         self.register_outputs({"queue_urls": self.queue_urls})
 
     def _make(self, kind: Any, form: Form, *, retain_on_delete: bool = False, **arguments: Any) -> Any:
-        """Make the resource of a form behind those that it needs."""
+        """Make the resource of a form after those that it needs."""
         after = [self._made[key] for key in form.needs if key in self._made]
         options = pulumi.ResourceOptions(parent=self, depends_on=after, retain_on_delete=retain_on_delete)
         # In the stack's state the children of all components share one space of names.
@@ -81,7 +84,7 @@ class TopologyComponent(pulumi.ComponentResource):
         kind("-".join((self._component, *name)), **arguments, opts=options)
 
     def _filled(self, text: Any) -> Any:
-        """The text with account, region and URLs in it, once they are known."""
+        """Return the text with account, region and URLs filled in, once they are known."""
         if not isinstance(text, str):
             return text
         names = URL.findall(text)

@@ -1,1 +1,1 @@
-"""Topologies on AWS: each kind of resource is read, made, changed and removed by one file."""
+"""Topologies on AWS: one file reads, makes, changes and removes the resources of a service."""

@@ -111,7 +111,7 @@ class AwsSite:
         return keep_dead_letters([Stray(key, self._keep(key)) for key in found], self._kinds.queue.sources)
 
     def holds_items(self, resource: Resource) -> bool:
-        """Only tables are ever replaced."""
+        """Return whether a table holds an item; nothing else is ever replaced."""
         return self._kinds.table.holds_items(resource.name)
 
     def create(self, topology: Topology, look: Look) -> None:

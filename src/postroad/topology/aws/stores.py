@@ -83,7 +83,7 @@ class Tables:
             wait_for_removal(self.aws.dynamodb, name)
 
     def holds_items(self, name: str) -> bool:
-        """Whether the table holds at least one item."""
+        """Return whether the table holds at least one item."""
         answer = ask(f"table {name!r}", self.aws.dynamodb.scan, TableName=name, Limit=1, ConsistentRead=True)
         return bool(answer["Items"]) or "LastEvaluatedKey" in answer
 
