@@ -203,8 +203,8 @@ def _translated(key: str) -> Iterator[None]:
             raise StorageFull(f"blob {key!r}: {error.strerror}") from error
         if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EISDIR):
             raise StorageDamaged(
-                f"blob {key!r}: a symlink or another foreign thing stands in its place",
-                remedy="Remove it from the blobs' directory; nothing but Postroad writes there.",
+                f"blob {key!r}: a symlink or something else that Postroad did not write is in its place",
+                remedy="Remove it from the blobs' directory; only Postroad may write there.",
             ) from error
         remedy = "Check the directory's owner and permissions."
         raise Unavailable(f"blob {key!r}: {error.strerror}", remedy=remedy) from error

@@ -64,7 +64,7 @@ class Delivery(msgspec.Struct, frozen=True):
     attributes: Mapping[str, str]
     group: str | None
     receipt: str
-    """What ack, extend, release and reject prove this lease with."""
+    """The proof of this lease, which ack, extend, release and reject need."""
     receive_count: int
     """How often the message was received, this time included."""
     sent_at: datetime

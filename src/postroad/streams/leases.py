@@ -150,7 +150,7 @@ class ItemLeases:
             if result.ok:
                 return after
             item = result.item
-        raise Unavailable(f"{key}: others change it all the time", remedy="Try again.")
+        raise Unavailable(f"{key}: other writers change it all the time", remedy="Try again.")
 
 
 def _read(item: Item | None) -> ShardState:

@@ -169,7 +169,7 @@ def check_published(messages: Sequence[OutgoingMessage], *, fifo: bool, limit: i
     for index, message in enumerate(messages):
         if message.delay:
             field = "delay" if len(messages) == 1 else f"messages[{index}].delay"
-            raise InvalidMessage(f"{field}: a topic delays nothing; give the queue a delay", field=field)
+            raise InvalidMessage(f"{field}: a topic cannot delay messages; give the queue a delay", field=field)
     return bodies
 
 

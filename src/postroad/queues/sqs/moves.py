@@ -53,7 +53,7 @@ class Mover:
     ) -> MoveStep:
         """Receive up to `limit` messages and move those that `decide` chooses: send, then delete."""
         if only is not None:
-            raise NotSupported("SQS gives out no message by its sequence")
+            raise NotSupported("SQS cannot find a message by its sequence")
         check(limit, whole_number(1, 10_000), "limit")
         held = {} if cursor is None else self._held.pop(cursor, {})
         moved: list[tuple[str, str]] = []

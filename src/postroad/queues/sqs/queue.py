@@ -265,9 +265,8 @@ class SQSQueue:
         check(limit, whole_number(1, rules.MAX_RECEIVE), "limit")
         if self.spec.dead_letter is not None and not force:
             raise NotSupported(
-                f"looking at queue {self.name!r} counts as receiving: often enough, it sends messages to the dead "
-                "letters",
-                remedy="Look at its dead-letter queue instead, or say force=True (on the command line --force).",
+                f"a look at queue {self.name!r} counts as receiving; repeated ones make dead letters of its messages",
+                remedy="Look at its dead-letter queue instead, or pass force=True (on the command line --force).",
             )
         seen: dict[str, PeekedMessage] = {}
         while len(seen) < limit:

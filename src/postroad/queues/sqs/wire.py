@@ -177,7 +177,7 @@ def rounded(spec: QueueSpec) -> QueueSpec:
     """Return the settings as SQS stores them: seconds rounded up, `max_receives` only with a dead-letter queue."""
     if spec.auto_delete_after is not None:
         raise NotSupported(
-            "auto_delete_after: SQS removes no queue by itself",
+            "auto_delete_after: SQS deletes no queue by itself",
             field="auto_delete_after",
             remedy="Leave it out and delete the queue when it is no longer needed; the trait is auto_deletes.",
         )
