@@ -41,12 +41,15 @@ class Inlet(Protocol):
     @property
     def source(self) -> Queue:
         """The queue as it is now, after `open`."""
+        ...
 
     def open(self) -> None:
         """Subscribe the queue. Opening twice changes nothing."""
+        ...
 
     def admit(self, types: Collection[str] | None) -> None:
         """Receive events of these types, or of all; do nothing if the bus does not own the filter."""
+        ...
 
     def allow(self, attempts: int) -> None:
         """Let the queue deliver a message so many times before it moves it to the dead letters itself.
@@ -54,12 +57,15 @@ class Inlet(Protocol):
         Raises:
             ConfigurationError: The queue has a lower limit, and the bus must not change it.
         """
+        ...
 
     def reopen(self, lost: Queue) -> bool:
         """Replace a queue that was removed; return False if the bus does not own it."""
+        ...
 
     def close(self) -> None:
         """Remove a queue that belongs to this process only."""
+        ...
 
 
 class GivenQueue:

@@ -47,7 +47,7 @@ class PublishResult(_Local, frozen=True, kw_only=True):
         handlers_invoked: The handlers of this process that ran.
         errors: The handlers that failed; a failure of the transport is among them.
         event_id: The id of its envelope; None if it has none.
-        remote: `sent`, `filtered` by the config, `failed`, `unknown` if it may have been sent, `none` without transport.
+        remote: `sent`, `filtered` by the config, `failed`, `unknown` if it may have been sent, `none` without one.
         receivers: How many queues of other processes and groups got it; None if the transport does not report it.
     """
 
@@ -93,12 +93,15 @@ class EventBus(Protocol):
 
     def subscribe(self, event_type: type[object], handler: EventHandler) -> None:
         """Call the handler for every event of exactly this type, from the next publish on."""
+        ...
 
     def unsubscribe(self, event_type: type[object], handler: EventHandler) -> bool:
         """Remove one subscription of the handler; return whether there was one."""
+        ...
 
     def publish(self, event: object) -> PublishResult:
         """Give the event to every handler of its type, and return which of them ran and failed."""
+        ...
 
 
 def local_part(bus: EventBus) -> EventBus:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import inspect
@@ -246,11 +246,11 @@ def _readable(hint: Any) -> Any:
     if origin in _MAPPINGS:
         if not args:
             return dict[str, object]
-        return origin[str if _is_open(_kinds(args[0])) else args[0], _readable(args[1])]
+        return cast(Any, origin)[str if _is_open(_kinds(args[0])) else args[0], _readable(args[1])]
     if origin in _SEQUENCES:
         if not args:
             return _OF_OBJECTS.get(origin, list[object])
-        return origin[tuple(arg if arg is ... else _readable(arg) for arg in args)]
+        return cast(Any, origin)[tuple(arg if arg is ... else _readable(arg) for arg in args)]
     return object
 
 

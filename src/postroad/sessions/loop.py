@@ -33,6 +33,7 @@ class Adapter(Protocol):
 
     def evaluate(self, prompt: Any, *, session: Any, **limits: Any) -> Any:
         """Return the response to the prompt; it may be `async def`."""
+        ...
 
 
 class MainLoop(ABC, Generic[RequestT, OutputT]):
