@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING
@@ -245,15 +246,14 @@ class TaskRunner:
     def _refuse(self, delivery: Delivery, error: str) -> None:
         """Move a message that cannot be run to the dead letters; if it names a task, that task fails."""
         log_event("task_refused", message_id=delivery.message_id, error=error)
-        found = named_by(delivery)
-        try:
-            tenant = tenant_of(delivery, self._shared.tenant)
-        except InvalidMessage:
-            found = None
-        if found is None:
+        task: TaskId | None = None
+        if (found := named_by(delivery)) is not None:
+            with suppress(InvalidMessage):
+                tenant = tenant_of(delivery, self._shared.tenant)
+                task = TaskId(tenant_id=tenant, request_id=found[0], run=found[1])
+        if task is None:
             self._shared.reject(delivery, reason="not a task", error=error)
             return
-        task = TaskId(tenant_id=tenant, request_id=found[0], run=found[1])
         while not self._fail_unrun(task, delivery, error):
             continue
 
