@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from postroad.cli.call import Call, verb
-from postroad.cli.parameters import duration_option, json_value, read_file
+from postroad.cli.parameters import duration_option, json_object, read_file
 from postroad.cli.tables import table
-from postroad.errors import InvalidInput
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -106,16 +105,11 @@ def plan_agents(
     """Estimate shards, tables, queues, functions, quotas and the monthly cost."""
     from postroad.agents.plan import PlanInput, plan
 
-    given = PlanInput(**asdict(size), prices={} if prices is None else _prices(prices))
+    given = PlanInput(
+        **asdict(size), prices={} if prices is None else json_object(read_file(str(prices), "prices"), "prices")
+    )
     found = plan(given)
     call.show(found.document(), *([] if call.json else _parts(found, given)))
-
-
-def _prices(path: Path) -> dict[str, float]:
-    found = json_value(read_file(str(path), "prices"), "prices")
-    if not isinstance(found, dict):
-        raise InvalidInput(f"prices: {path} holds no JSON object", field="prices")
-    return found
 
 
 def _parts(found: Plan, given: PlanInput) -> Iterator[RenderableType]:

@@ -190,9 +190,6 @@ def groups(
     call.show(document, group_table(document.items))
 
 
-_INTERVAL = 1.0
-
-
 def pause(text: str) -> float:
     """Return a duration above zero."""
     seconds = duration(text)
@@ -224,4 +221,4 @@ def watch(
             looks += 1
             if looks == count:
                 break
-            stop.wait(interval or _INTERVAL)
+            stop.wait(interval or 1.0)

@@ -28,6 +28,8 @@ from postroad.wiring import Backend
 
 _THREADS = 12
 _BODY_SECONDS = 15.0
+_FRESH_SECONDS = 1.0
+_SEAL_BYTES = 16
 Result = TypeVar("Result")
 
 
@@ -144,9 +146,6 @@ class Parts:
         return ", ".join(down) or None
 
 
-_FRESH_SECONDS = 1.0
-
-
 class Readiness:
     """Checks the storage, at most once a second, and the parts; a server that stops is not ready."""
 
@@ -182,9 +181,6 @@ class Readiness:
         except PostroadError as error:
             return str(error)
         return "ok"
-
-
-_SEAL_BYTES = 16
 
 
 class Cursors:

@@ -137,9 +137,6 @@ def misfit(text: str) -> InvalidInput:
     return InvalidInput(f"{field or 'body'}: {what[:1].lower()}{what[1:]}", field=field or None)
 
 
-MAX_EVENTS = 500
-
-
 class NewAgent(Form, frozen=True):
     """An agent to create; by default with a new id."""
 
@@ -162,7 +159,7 @@ class Event(Form, frozen=True):
 class Events(Form, frozen=True):
     """Events of one or several agents, each agent's in order."""
 
-    events: Annotated[list[Any], Meta(min_length=1, max_length=MAX_EVENTS)]
+    events: Annotated[list[Any], Meta(min_length=1, max_length=500)]
 
 
 class AgentLease(Form, frozen=True):

@@ -237,16 +237,12 @@ async def _run_keyed(
                 await run(lambda: store.forget(keyed))
                 raise
             answer = _refusal(request, error)
-        await run(lambda: store.keep(keyed, _storable(answer)))
+        stored = msgspec.to_builtins(answer.document)
+        if isinstance(stored, dict):
+            # The secret of a token is never stored.
+            stored.pop("token", None)
+        await run(lambda: store.keep(keyed, Answer(answer.status, stored)))
         return _response(answer)
-
-
-def _storable(answer: Answer) -> Answer:
-    """Return the answer without the secret of a token, which is never stored."""
-    document = msgspec.to_builtins(answer.document)
-    if not isinstance(document, dict):
-        return answer
-    return Answer(answer.status, {key: value for key, value in document.items() if key != "token"})
 
 
 def _refusal(request: ApiRequest, error: PostroadError) -> Answer:

@@ -314,7 +314,8 @@ class Polls:
             while (first := line.next()) is not None and not self._stopping:
                 wait = 0.0 if watched else max(0.0, min(_SLICE_SECONDS, first.until - loop.time()))
                 try:
-                    leased = await loop.run_in_executor(threads, _receive, line.queue, first, wait)
+                    receive = partial(line.queue.receive, max_messages=first.room, visibility=first.visibility)
+                    leased = await loop.run_in_executor(threads, partial(receive, wait=wait))
                 except Exception as error:
                     if first in line.waiters:
                         line.waiters.remove(first)
@@ -391,7 +392,3 @@ async def _left(leased: asyncio.Future[list[Delivery]], gone: Gone, wait: float)
         leaving.cancel()
         await asyncio.wait({leaving})
     return not leaving.cancelled()
-
-
-def _receive(queue: Queue, waiter: Waiter, wait: float) -> list[Delivery]:
-    return queue.receive(max_messages=waiter.room, wait=wait, visibility=waiter.visibility)

@@ -45,6 +45,7 @@ ANY_AGENT = "any"
 BODILESS = "bodiless"
 """The option of a route whose body may be left out."""
 Page = TypeVar("Page")
+_log = get_logger("http")
 
 
 class ApiRequest(Request[Identity | None, Any, Any]):
@@ -247,9 +248,6 @@ async def gone(request: ApiRequest) -> None:
 
 def _too_large(limit: int) -> BodyTooLarge:
     return BodyTooLarge(f"the body is longer than {limit} bytes")
-
-
-_log = get_logger("http")
 
 
 def answer_error(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 # What is left after this time is released before the supervisor kills the child.
 _DRAIN_SECONDS = 6.0
 _KILL_GRACE_SECONDS = 1.0
+_AGENTS_CHECK_SECONDS = 30.0
+_HOUSEKEEPING_SECONDS = 600.0
 
 
 def run_tasks(backend: Backend, settings: Settings, stop: threading.Event) -> None:
@@ -149,9 +151,6 @@ def run_buses(backend: Backend, settings: Settings, stop: threading.Event) -> No
     run(*buses, stop=stop)
 
 
-_LOOK_AGAIN = 30.0
-
-
 def move_events(backend: Backend, stop: threading.Event, *, functions: bool = False) -> None:
     """Move the agents' events until `stop` is set; wait while agents are not set up.
 
@@ -174,7 +173,7 @@ def move_events(backend: Backend, stop: threading.Event, *, functions: bool = Fa
             finally:
                 runner.close()
         else:
-            stop.wait(_LOOK_AGAIN)
+            stop.wait(_AGENTS_CHECK_SECONDS)
 
 
 @contextmanager
@@ -193,14 +192,11 @@ def move_events_here(backend: Backend) -> Iterator[None]:
         moving.join()
 
 
-_EVERY_SECONDS = 600.0
-
-
 def run_housekeeping(backend: Backend, settings: Settings, stop: threading.Event) -> None:
     """Delete expired answers every ten minutes until `stop` is set."""
     while not stop.is_set():
         sweep(backend, settings)
-        stop.wait(_EVERY_SECONDS)
+        stop.wait(_HOUSEKEEPING_SECONDS)
 
 
 def sweep(backend: Backend, settings: Settings) -> int:
