@@ -16,7 +16,7 @@ from tests.waiting import eventually
 from postroad import failpoints
 from postroad.agents.sqlite.queue import SQLiteAgentQueue
 from postroad.errors import RateLimited
-from postroad.http import forms, streams
+from postroad.http import forms, server_sent_events
 from postroad.http.access import AgentAccess
 from postroad.queues import AckResult, Delivery
 from postroad.testing.clock import FakeClock
@@ -312,7 +312,7 @@ def _lines(answer: httpx.Response) -> Generator[str, None, None]:
 def test_a_stream_keeps_its_leases_and_says_now_and_then_that_it_lives(
     village: Village, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "KEEP_ALIVE_SECONDS", 0.2)
+    monkeypatch.setattr(server_sent_events, "KEEP_ALIVE_SECONDS", 0.2)
     extended: list[list[AckResult]] = []
     extend = SQLiteAgentQueue.extend
 
@@ -377,7 +377,7 @@ def test_what_is_left_out_of_a_request_has_its_documented_value(village: Village
 
     assert (forms.AgentLease().wait, forms.AgentLease().max_messages, forms.AgentLease().visibility) == (0, 10, 30)
     assert visibility["default"] == 30
-    assert (streams.MAX_UNACKED, streams.KEEP_ALIVE_SECONDS) == (10, 15)
+    assert (server_sent_events.MAX_UNACKED, server_sent_events.KEEP_ALIVE_SECONDS) == (10, 15)
     assert round(overlap.total_seconds(), -2) == 600
 
 

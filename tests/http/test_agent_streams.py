@@ -12,7 +12,7 @@ from tests.http.api import Serve
 from tests.http.village import Village
 from tests.waiting import eventually
 
-from postroad.http import streams
+from postroad.http import server_sent_events
 
 
 def _event(lines: Iterator[str]) -> dict[str, str]:
@@ -121,7 +121,7 @@ def test_a_stopping_server_gives_back_what_its_streams_hold_and_it_costs_no_rece
 def test_a_stream_keeps_a_lease_that_nobody_acks_for_a_while_only(
     village: Village, monkeypatch: pytest.MonkeyPatch, reads: bool
 ) -> None:
-    monkeypatch.setattr(streams, "MAX_HELD_SECONDS", 2.0)
+    monkeypatch.setattr(server_sent_events, "MAX_HELD_SECONDS", 2.0)
     village.ann.post("/events", json={"eventType": "x", "data": {"n": 1, "text": "x" * 250_000}})
     village.move()
     connection = village.api.connect()

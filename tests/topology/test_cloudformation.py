@@ -26,7 +26,7 @@ from postroad.topology import (
     task_topology,
     transfers_topology,
 )
-from postroad.topology.forms import forms
+from postroad.topology.aws_properties import forms
 
 CFN_LINT = Path(sys.executable).parent / "cfn-lint"
 KMS = "arn:aws:kms:us-east-1:123456789012:key/11111111-2222-3333-4444-555555555555"

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from postroad.cli.call import Call, verb
+from postroad.cli.display import table
 from postroad.cli.output import confirm_yes
 from postroad.cli.parameters import duration_option
-from postroad.cli.tables import table
 from postroad.telemetry import legible
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ from postroad.cli import (
     worker,
 )
 from postroad.cli.call import Call, Verb, add_verb, noun, remember_shared_options, verb
+from postroad.cli.display import table
 from postroad.cli.output import prepare_streams, report
-from postroad.cli.tables import table
 
 _MODULES = (
     *(worker, sys.modules[__name__], journal, doctor, cost, queues, redrive, bus, outbox, outbox_run, inbox, work),

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from postroad.cli.call import Call, verb
+from postroad.cli.display import table
 from postroad.cli.output import confirm_name
 from postroad.cli.parameters import duration_option
-from postroad.cli.tables import table
 from postroad.telemetry import legible, recorded
 
 if TYPE_CHECKING:

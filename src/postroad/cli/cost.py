@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from postroad.cli.call import Call, verb
+from postroad.cli.display import table
 from postroad.cli.parameters import duration_option, json_object, read_file
-from postroad.cli.tables import table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from postroad.cli.call import Call, verb
+from postroad.cli.display import table
 from postroad.cli.output import progress_line
 from postroad.cli.parameters import duration, duration_option, pairs, short_duration
-from postroad.cli.tables import table
 from postroad.telemetry import legible
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import typer
 
 from postroad.cli.audit import audited
 from postroad.cli.call import Call, verb
+from postroad.cli.display import table
 from postroad.cli.parameters import Dsn, Schema, chosen_dsn, duration_option, require
-from postroad.cli.tables import table
 from postroad.telemetry import legible
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from postroad.cli.call import Call, verb
+from postroad.cli.display import table, utc_text
 from postroad.cli.output import write
 from postroad.cli.parameters import duration
-from postroad.cli.tables import table, utc_text
 from postroad.errors import InvalidInput, InvalidQuery
 from postroad.telemetry import legible
 

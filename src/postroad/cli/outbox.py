@@ -15,6 +15,7 @@ import typer
 
 from postroad.cli.audit import audited
 from postroad.cli.call import Call, verb
+from postroad.cli.display import table
 from postroad.cli.outbox_run import open_topic
 from postroad.cli.output import write
 from postroad.cli.parameters import (
@@ -28,7 +29,6 @@ from postroad.cli.parameters import (
     short_duration,
     time_option,
 )
-from postroad.cli.tables import table
 from postroad.errors import InvalidInput
 from postroad.signals import stopped_by_signals
 from postroad.telemetry import legible

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from postroad.cli.call import Call, verb
+from postroad.cli.display import group_table, message_blocks, queue_card, queue_table
 from postroad.cli.output import confirm_name, write
 from postroad.cli.parameters import duration, duration_option, pairs, queue_names, short_duration
-from postroad.cli.tables import group_table, message_blocks, queue_card, queue_table
 from postroad.errors import InvalidInput
 from postroad.signals import interrupted_by_sigterm, stopped_by_signals
 from postroad.telemetry import recorded

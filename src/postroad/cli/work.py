@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from postroad.cli.call import Call, verb
+from postroad.cli.display import utc_text
 from postroad.cli.output import confirm_name
 from postroad.cli.parameters import json_object, json_value, read_file
-from postroad.cli.tables import utc_text
 from postroad.errors import InvalidJob, InvalidTask, NotFound
 from postroad.telemetry import legible
 

@@ -20,7 +20,7 @@ from postroad.errors import InvalidCursor, PostroadError
 from postroad.http.access import AgentAccess, LeasedMessages, RateLimits, WorkAccess
 from postroad.http.idempotency import AnswerStore, KeyLocks
 from postroad.http.polls import MAX_OPEN, Polls
-from postroad.http.streams import AgentStreams
+from postroad.http.server_sent_events import AgentStreams
 from postroad.http.tokens import Identities, TokenFile, kept_secret
 from postroad.settings import Settings, beside
 from postroad.views import Part, Ready

@@ -32,7 +32,7 @@ from postroad.errors import (
 )
 from postroad.http.context import Context
 from postroad.http.forms import Form, decode
-from postroad.http.streams import AgentStream
+from postroad.http.server_sent_events import AgentStream
 from postroad.http.tokens import Identity, reaches
 from postroad.queues import check_name
 from postroad.telemetry import get_logger

@@ -12,8 +12,8 @@ from postroad.topology.aws.alarms import alarm_definition
 from postroad.topology.aws.functions import POLICY, RUNTIME, trigger_definition
 from postroad.topology.aws.stores import EXPIRY, shape_of
 from postroad.topology.aws.topics import target_definition
+from postroad.topology.aws_properties import Form, forms
 from postroad.topology.declarations import AlarmDecl
-from postroad.topology.forms import Form, forms
 from postroad.topology.lint import check
 from postroad.topology.names import SOMEWHERE, TOKENS, URL, Key
 from postroad.topology.topology import Topology

@@ -16,8 +16,8 @@ from postroad.errors import ConfigurationError
 from postroad.topology.aws.alarms import OPERATORS
 from postroad.topology.aws.functions import POLICY, RUNTIME
 from postroad.topology.aws.stores import EXPIRY
+from postroad.topology.aws_properties import Form, forms
 from postroad.topology.cloudformation import redrive_allow
-from postroad.topology.forms import Form, forms
 from postroad.topology.lint import check
 from postroad.topology.names import SOMEWHERE, TOKENS, URL, Key, Place, sources_of
 from postroad.topology.topology import Topology

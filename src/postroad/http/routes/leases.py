@@ -23,7 +23,7 @@ from postroad.http.requests import (
     gone,
     token_check,
 )
-from postroad.http.streams import AgentStream
+from postroad.http.server_sent_events import AgentStream
 from postroad.queues import AckResult, Delivery, Queue
 from postroad.views import AgentDeliveries, LeasedBatch, SettledBatch, agent_delivery, leased, open_queue, settled
 

@@ -10,7 +10,7 @@ from typing import Any
 from postroad.clock import SYSTEM_CLOCK
 from postroad.connections import AwsConnection, tag_pairs
 from postroad.topology.aws.calls import ask, tags_of
-from postroad.topology.forms import Form
+from postroad.topology.aws_properties import Form
 from postroad.topology.names import Place
 
 OPERATORS = {

@@ -12,7 +12,7 @@ from postroad.connections import INVOKE, AwsConnection, tag_pairs, translated
 from postroad.errors import InvalidInput, TopologyConflict
 from postroad.topology.aws.calls import ask
 from postroad.topology.aws.queues import Queues
-from postroad.topology.forms import Form
+from postroad.topology.aws_properties import Form
 from postroad.topology.names import URL, Place
 
 _REPORT = "ReportBatchItemFailures"

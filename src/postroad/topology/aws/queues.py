@@ -11,7 +11,7 @@ from postroad.connections import AwsConnection, make_queue, translated
 from postroad.errors import TopologyConflict
 from postroad.queues import QueueSpec, queue_attributes, redrive_allow_policy, spec_of
 from postroad.topology.aws.calls import ask, pages
-from postroad.topology.forms import Form
+from postroad.topology.aws_properties import Form
 from postroad.topology.names import Place
 
 _MISSING = ("QueueDoesNotExist", "NonExistentQueue")

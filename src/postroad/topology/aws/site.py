@@ -16,8 +16,8 @@ from postroad.topology.aws.functions import Functions, Triggers
 from postroad.topology.aws.queues import Queues
 from postroad.topology.aws.stores import Buckets, Streams, Tables, changed_keys, flat
 from postroad.topology.aws.topics import Buses, Rules, Subscriptions, Topics
+from postroad.topology.aws_properties import OWNER_TAG, Form, form_of, role_form
 from postroad.topology.declarations import DEFAULT_BUS, AlarmDecl, FunctionDecl, Resource, RuleDecl
-from postroad.topology.forms import OWNER_TAG, Form, form_of, role_form
 from postroad.topology.names import ACCOUNT, Key, Place
 from postroad.topology.plans import Look, Stray, keep_dead_letters
 from postroad.topology.topology import Topology

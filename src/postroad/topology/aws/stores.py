@@ -25,7 +25,7 @@ from postroad.connections import (
 )
 from postroad.errors import TopologyConflict
 from postroad.topology.aws.calls import ask, tags_of
-from postroad.topology.forms import Form
+from postroad.topology.aws_properties import Form
 from postroad.topology.names import Place
 
 _MISSING = ("ResourceNotFoundException",)

@@ -19,7 +19,7 @@ from postroad.connections import (
 )
 from postroad.errors import TopicNotFound, TopologyConflict, Unavailable
 from postroad.topology.aws.calls import ask, pages, tags_of
-from postroad.topology.forms import Form
+from postroad.topology.aws_properties import Form
 from postroad.topology.names import Place
 
 DEFAULTS: Mapping[str, Any] = {"content_dedup": False}
