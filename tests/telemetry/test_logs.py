@@ -14,10 +14,10 @@ import pytest
 import postroad
 from postroad.telemetry import LOG_EVENTS, configure_logs, get_logger
 
-_TASK_LINE = re.compile("(task|worker|job)_[a-z_]+(?<!_id)(?<!_duration)")
+_TASK_LINE = re.compile("(task|worker|job)_[a-z_]+(?<!_id)(?<!_duration)(?<!_child)(?<!_story)")
 _RECEIVERS = {
     "bus": "bus_[a-z_]+",
-    "inbox": "consumer_[a-z_]+",
+    "inbox": "(consumer|visibility)_[a-z_]+",
     "notifications": "notification_[a-z_]+",
     "receiving": "receiver_[a-z_]+",
 }
