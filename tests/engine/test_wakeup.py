@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,3 +49,16 @@ def test_a_few_are_woken_before_the_call_returns(crowd: list[WakeupSocket], send
     sender.send(b"orders")
 
     assert [opened.listen(0) for opened in crowd[1:]] == [{b"orders"}] * (CROWD - 1)
+
+
+def test_a_crowd_is_woken_when_no_thread_can_be_started(
+    crowd: list[WakeupSocket], sender: WakeupSocket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        sender.send(b"orders")
+
+    assert [opened.listen(0) for opened in crowd] == [{b"orders"}] * CROWD

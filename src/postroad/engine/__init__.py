@@ -7,6 +7,7 @@ from postroad.engine.file import (
     APPLICATION_ID as APPLICATION_ID,
     FIXED_VERSION as FIXED_VERSION,
     Schema as Schema,
+    in_transaction as in_transaction,
     is_open as is_open,
 )
 from postroad.engine.read_only import ReadOnlyFile as ReadOnlyFile, may_write as may_write

@@ -300,6 +300,11 @@ def is_open(path: Path) -> bool:
     return any(_is_same(engine.path, path) for engine in list(_open))
 
 
+def in_transaction() -> bool:
+    """Return whether this thread is inside a `transaction` block of any embedded file."""
+    return any(engine.in_transaction for engine in list(_open))
+
+
 def _is_same(one: Path, other: Path) -> bool:
     try:
         return one.samefile(other)

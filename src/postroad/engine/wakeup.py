@@ -65,10 +65,16 @@ class WakeupSocket:
         if len(self._listeners()) < CROWD:
             self._send(channels)
             return
-        with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._send_all, name="postroad-wakeups", daemon=True)
-                self._thread.start()
+        try:
+            with self._lock:
+                if self._thread is None:
+                    thread = threading.Thread(target=self._send_all, name="postroad-wakeups", daemon=True)
+                    thread.start()
+                    self._thread = thread
+        except RuntimeError:
+            # No thread can be started, and the caller has committed: it must not fail.
+            self._send(channels)
+            return
         self._unsent.put(channels)
 
     def _send_all(self) -> None:
@@ -245,9 +251,7 @@ class Listeners:
             if not self._has_listeners.is_set():
                 if self._thread is None and not self._closed and self._shared:
                     self._socket.open()
-                    thread = threading.Thread(target=self._run, name="postroad-listeners", daemon=True)
-                    thread.start()
-                    self._thread = thread
+                    threading.Thread(target=self._run, name="postroad-listeners", daemon=True).start()
                 self._has_listeners.set()
             self._listeners.setdefault(channel, {})[listener] = None
 
@@ -297,6 +301,11 @@ class Listeners:
         self._socket.forget_thread()
 
     def _run(self) -> None:
+        with self._lock:
+            # Ctrl-C may interrupt `add` after it has started a thread; then the next `add` starts another one.
+            if self._closed or self._thread is not None:
+                return
+            self._thread = threading.current_thread()
         self._known_from = time.monotonic() + 2 * LISTING_LASTS
         try:
             self._wake_by_others()

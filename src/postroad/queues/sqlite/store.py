@@ -242,10 +242,11 @@ class SQLiteQueues:
         self.sweep_at = self.engine.clock.monotonic() + _SWEEP_SECONDS
         if self.engine.read_only:
             return
-        if in_background:
-            threading.Thread(target=self.sweep, name="postroad-sweep", daemon=True).start()
-            return
         # A failure needs no report: what is over is never given out, and the next sweep tries again.
+        if in_background:
+            with suppress(RuntimeError):
+                threading.Thread(target=self.sweep, name="postroad-sweep", daemon=True).start()
+            return
         with suppress(PostroadError):
             self._sweep_abandoned()
             while self._finds(_OLD_DEDUP) and self.engine.write(self._forget_dedup_ids, durable=False, removes=True):
