@@ -110,7 +110,9 @@ def is_deadlock(error: BaseException | None) -> bool:
 
 def _causes(error: BaseException | None) -> Iterator[tuple[str | None, str]]:
     """Yield SQL state and text of the error and of those that caused it."""
-    while error is not None:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
         # psycopg2 calls it pgcode.
         yield getattr(error, "sqlstate", None) or getattr(error, "pgcode", None), str(error)
         error = getattr(error, "orig", None) or error.__cause__
