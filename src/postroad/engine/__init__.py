@@ -14,6 +14,7 @@ from postroad.engine.read_only import ReadOnlyFile as ReadOnlyFile, may_write as
 from postroad.engine.transaction import (
     Transaction as Transaction,
     every as every,
+    moment as moment,
     one as one,
     run_many as run_many,
     text_of as text_of,

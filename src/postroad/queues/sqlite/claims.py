@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Literal
 
-from postroad.engine import Engine, Listener, Transaction, every, one, run_many, text_of
+from postroad.engine import Engine, Listener, Transaction, every, moment, one, run_many, text_of
 from postroad.errors import QueueNotFound
 from postroad.queues.port import Delivery
 from postroad.queues.sqlite.state import (
@@ -23,7 +23,6 @@ from postroad.queues.sqlite.state import (
     States,
     channel,
     is_damaged,
-    moment,
     read_attributes,
     regroup,
 )

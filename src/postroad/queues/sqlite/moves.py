@@ -10,7 +10,7 @@ from typing import Final
 
 import apsw
 
-from postroad.engine import Engine, Transaction, every, one, run_many, text_of
+from postroad.engine import Engine, Transaction, every, moment, one, run_many, text_of
 from postroad.errors import InvalidInput
 from postroad.queues.port import Decide, Looked, MessageState, Move, MoveStep, PeekedMessage
 from postroad.queues.rules import queue_missing
@@ -27,7 +27,6 @@ from postroad.queues.sqlite.state import (
     channel,
     id_range,
     is_damaged,
-    moment,
     regroup,
     salvaged_attributes,
     write_attributes,

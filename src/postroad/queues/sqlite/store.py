@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from postroad.engine import Engine, Transaction, every, one, text_of
+from postroad.engine import Engine, Transaction, every, moment, one, text_of
 from postroad.errors import PostroadError, QueueNotFound
 from postroad.queues import rules
 from postroad.queues.port import QueueOverview
@@ -29,7 +29,6 @@ from postroad.queues.sqlite.state import (
     States,
     channel,
     id_range,
-    moment,
     read_spec,
     regroup,
     write_spec,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from postroad import failpoints
-from postroad.engine import Engine, Transaction, one, run_many, text_of
+from postroad.engine import Engine, Transaction, moment, one, run_many, text_of
 from postroad.errors import NotSupported, StaleReceipt
 from postroad.queues.markers import mark_dead
 from postroad.queues.port import AckResult, Delivery, OutgoingMessage, SendResult
@@ -21,7 +21,6 @@ from postroad.queues.sqlite.state import (
     channel,
     checksum,
     is_damaged,
-    moment,
     read_receipt,
     regroup,
     salvaged_attributes,
