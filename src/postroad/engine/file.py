@@ -197,7 +197,7 @@ def _configure(connection: apsw.Connection, path: Path, cache_kib: int) -> None:
     connection.pragma("temp_store", "memory")
     connection.pragma("cache_size", -cache_kib)
     if connection.pragma("synchronous") != 1:
-        raise _refused(path, "does not take synchronous=NORMAL")
+        raise _refused(path, "does not accept synchronous=NORMAL")
 
 
 def _use_log(connection: apsw.Connection, path: Path) -> None:
@@ -284,7 +284,7 @@ def read_salt(connection: apsw.Connection) -> int:
     salt = connection.execute(_SALT).get
     if salt is None:
         raise StorageDamaged(
-            f"{connection.filename}: the number that tells this file from others is gone",
+            f"{connection.filename}: the number that distinguishes this file from others is missing",
             remedy="Restore the file from a backup.",
         )
     return int(salt)

@@ -80,6 +80,8 @@ class WakeupSocket:
     def _send_all(self) -> None:
         while (channels := self._unsent.get()) is not None:
             self._send(channels)
+        # Ctrl-C may have left a second thread behind when it interrupted the start of one.
+        self._unsent.put(None)
 
     def _send(self, channels: bytes) -> None:
         for name in self._listeners():

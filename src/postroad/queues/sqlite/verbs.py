@@ -256,9 +256,9 @@ class Verbs:
 
     def extend(self, tx: Transaction, state: QueueState, deliveries: Deliveries, until_us: int) -> list[AckResult]:
         """Move the end of the leases, to at most twelve hours after the receive."""
-        return self._change(tx, state, deliveries, lambda key: one(tx.connection, _EXTEND, (*key, until_us, _MAX_US)))[
-            0
-        ]
+        end = (until_us, _MAX_US)
+        results, _ = self._change(tx, state, deliveries, lambda key: one(tx.connection, _EXTEND, (*key, *end)))
+        return results
 
     def undo(self, tx: Transaction, state: QueueState, deliveries: Deliveries, after_us: int) -> list[AckResult]:
         """End the leases without counting the receives."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, cast
 
@@ -41,6 +41,15 @@ class SQSCalls:
         client = self._having(operation)
         with translated(f"SQS {operation} on {queue!r}", _known(queue)):
             return cast("dict[str, Any]", getattr(client, operation)(**parameters))
+
+    def pages(self, operation: str, queue: str, **parameters: Any) -> Iterator[dict[str, Any]]:
+        """Make a call that lists something as often as it takes, and yield the answers."""
+        while True:
+            answer = self.call(operation, queue, MaxResults=1_000, **parameters)
+            yield answer
+            if not answer.get("NextToken"):
+                return
+            parameters["NextToken"] = answer["NextToken"]
 
     def make(self, queue: str, attributes: Mapping[str, str], *, fifo: bool) -> None:
         """Create the queue."""
