@@ -1,4 +1,4 @@
-"""The embedded engine: one SQLite file, written by whichever thread finds it free, for all that wait.
+"""The embedded engine: one SQLite file, written by whichever thread finds it free, on behalf of all that wait.
 
 A thread that wants to write adds its work to a list. If nobody leads, it leads: it takes everything on the list,
 runs it in one transaction and commits once (group commit). Meanwhile others add to the list; the first of them leads

@@ -117,7 +117,7 @@ def open_file(path: Path, *, cache_kib: int) -> apsw.Connection:
             f"{path}: this process was forked in the middle of its parent's transaction on this file",
             remedy="Fork outside of transaction(), or start the child anew (spawn).",
         )
-    _refuse_what_is_no_file(path)
+    _refuse_other_than_file(path)
     try:
         connection = apsw.Connection(
             str(path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=PREPARED_STATEMENTS
@@ -135,7 +135,7 @@ def open_file(path: Path, *, cache_kib: int) -> apsw.Connection:
     return connection
 
 
-def _refuse_what_is_no_file(path: Path) -> None:
+def _refuse_other_than_file(path: Path) -> None:
     """Raise `ConfigurationError` for anything but a file: SQLite would wait for ever for a named pipe."""
     try:
         mode = path.stat().st_mode

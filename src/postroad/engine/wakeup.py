@@ -244,7 +244,7 @@ class Listeners:
         return Listening(self, channels, Listener())
 
     def watch(self, call: Callable[[bool], None], *channels: str) -> Listening[Watch]:
-        """Call `call` for the time of a `with` block, on whatever thread touches the channels."""
+        """Call `call` for the time of a `with` block, on the thread that touches the channels."""
         return Listening(self, channels, Watch(call))
 
     def add(self, channel: str, listener: Listener | Watch) -> None:

@@ -160,7 +160,7 @@ def check_records(records: object) -> None:
         try:
             record.key.encode()
         except UnicodeEncodeError:
-            message = f"{where}.key: holds half a surrogate pair, which no encoding can carry"
+            message = f"{where}.key: contains half a surrogate pair, which cannot be encoded"
             raise InvalidInput(message, field=f"{where}.key") from None
         if not isinstance(record.data, bytes):
             raise InvalidInput(f"{where}.data: {type(record.data).__name__} is not bytes", field=f"{where}.data")

@@ -145,7 +145,7 @@ class Claimer:
     def _find_returned(
         self, tx: Transaction, state: QueueState, limit: int, now_us: int, monotonic_us: int
     ) -> Iterator[Row]:
-        """Yield messages whose lease or delay is over."""
+        """Yield messages whose lease or delay has ended."""
         given: set[int] = set()
         while len(given) < limit:
             # What was given before is found again, since its lease is written at the end.

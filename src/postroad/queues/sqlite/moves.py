@@ -96,7 +96,7 @@ class Mover:
         return Looked(seen, str(found[limit - 1][0]) if len(found) > limit else None)
 
     def whereabouts(self, connection: apsw.Connection, ids: Collection[str]) -> dict[str, str]:
-        """Return the queue that each of these messages is in, whatever its row there."""
+        """Return the queue that each of these messages is in, whatever row it has there."""
         found = {each: one(connection, _WHEREABOUTS, (self._ids.row_id(each) or 0,)) for each in ids}
         return {message_id: str(text_of(row[0])) for message_id, row in found.items() if row is not None}
 

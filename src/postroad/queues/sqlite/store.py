@@ -241,7 +241,7 @@ class SQLiteQueues:
         self.sweep_at = self.engine.clock.monotonic() + _SWEEP_SECONDS
         if self.engine.read_only:
             return
-        # A failure needs no report: what is over is never given out, and the next sweep tries again.
+        # A failure needs no report: what has expired is never given out, and the next sweep tries again.
         if in_background:
             with suppress(RuntimeError):
                 threading.Thread(target=self.sweep, name="postroad-sweep", daemon=True).start()
