@@ -17,7 +17,7 @@ from tests.waiting import eventually
 import postroad
 from postroad import Backend, OutgoingMessage, QueueSpec
 from postroad.engine.engine import Engine
-from postroad.errors import StorageDamaged
+from postroad.errors import ConfigurationError, StorageDamaged
 
 SEND = r"""
 import sys, postroad
@@ -180,6 +180,21 @@ def test_a_file_that_is_replaced_while_the_process_forks_is_not_taken_for_the_ol
     with pytest.raises(StorageDamaged):
         engine.write(lambda tx: None)
     engine.close()
+
+
+def test_ctrl_c_while_the_file_is_opened_again_after_a_fork_lets_nobody_wait_for_ever(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    engine = Engine(path)
+    engine.before_fork()
+    monkeypatch.setattr(engine, "_open", interrupt)
+    engine.after_fork_in_parent()
+
+    with pytest.raises(ConfigurationError, match="could not be opened again after a fork"):
+        engine.write(lambda tx: None)
 
 
 def test_a_log_that_is_removed_right_after_another_change_beside_it_is_missed(backend: Backend, path: Path) -> None:

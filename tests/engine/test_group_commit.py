@@ -168,6 +168,22 @@ def test_a_block_commits_all_its_writes_or_none(engine: Engine) -> None:
     assert _numbers(engine) == [3, 4]
 
 
+def test_an_error_raised_in_a_transaction_keeps_its_cause(engine: Engine) -> None:
+    cause = KeyError("missing")
+
+    def fail(_: Transaction) -> None:
+        raise ValueError("wrong") from cause
+
+    with pytest.raises(ValueError, match="wrong") as in_block, engine.transaction():
+        raise ValueError("wrong") from cause
+    with pytest.raises(ValueError, match="wrong") as joined, engine.transaction():
+        engine.write(fail)
+    with pytest.raises(ValueError, match="wrong") as shared:
+        engine.write(fail)
+
+    assert [caught.value.__cause__ for caught in (in_block, joined, shared)] == [cause] * 3
+
+
 def test_a_closed_engine_says_so(engine: Engine) -> None:
     engine.close()
 

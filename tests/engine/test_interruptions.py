@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import eventually
 
 from postroad import connect
 from postroad.engine.transaction import Request, Transaction, Turns
 from postroad.engine.wakeup import Listener, Listeners
 from postroad.queues import OutgoingMessage, QueueSpec
 from postroad.queues.sqlite.claims import Parking, Waiter
+from postroad.testing.clock import FakeClock
 
 QUEUE = 1
 
@@ -96,6 +98,64 @@ def test_a_process_whose_listening_thread_could_not_start_hears_others_later(
         there.queue("orders").send([OutgoingMessage("here")])
 
         assert [delivery.body for delivery in queue.receive(wait=20)] == [b"here"]
+
+
+def test_a_send_that_is_stored_does_not_fail_because_no_thread_can_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = FakeClock()
+    with connect(f"sqlite:///{tmp_path / 'file.db'}", clock=clock) as backend:
+        queue = backend.create_queue(QueueSpec("orders.fifo", fifo=True, content_dedup=True))
+        clock.advance(61)
+        monkeypatch.setattr(threading.Thread, "start", _refuse)
+
+        assert queue.send([OutgoingMessage("here", group="a")])[0].ok
+
+
+def test_a_listening_thread_whose_start_was_interrupted_ends_quietly(
+    listeners: Listeners, monkeypatch: pytest.MonkeyPatch, started: list[threading.Thread]
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", _started_and_interrupted(started))
+        with pytest.raises(KeyboardInterrupt), listeners.listen("q1"):
+            pytest.fail("it listens although it was interrupted")
+    eventually(lambda: not listeners._has_listeners.is_set())
+
+    listeners.close()
+
+    (thread,) = started
+    thread.join()
+
+
+def test_one_thread_listens_after_the_start_of_the_first_was_interrupted(
+    listeners: Listeners, monkeypatch: pytest.MonkeyPatch, started: list[threading.Thread]
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", _started_and_interrupted(started))
+        with pytest.raises(KeyboardInterrupt), listeners.listen("q1"):
+            pytest.fail("it listens although it was interrupted")
+
+    with listeners.listen("q1") as listener:
+        eventually(lambda: sum(each.name == "postroad-listeners" for each in threading.enumerate()) == 1)
+
+        # The slow check wakes it: the thread has not seen the file's version before.
+        assert listener.wait(20)
+
+
+@pytest.fixture
+def started() -> list[threading.Thread]:
+    return []
+
+
+def _started_and_interrupted(started: list[threading.Thread]) -> Callable[[threading.Thread], None]:
+    start = threading.Thread.start
+
+    def start_and_raise(thread: threading.Thread) -> None:
+        start(thread)
+        started.append(thread)
+        raise KeyboardInterrupt
+
+    return start_and_raise
 
 
 def _interrupted(_: Waiter) -> Any:

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 from tests.inbox.fixtures import InboxFixture
 
-from postroad.connections.database import in_transaction, marked
+from postroad.connections.database import in_transaction, is_deadlock, lacks_tables, marked
 from postroad.errors import ConfigurationError, NotInTransaction
 from postroad.inbox import insert_once
 
@@ -195,3 +195,12 @@ def test_a_name_that_is_none_is_refused_before_anything_is_written(
         insert_once(connection, table, key=key, values=values)
 
     assert fixture.rows("SELECT * FROM ledger") == []
+
+
+@pytest.mark.timeout(30)
+def test_an_error_in_a_circle_of_causes_is_looked_at_once() -> None:
+    error, cause = ValueError("wrong"), KeyError("missing")
+    error.__cause__, cause.__cause__ = cause, error
+
+    assert not lacks_tables(error)
+    assert not is_deadlock(error)

@@ -106,7 +106,7 @@ def make_table(
     wait_for_table(client, name)
     if check is not None:
         check(client.describe_table(TableName=name)["Table"])
-    # An earlier call that broke off before this is completed here.
+    # This completes an earlier call that was interrupted before this step.
     if shape.ttl_attribute is not None and expiry_of(client, name) is None:
         set_expiry(client, name, shape.ttl_attribute, enabled=True)
 

@@ -68,7 +68,9 @@ class Reporter:
     def _figures(self, reported: dict[Series, dict[float, float]]) -> Iterator[Any]:
         for metric in self._registry.collect():
             if metric.type == "gauge":
-                yield from _gauge(metric)
+                for sample in metric.samples:
+                    if math.isfinite(sample.value):
+                        yield from _datums(sample.name, sample.labels, {"Value": sample.value})
             elif metric.type == "histogram":
                 yield from self._histogram(metric, reported)
 
@@ -90,12 +92,6 @@ def _report(reporter: Reporter) -> None:
         reporter.put()
     except PostroadError as error:
         get_logger("cloudwatch").warning("cloudwatch_failed", error=str(error))
-
-
-def _gauge(metric: Metric) -> Iterator[Any]:
-    for sample in metric.samples:
-        if math.isfinite(sample.value):
-            yield from _datums(sample.name, sample.labels, {"Value": sample.value})
 
 
 def _counted(metric: Metric) -> dict[frozenset[tuple[str, str]], dict[float, float]]:

@@ -110,7 +110,9 @@ def is_deadlock(error: BaseException | None) -> bool:
 
 def _causes(error: BaseException | None) -> Iterator[tuple[str | None, str]]:
     """Yield SQL state and text of the error and of those that caused it."""
-    while error is not None:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
         # psycopg2 calls it pgcode.
         yield getattr(error, "sqlstate", None) or getattr(error, "pgcode", None), str(error)
         error = getattr(error, "orig", None) or error.__cause__
@@ -393,7 +395,7 @@ def check_identifier(name: object, field: str, *, most: int = 63) -> str:
     """Return the name, or raise `ConfigurationError` with the field. Names that get a suffix need a lower `most`."""
     if not isinstance(name, str) or len(name) > most or _NAME.fullmatch(name) is None:
         raise ConfigurationError(
-            f"{field}: {name!r} is no name of a table, schema or column",
+            f"{field}: {name!r} is not a name of a table, schema or column",
             field=field,
             remedy=f"Use 1 to {most} of a-z, 0-9 and '_', not beginning with a digit.",
         )

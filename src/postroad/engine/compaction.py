@@ -98,7 +98,7 @@ def _size(path: Path) -> int:
 def _rebuild(writer: apsw.Connection) -> None:
     """Rewrite the file without its free pages, so that it can be cut in steps from then on; all writers wait."""
     writer.pragma("auto_vacuum", _INCREMENTAL)
-    # A copy of all that is used would not fit into memory.
+    # A copy of all the data may not fit into memory.
     writer.pragma("temp_store", "file")
     writer.execute("VACUUM")
     writer.pragma("temp_store", "memory")

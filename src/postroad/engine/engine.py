@@ -1,4 +1,4 @@
-"""The embedded engine: one SQLite file, written by whichever thread finds it free, for all that wait.
+"""The embedded engine: one SQLite file, written by whichever thread finds it free, on behalf of all that wait.
 
 A thread that wants to write adds its work to a list. If nobody leads, it leads: it takes everything on the list,
 runs it in one transaction and commits once (group commit). Meanwhile others add to the list; the first of them leads
@@ -17,7 +17,7 @@ import apsw
 
 from postroad.clock import SYSTEM_CLOCK, Clock, microseconds
 from postroad.engine.disk import Checkpoints, Disk, Reserve
-from postroad.engine.failures import SIGNS_OF_DAMAGE, explain, translate
+from postroad.engine.failures import SIGNS_OF_DAMAGE, explain, raise_from, translate
 from postroad.engine.file import Schema, close_at_forks, close_pair, make_file, open_pair, read_salt, resolved
 from postroad.engine.read_only import ReadOnlyFile, may_write
 from postroad.engine.transaction import Counters, Request, Transaction, Turns
@@ -144,7 +144,7 @@ class Engine:
         try:
             return work(connection)
         except (apsw.Error, *SIGNS_OF_DAMAGE) as error:
-            raise explain(error, connection, self.path) from error
+            raise_from(error, explain(error, connection, self.path))
 
     @property
     def read_only(self) -> bool:
@@ -181,7 +181,7 @@ class Engine:
                 if isinstance(undone, StorageFull):
                     # The block cannot run again, but the next one may find room.
                     self._checkpoints.make_room(adds=True)
-                raise undone from error
+                raise_from(error, undone)
             finally:
                 self._joined = self._joined_by = None
             self._resolve()
@@ -252,7 +252,8 @@ class Engine:
         except StorageDamaged as error:
             # The disk remembers it and refuses every later use.
             get_logger("engine").error("engine_file_displaced", error=str(error))
-        except PostroadError as error:
+        except BaseException as error:
+            # Python drops what a hook of fork() raises, Ctrl-C included; the other threads must not wait for ever.
             self._unusable = f"{self.path}: it could not be opened again after a fork: {error}"
         forking, self._forking = self._forking, None
         self._reading.release()
@@ -339,7 +340,7 @@ class Engine:
             self._drop_counters()
             tx.undo(mark)
             if isinstance(error, (apsw.Error, *SIGNS_OF_DAMAGE)):
-                raise explain(error, self._writer, self.path) from error
+                raise_from(error, explain(error, self._writer, self.path))
             raise
         finally:
             if self._writer.in_transaction:
@@ -400,9 +401,9 @@ class Engine:
             self._commit(tx)
         except Exception as error:
             undone = self._undone(tx, error)
-            if isinstance(undone, SIGNS_OF_DAMAGE):
-                undone = explain(undone, self._writer, self.path)
-            raise undone from error
+            raise_from(
+                error, explain(undone, self._writer, self.path) if isinstance(undone, SIGNS_OF_DAMAGE) else undone
+            )
         self._resolve()
         self._wake(tx)
 
@@ -416,7 +417,7 @@ class Engine:
             except Exception as error:
                 undone = self._undone(tx, error)
                 if not retries or not isinstance(undone, StorageFull):
-                    raise undone from error
+                    raise_from(error, undone)
             self._checkpoints.make_room(adds=True)
         return tx
 

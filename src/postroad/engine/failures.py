@@ -6,6 +6,7 @@ import errno
 import os
 import struct
 from pathlib import Path
+from typing import NoReturn
 
 import apsw
 import msgspec
@@ -87,6 +88,13 @@ def explain(error: Exception, connection: apsw.Connection, path: Path) -> Except
         except apsw.Error as found:
             damage = found
     return error if damage == "ok" else StorageDamaged(f"{path}: the file is damaged: {damage}")
+
+
+def raise_from(error: BaseException, explained: Exception) -> NoReturn:
+    """Raise the error as explained. One that is explained by itself keeps its own cause."""
+    if explained is error:
+        raise explained
+    raise explained from error
 
 
 def _is_full(error: apsw.Error | OSError, system_errno: int) -> bool:

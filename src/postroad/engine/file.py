@@ -117,7 +117,7 @@ def open_file(path: Path, *, cache_kib: int) -> apsw.Connection:
             f"{path}: this process was forked in the middle of its parent's transaction on this file",
             remedy="Fork outside of transaction(), or start the child anew (spawn).",
         )
-    _refuse_what_is_no_file(path)
+    _refuse_other_than_file(path)
     try:
         connection = apsw.Connection(
             str(path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=PREPARED_STATEMENTS
@@ -135,7 +135,7 @@ def open_file(path: Path, *, cache_kib: int) -> apsw.Connection:
     return connection
 
 
-def _refuse_what_is_no_file(path: Path) -> None:
+def _refuse_other_than_file(path: Path) -> None:
     """Raise `ConfigurationError` for anything but a file: SQLite would wait for ever for a named pipe."""
     try:
         mode = path.stat().st_mode
@@ -197,7 +197,7 @@ def _configure(connection: apsw.Connection, path: Path, cache_kib: int) -> None:
     connection.pragma("temp_store", "memory")
     connection.pragma("cache_size", -cache_kib)
     if connection.pragma("synchronous") != 1:
-        raise _refused(path, "does not take synchronous=NORMAL")
+        raise _refused(path, "does not accept synchronous=NORMAL")
 
 
 def _use_log(connection: apsw.Connection, path: Path) -> None:
@@ -284,7 +284,7 @@ def read_salt(connection: apsw.Connection) -> int:
     salt = connection.execute(_SALT).get
     if salt is None:
         raise StorageDamaged(
-            f"{connection.filename}: the number that tells this file from others is gone",
+            f"{connection.filename}: the number that distinguishes this file from others is missing",
             remedy="Restore the file from a backup.",
         )
     return int(salt)
@@ -298,6 +298,11 @@ def close_at_forks(engine: Engine) -> None:
 def is_open(path: Path) -> bool:
     """Return whether the embedded engine has this file open in this process."""
     return any(_is_same(engine.path, path) for engine in list(_open))
+
+
+def in_transaction() -> bool:
+    """Return whether this thread is inside a `transaction` block of any embedded file."""
+    return any(engine.in_transaction for engine in list(_open))
 
 
 def _is_same(one: Path, other: Path) -> bool:

@@ -135,5 +135,5 @@ def _size(path: str) -> int:
     except FileNotFoundError:
         return 0
     except OSError:
-        # It is there, whatever it holds.
+        # It exists, whatever its size.
         return 1

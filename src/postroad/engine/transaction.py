@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import chain
 from typing import Any, Final, Protocol
@@ -21,6 +22,7 @@ import apsw
 MAX_GROUP: Final = 256
 _USUAL_ROWS: Final = 10
 _MOST_ROWS: Final = 64
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Counters(Protocol):
@@ -287,3 +289,12 @@ def every(connection: apsw.Connection, statement: str, arguments: tuple[Any, ...
 def text_of(column: str | bytes | None) -> str | None:
     """Return the text of a column that was read as bytes; bytes that cannot be decoded are shown escaped."""
     return column.decode(errors="backslashreplace") if isinstance(column, bytes) else column
+
+
+@lru_cache(maxsize=256)
+def moment(us: int) -> datetime:
+    """Return a stored wall-clock time; the end of time for one that is damaged."""
+    try:
+        return _EPOCH + timedelta(microseconds=us)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC)

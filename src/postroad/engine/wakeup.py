@@ -65,15 +65,23 @@ class WakeupSocket:
         if len(self._listeners()) < CROWD:
             self._send(channels)
             return
-        with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._send_all, name="postroad-wakeups", daemon=True)
-                self._thread.start()
+        try:
+            with self._lock:
+                if self._thread is None:
+                    thread = threading.Thread(target=self._send_all, name="postroad-wakeups", daemon=True)
+                    thread.start()
+                    self._thread = thread
+        except RuntimeError:
+            # No thread can be started, and the caller has committed: it must not fail.
+            self._send(channels)
+            return
         self._unsent.put(channels)
 
     def _send_all(self) -> None:
         while (channels := self._unsent.get()) is not None:
             self._send(channels)
+        # Ctrl-C may have left a second thread behind when it interrupted the start of one.
+        self._unsent.put(None)
 
     def _send(self, channels: bytes) -> None:
         for name in self._listeners():
@@ -236,7 +244,7 @@ class Listeners:
         return Listening(self, channels, Listener())
 
     def watch(self, call: Callable[[bool], None], *channels: str) -> Listening[Watch]:
-        """Call `call` for the time of a `with` block, on whatever thread touches the channels."""
+        """Call `call` for the time of a `with` block, on the thread that touches the channels."""
         return Listening(self, channels, Watch(call))
 
     def add(self, channel: str, listener: Listener | Watch) -> None:
@@ -245,9 +253,7 @@ class Listeners:
             if not self._has_listeners.is_set():
                 if self._thread is None and not self._closed and self._shared:
                     self._socket.open()
-                    thread = threading.Thread(target=self._run, name="postroad-listeners", daemon=True)
-                    thread.start()
-                    self._thread = thread
+                    threading.Thread(target=self._run, name="postroad-listeners", daemon=True).start()
                 self._has_listeners.set()
             self._listeners.setdefault(channel, {})[listener] = None
 
@@ -297,6 +303,11 @@ class Listeners:
         self._socket.forget_thread()
 
     def _run(self) -> None:
+        with self._lock:
+            # Ctrl-C may interrupt `add` after it has started a thread; then the next `add` starts another one.
+            if self._closed or self._thread is not None:
+                return
+            self._thread = threading.current_thread()
         self._known_from = time.monotonic() + 2 * LISTING_LASTS
         try:
             self._wake_by_others()

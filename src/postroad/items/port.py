@@ -80,7 +80,6 @@ class Items(Protocol):
 
     def get(self, key: str) -> Item | None:
         """Return the item as the last write left it."""
-        ...
 
     def put(self, key: str, value: bytes, *, expect: Expected = ANY) -> ItemResult:
         """Write the value if the condition holds.
@@ -90,22 +89,19 @@ class Items(Protocol):
             value: At most 256 KiB.
             expect: The version that must be there, `ABSENT` for none, or `ANY`.
         """
-        ...
 
     def delete(self, key: str, *, expect: Expected = ANY) -> ItemResult:
         """Remove the item if the expected version is there; with `ANY` it is ok if there is none."""
-        ...
 
     def scan(self, prefix: str, *, limit: int = 100, cursor: str | None = None) -> ItemPage:
         """Return items whose key starts with `prefix`, which contains the whole tenant, in key order."""
-        ...
 
 
 def check_key(key: object) -> str:
     """Return the key, or refuse it."""
     _, rest = _parts(key, "key")
     if not rest:
-        raise InvalidInput(f"key: {key!r} names a tenant and nothing of it", field="key", remedy=_REMEDY)
+        raise InvalidInput(f"key: {key!r} names a tenant and nothing after it", field="key", remedy=_REMEDY)
     return str(key)
 
 

@@ -1,4 +1,4 @@
-"""Items on the embedded engine: one row each, written in the transaction of whatever they belong to."""
+"""Items on the embedded engine: one row each, written in the transaction of the change they belong to."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from postroad.engine import moment as moment
 from postroad.lazy import lazy_names
 from postroad.queues.markers import (
     DEAD_LETTER as DEAD_LETTER,
@@ -69,7 +70,7 @@ from postroad.queues.rules import (
     queue_missing as queue_missing,
 )
 from postroad.queues.sqlite import SQLiteQueues as SQLiteQueues
-from postroad.queues.sqlite.state import MessageIds as MessageIds, moment as moment
+from postroad.queues.sqlite.state import MessageIds as MessageIds
 from postroad.queues.walks import Destinations as Destinations
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import threading
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -14,6 +15,7 @@ import msgspec
 
 from postroad.blobs import MAX_BLOB_BYTES, BlobRef, Blobs, check_reference, reference
 from postroad.clock import SYSTEM_CLOCK, Clock
+from postroad.engine import in_transaction
 from postroad.errors import (
     ConfigurationError,
     HeldBack,
@@ -95,10 +97,19 @@ class Pruning:
         now = self.clock.monotonic()
         if self._due is None:
             self._due = now + PRUNE_EVERY
-        if now >= self._due or (stored and not self._has_run):
-            self._due, self._has_run = now + PRUNE_EVERY, True
-            with suppress(PostroadError):
-                self.blobs.prune(PREFIX, older_than=KEEP_FOR)
+        if now < self._due and (self._has_run or not stored):
+            return
+        self._due, self._has_run = now + PRUNE_EVERY, True
+        if in_transaction():
+            # Every other writer waits for the caller's commit, and must not wait for this too.
+            with suppress(RuntimeError):
+                threading.Thread(target=self._run, name="postroad-prune", daemon=True).start()
+        else:
+            self._run()
+
+    def _run(self) -> None:
+        with suppress(PostroadError):
+            self.blobs.prune(PREFIX, older_than=KEEP_FOR)
 
 
 @dataclass(frozen=True, slots=True)

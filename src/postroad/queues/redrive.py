@@ -248,7 +248,7 @@ class _Run:
 
     def _too_many_returned(self) -> bool:
         while self.watched is not None:
-            # What returns stands behind all that was there when the run began.
+            # What comes back is behind everything that was there when the run began.
             looked = self.source.look(cursor=self.watched, limit=STEP)
             for message in looked.messages:
                 self.selection.has_returned(message)

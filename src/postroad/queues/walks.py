@@ -93,7 +93,7 @@ class Destinations:
 
     def _checked(self, name: str, field: str) -> str:
         if name == self._dead_letters:
-            text = f"{field}: {name!r} is the queue to redrive itself"
+            text = f"{field}: {name!r} is itself the queue to redrive"
             raise InvalidName(text, field=field, remedy="Name another destination.")
         spec = self._directory.queue_spec(name)
         if spec.fifo is not self._dead_letters.endswith(".fifo"):

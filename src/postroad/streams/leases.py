@@ -85,7 +85,7 @@ class ItemLeases:
         self._change(consumer, shard, lambda state: msgspec.structs.replace(state, drained=True))
 
     def workers(self, consumer: str, *, forget: bool = False) -> list[str]:
-        """Return the workers that asked for shards lately; with `forget`, remove those whose time is over."""
+        """Return the workers that asked for shards lately; with `forget`, remove those whose time has run out."""
         now, prefix = self._now(), self._worker_key(consumer, "")
         alive: list[str] = []
         cursor: str | None = None
@@ -150,7 +150,7 @@ class ItemLeases:
             if result.ok:
                 return after
             item = result.item
-        raise Unavailable(f"{key}: other writers change it all the time", remedy="Try again.")
+        raise Unavailable(f"{key}: other writers keep changing it", remedy="Try again.")
 
 
 def _read(item: Item | None) -> ShardState:

@@ -102,11 +102,9 @@ class Stream(Protocol):
 
     def shards(self) -> list[str]:
         """Return the names of the shards, parents before children."""
-        ...
 
     def put(self, records: Sequence[Record]) -> list[PutResult]:
         """Store the records; those of one key in their order. After a failure later ones of its key are `HeldBack`."""
-        ...
 
     def read(self, shard: str, *, after: str, limit: int = 100, wait: float = 0.0) -> list[StreamRecord]:
         """Return records behind a position, or an empty list if none arrived within `wait` seconds.
@@ -117,26 +115,21 @@ class Stream(Protocol):
             limit: The most records to return, 1 to 10,000.
             wait: Seconds to wait for the first record, 0 to 20.
         """
-        ...
 
     def latest(self, shard: str) -> str:
         """Return a position to read from behind which lies what arrives from now on, and nothing else."""
-        ...
 
     def checkpoint(self, consumer: str, shard: str, sequence: str, *, lease: ShardLease | None = None) -> bool:
         """Store that `consumer` is done up to `sequence`; a position never goes back.
 
         With a lease that is no longer held, change nothing and return False.
         """
-        ...
 
     def position(self, consumer: str, shard: str) -> str | None:
         """Return the last checkpoint, or None."""
-        ...
 
     def lease(self, consumer: str, worker: str, *, seconds: float = 5.0) -> list[ShardLease]:
         """Take or renew this worker's share of the shards for `seconds`; the leases of a dead worker expire."""
-        ...
 
 
 def other_shards(name: str, existing: int, wanted: int) -> ConfigurationError:
@@ -167,7 +160,7 @@ def check_records(records: object) -> None:
         try:
             record.key.encode()
         except UnicodeEncodeError:
-            message = f"{where}.key: holds half a surrogate pair, which no encoding can carry"
+            message = f"{where}.key: contains half a surrogate pair, which cannot be encoded"
             raise InvalidInput(message, field=f"{where}.key") from None
         if not isinstance(record.data, bytes):
             raise InvalidInput(f"{where}.data: {type(record.data).__name__} is not bytes", field=f"{where}.data")

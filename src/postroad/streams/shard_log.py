@@ -5,11 +5,10 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 
 import apsw
 
-from postroad.engine import Schema, Transaction, one
+from postroad.engine import Schema, Transaction, moment, one
 from postroad.errors import StorageDamaged
 from postroad.streams.port import Record, StreamRecord, sequence_number, sequence_text
 
@@ -108,7 +107,6 @@ _SWEEP = "DELETE FROM stream_records WHERE id BETWEEN ? AND ? AND arrived_us <= 
 _SWEEP_STEP = 100
 # As much as GetRecords of Kinesis returns: a read of many large records must not fill the memory.
 _MAX_READ_BYTES = 10_485_760
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def append(
@@ -192,10 +190,7 @@ def _record(shard: Shard, number: int, arrived_us: int, crc: int, key: bytes, da
             f"record {sequence_text(number)} of {shard.name} is not what was put",
             remedy="Restore the file from a backup, or read on behind this sequence.",
         )
-    try:
-        arrived_at = _EPOCH + timedelta(microseconds=arrived_us)
-    except OverflowError:
-        arrived_at = datetime.max.replace(tzinfo=UTC)
+    arrived_at = moment(arrived_us)
     return StreamRecord(
         shard=shard.name, sequence=sequence_text(number), key=key.decode(), data=data, arrived_at=arrived_at
     )

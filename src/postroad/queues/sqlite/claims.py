@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Literal
 
-from postroad.engine import Engine, Listener, Transaction, every, one, run_many, text_of
+from postroad.engine import Engine, Listener, Transaction, every, moment, one, run_many, text_of
 from postroad.errors import QueueNotFound
 from postroad.queues.port import Delivery
 from postroad.queues.sqlite.state import (
@@ -23,7 +23,6 @@ from postroad.queues.sqlite.state import (
     States,
     channel,
     is_damaged,
-    moment,
     read_attributes,
     regroup,
 )
@@ -146,7 +145,7 @@ class Claimer:
     def _find_returned(
         self, tx: Transaction, state: QueueState, limit: int, now_us: int, monotonic_us: int
     ) -> Iterator[Row]:
-        """Yield messages whose lease or delay is over."""
+        """Yield messages whose lease or delay has ended."""
         given: set[int] = set()
         while len(given) < limit:
             # What was given before is found again, since its lease is written at the end.

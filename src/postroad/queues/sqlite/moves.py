@@ -10,7 +10,7 @@ from typing import Final
 
 import apsw
 
-from postroad.engine import Engine, Transaction, every, one, run_many, text_of
+from postroad.engine import Engine, Transaction, every, moment, one, run_many, text_of
 from postroad.errors import InvalidInput
 from postroad.queues.port import Decide, Looked, MessageState, Move, MoveStep, PeekedMessage
 from postroad.queues.rules import queue_missing
@@ -27,7 +27,6 @@ from postroad.queues.sqlite.state import (
     channel,
     id_range,
     is_damaged,
-    moment,
     regroup,
     salvaged_attributes,
     write_attributes,
@@ -97,7 +96,7 @@ class Mover:
         return Looked(seen, str(found[limit - 1][0]) if len(found) > limit else None)
 
     def whereabouts(self, connection: apsw.Connection, ids: Collection[str]) -> dict[str, str]:
-        """Return the queue that each of these messages is in, whatever its row there."""
+        """Return the queue that each of these messages is in, whatever row it has there."""
         found = {each: one(connection, _WHEREABOUTS, (self._ids.row_id(each) or 0,)) for each in ids}
         return {message_id: str(text_of(row[0])) for message_id, row in found.items() if row is not None}
 

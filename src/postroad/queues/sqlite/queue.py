@@ -291,9 +291,8 @@ class SQLiteQueue:
         if now >= self._store.sweep_at:
             self._store.sweep()
         oldest = self._engine.read(self._oldest_us)
-        if oldest is None or oldest > self._engine.now_us() - self._spec.retention * 1_000_000:
-            return
-        if self._engine.read_only:
+        is_over = oldest is not None and oldest <= self._engine.now_us() - self._spec.retention * 1_000_000
+        if not is_over or self._engine.read_only:
             return
         while self._write(self._store.expire_oldest, durable=False, removes=True):
             continue

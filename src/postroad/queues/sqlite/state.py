@@ -7,7 +7,6 @@ import struct
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
-from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
@@ -36,7 +35,6 @@ MAX_ID: Final = (1 << 62) - 1
 ENTRY: Final = struct.Struct(">qHqq")
 """How the trail stores a message: the id it was first sent under, its receives, when it was sent, first received."""
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MESSAGE_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _RECEIPT: Final = re.compile(r"(\d{1,19})-(\d{1,9})")
 _VARIANT: Final = 0b10 << 62
@@ -120,15 +118,6 @@ class MessageIds:
         if _MESSAGE_ID.fullmatch(text) is None or not text.startswith(self._prefix):
             return None
         return int(text[19:].replace("-", ""), 16) & MAX_ID
-
-
-@lru_cache(maxsize=256)
-def moment(us: int) -> datetime:
-    """Return a stored wall-clock time; the end of time for one that is damaged."""
-    try:
-        return _EPOCH + timedelta(microseconds=us)
-    except OverflowError:
-        return datetime.max.replace(tzinfo=UTC)
 
 
 def write_attributes(attributes: Mapping[str, str]) -> str | None:

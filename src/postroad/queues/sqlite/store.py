@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from postroad.engine import Engine, Transaction, every, one, text_of
+from postroad.engine import Engine, Transaction, every, moment, one, text_of
 from postroad.errors import PostroadError, QueueNotFound
 from postroad.queues import rules
 from postroad.queues.port import QueueOverview
@@ -29,7 +29,6 @@ from postroad.queues.sqlite.state import (
     States,
     channel,
     id_range,
-    moment,
     read_spec,
     regroup,
     write_spec,
@@ -242,10 +241,11 @@ class SQLiteQueues:
         self.sweep_at = self.engine.clock.monotonic() + _SWEEP_SECONDS
         if self.engine.read_only:
             return
+        # A failure needs no report: what has expired is never given out, and the next sweep tries again.
         if in_background:
-            threading.Thread(target=self.sweep, name="postroad-sweep", daemon=True).start()
+            with suppress(RuntimeError):
+                threading.Thread(target=self.sweep, name="postroad-sweep", daemon=True).start()
             return
-        # A failure needs no report: what is over is never given out, and the next sweep tries again.
         with suppress(PostroadError):
             self._sweep_abandoned()
             while self._finds(_OLD_DEDUP) and self.engine.write(self._forget_dedup_ids, durable=False, removes=True):

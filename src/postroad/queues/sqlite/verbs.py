@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from postroad import failpoints
-from postroad.engine import Engine, Transaction, one, run_many, text_of
+from postroad.engine import Engine, Transaction, moment, one, run_many, text_of
 from postroad.errors import NotSupported, StaleReceipt
 from postroad.queues.markers import mark_dead
 from postroad.queues.port import AckResult, Delivery, OutgoingMessage, SendResult
@@ -21,7 +21,6 @@ from postroad.queues.sqlite.state import (
     channel,
     checksum,
     is_damaged,
-    moment,
     read_receipt,
     regroup,
     salvaged_attributes,
@@ -257,9 +256,9 @@ class Verbs:
 
     def extend(self, tx: Transaction, state: QueueState, deliveries: Deliveries, until_us: int) -> list[AckResult]:
         """Move the end of the leases, to at most twelve hours after the receive."""
-        return self._change(tx, state, deliveries, lambda key: one(tx.connection, _EXTEND, (*key, until_us, _MAX_US)))[
-            0
-        ]
+        end = (until_us, _MAX_US)
+        results, _ = self._change(tx, state, deliveries, lambda key: one(tx.connection, _EXTEND, (*key, *end)))
+        return results
 
     def undo(self, tx: Transaction, state: QueueState, deliveries: Deliveries, after_us: int) -> list[AckResult]:
         """End the leases without counting the receives."""

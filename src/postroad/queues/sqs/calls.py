@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, cast
 
@@ -41,6 +41,15 @@ class SQSCalls:
         client = self._having(operation)
         with translated(f"SQS {operation} on {queue!r}", _known(queue)):
             return cast("dict[str, Any]", getattr(client, operation)(**parameters))
+
+    def pages(self, operation: str, queue: str, **parameters: Any) -> Iterator[dict[str, Any]]:
+        """Repeat a call that lists something until its last page, and yield the answers."""
+        while True:
+            answer = self.call(operation, queue, MaxResults=1_000, **parameters)
+            yield answer
+            if not answer.get("NextToken"):
+                return
+            parameters["NextToken"] = answer["NextToken"]
 
     def make(self, queue: str, attributes: Mapping[str, str], *, fifo: bool) -> None:
         """Create the queue."""
@@ -107,7 +116,7 @@ def _failed(operation: str, entry: Mapping[str, Any]) -> Again | PostroadError:
     text = f"SQS {operation}: {entry.get('Code')}: {words}"
     if not entry.get("SenderFault") or code in THROTTLED:
         return Again(Unavailable(text))
-    # SQS reports a lease that is over as an invalid parameter, and only its words say so.
+    # SQS reports an expired lease as an invalid parameter, and only the message says so.
     is_over = "expired" in words or "does not exist or is not available" in words
     if is_over or code in ("ReceiptHandleIsInvalid", "MessageNotInflight"):
         return StaleReceipt(text)

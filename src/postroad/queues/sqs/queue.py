@@ -265,7 +265,7 @@ class SQSQueue:
         check(limit, whole_number(1, rules.MAX_RECEIVE), "limit")
         if self.spec.dead_letter is not None and not force:
             raise NotSupported(
-                f"a look at queue {self.name!r} counts as receiving; repeated ones make dead letters of its messages",
+                f"a look at queue {self.name!r} counts as receiving; repeated looks make its messages dead letters",
                 remedy="Look at its dead-letter queue instead, or pass force=True (on the command line --force).",
             )
         seen: dict[str, PeekedMessage] = {}

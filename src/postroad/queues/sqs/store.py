@@ -97,17 +97,9 @@ class SQSQueues:
 
     def queues(self) -> list[str]:
         """Return the names of all queues, sorted."""
-        names: list[str] = []
-        token: str | None = None
-        while True:
-            page = {"MaxResults": 1000} if token is None else {"MaxResults": 1000, "NextToken": token}
-            answer = self._calls.call("list_queues", "*", **page)
-            urls = {name_in(url): url for url in answer.get("QueueUrls") or ()}
-            self._urls.update(urls)
-            names += urls
-            token = answer.get("NextToken")
-            if not token:
-                return sorted(names)
+        urls = [url for page in self._calls.pages("list_queues", "*") for url in page.get("QueueUrls") or ()]
+        self._urls.update({name_in(url): url for url in urls})
+        return sorted(map(name_in, urls))
 
     def overviews(self, names: Iterable[str] | None = None) -> list[QueueOverview]:
         """Return these queues, by default all, by one call each, ten at a time."""
@@ -126,15 +118,9 @@ class SQSQueues:
     def sources(self, dead_letters: str) -> list[str]:
         """Return the names of the queues that have this one as their dead-letter queue, sorted."""
         url = self._urls.get(dead_letters) or self.queue(dead_letters).url
-        names: list[str] = []
-        page: dict[str, Any] = {"QueueUrl": url, "MaxResults": 1000}
         try:
-            while True:
-                answer = self._calls.call("list_dead_letter_source_queues", dead_letters, **page)
-                names += [name_in(source) for source in answer.get("queueUrls") or ()]
-                if not answer.get("NextToken"):
-                    return sorted(names)
-                page["NextToken"] = answer["NextToken"]
+            pages = self._calls.pages("list_dead_letter_source_queues", dead_letters, QueueUrl=url)
+            return sorted(name_in(source) for page in pages for source in page.get("queueUrls") or ())
         except NotPermitted:
             raise
         except Unavailable as error:
@@ -189,8 +175,8 @@ class SQSTags:
 
     def abandoned(self, prefix: str, *, seconds: float) -> list[str]:
         """Return the queues under this prefix whose owner is gone; one without a tag gets `seconds` to set it."""
-        answer = self._calls.call("list_queues", prefix, QueueNamePrefix=prefix, MaxResults=1000)
-        names = [name_in(url) for url in answer.get("QueueUrls") or ()]
+        pages = self._calls.pages("list_queues", prefix, QueueNamePrefix=prefix)
+        names = [name_in(url) for page in pages for url in page.get("QueueUrls") or ()]
         return [name for name in names if self._is_abandoned(name, seconds)]
 
     def _is_abandoned(self, name: str, seconds: float) -> bool:
