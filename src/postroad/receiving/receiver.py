@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Annotated, Any, cast
 
 from msgspec import Meta
@@ -14,7 +14,7 @@ from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError
 from postroad.queues import Delivery, Queue
 from postroad.receiving.breaker import Breaker, CircuitBreaker, CircuitBreakerConfig
-from postroad.receiving.handlers import LoopClosed, LoopThread, Result, Users, in_thread, is_async
+from postroad.receiving.handlers import LoopClosed, LoopThread, Result, Users, in_thread, is_async, settled
 from postroad.receiving.leases import Acks, Attempts, Housekeeper, Leases
 from postroad.receiving.outcomes import (
     DeadLetters,
@@ -307,15 +307,30 @@ class Receiver:
         return self._started_on
 
     async def _adecided(self, deliveries: Sequence[Delivery]) -> Sequence[Outcome]:
-        decide: Any = self._hooks.adecide or self._decide
-        if self._together > 1:
-            return cast(Sequence[Outcome], await decide(deliveries))
-        return [await decide(delivery) for delivery in deliveries]
+        return await _awaited(self._called(self._hooks.adecide or self._decide, deliveries), len(deliveries))
 
     def _decided(self, deliveries: Sequence[Delivery]) -> Sequence[Outcome]:
-        if self._together > 1:
-            return self._decide(deliveries)  # type: ignore[arg-type,return-value]  # it takes and returns lists
-        return [self._decide(delivery) for delivery in deliveries]  # type: ignore[arg-type,misc]  # one by one
+        found = self._called(self._decide, deliveries)
+        is_ready = _are_outcomes(found, len(deliveries))
+        return cast(Sequence[Outcome], found) if is_ready else self.complete(_awaited(found, len(deliveries)))
+
+    def _called(self, decide: Any, deliveries: Sequence[Delivery]) -> Any:
+        # Without `together` messages come one by one.
+        return decide(deliveries) if self._together > 1 else [decide(deliveries[0])]
+
+
+async def _awaited(found: Any, count: int) -> Sequence[Outcome]:
+    """Return the outcomes, awaited where `decide` returned a coroutine; raise TypeError if they are none."""
+    returned = await settled(found)
+    if isinstance(returned, Iterable):
+        returned = [await settled(each) for each in returned]
+    if not _are_outcomes(returned, count):
+        raise TypeError(f"decide returned {returned!r:.100}; return Ack(), Retry(…), Reject(…) or Defer(…) for each")
+    return cast(Sequence[Outcome], returned)
+
+
+def _are_outcomes(found: Any, count: int) -> bool:
+    return isinstance(found, list | tuple) and len(found) == count and all(isinstance(each, Outcome) for each in found)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
