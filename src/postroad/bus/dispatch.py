@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from postroad.bus.config import HandlerLimits, SQSEventBusConfig, Unhandled
 from postroad.bus.deduplication import Done, Failure, Memory
-from postroad.bus.local import EventBus, EventHandler, InProcessEventBus, PublishResult
+from postroad.bus.local import EventBus, EventHandler, InProcessEventBus, PublishResult, log_traceback
 from postroad.bus.telemetry import BusTelemetry
 from postroad.errors import ConfigurationError, InvalidMessage, PostroadError, describe
 from postroad.events import Codec, DomainEvent, Envelope
@@ -272,7 +272,7 @@ class Dispatch:
             if error is None:
                 succeeded.append((handler, None))
             else:
-                self.telemetry.traceback(error)
+                log_traceback(error, handler=name_of(handler))
                 failed.append((handler, describe(error)))
         if not failed and not given_up:
             return Ack(about=Handled(envelope, ready.event))
