@@ -14,7 +14,16 @@ from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError
 from postroad.queues import Delivery, Queue
 from postroad.receiving.breaker import Breaker, CircuitBreaker, CircuitBreakerConfig
-from postroad.receiving.handlers import LoopClosed, LoopThread, Result, Users, in_thread, is_async, settled
+from postroad.receiving.handlers import (
+    LoopClosed,
+    LoopThread,
+    Result,
+    Users,
+    in_thread,
+    is_async,
+    running_loop,
+    settled,
+)
 from postroad.receiving.leases import Acks, Attempts, Housekeeper, Leases
 from postroad.receiving.outcomes import (
     DeadLetters,
@@ -244,7 +253,7 @@ class Receiver:
             loop, self._loop = self._loop, None
         if loop is None:
             return True
-        waits = self._started_on is None or _running_loop() is not self._started_on
+        waits = self._started_on is None or running_loop() is not self._started_on
         return loop.stop(min(timeout, _YEAR_SECONDS), waits=waits)
 
     def when_idle(self, action: Callable[[], None]) -> None:
@@ -278,7 +287,7 @@ class Receiver:
         with self._lifecycle:
             if self._loop is not None:
                 raise RuntimeError("the receiver is already started; stop it first")
-            self._started_on = _running_loop()
+            self._started_on = running_loop()
             self._loop = Loop(self._poller, self._work(), self._settlement, self._users)
             self._loop.start()
             return self._loop
@@ -331,10 +340,3 @@ async def _awaited(found: Any, count: int) -> Sequence[Outcome]:
 
 def _are_outcomes(found: Any, count: int) -> bool:
     return isinstance(found, list | tuple) and len(found) == count and all(isinstance(each, Outcome) for each in found)
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
