@@ -344,7 +344,11 @@ def test_only_what_can_begin_is_fetched_without_prefetch(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"concurrency": 0}, {"batch": True}, {"together": "3"}, {"wait": 21}, {"retry_delays": (-1,)}]
+    "wrong",
+    [
+        *({"concurrency": 0}, {"batch": True}, {"together": "3"}, {"wait": 21}, {"max_receives": 0}),
+        *({"retry_delays": (-1,)}, {"retry_delays": "123"}, {"visibility": -1}, {"extend_every": 31}),
+    ],
 )
 def test_arguments_out_of_their_bounds_are_refused_by_name(queue: Queue, wrong: dict[str, object]) -> None:
     (name,) = wrong

@@ -39,7 +39,8 @@ from postroad.receiving.workers import SLICE_SECONDS, Loop, Poller, Work, curren
 
 # As good as for ever: locks refuse to wait much longer than this.
 _YEAR_SECONDS = 31_536_000.0
-_Delay = Annotated[float, Meta(ge=0, le=43_200)]
+_Count = whole_number(1, 1_000)
+_Delay = Annotated[float, Meta(ge=0, le=43_200, description="a number of seconds from 0 to 43200")]
 _Delays = Annotated[list[_Delay], Meta(description="numbers of seconds from 0 to 43200")]
 
 
@@ -64,7 +65,7 @@ class Receiver:
         wait: Seconds for which one poll waits for messages, 0 to 20.
         visibility: Seconds for which a received message is hidden from others; by default the queue's own setting.
             After a crash the message is delivered again when they are over.
-        extend_every: Seconds between two extensions of a lease; by default half of the visibility.
+        extend_every: Seconds between two extensions of a lease, less than the visibility; by default half of it.
         on_extended: Called with each delivery whose lease was extended.
         on_lost: Called with a delivery whose lease was lost: another receiver may handle it now, so stop working on it.
         retry_delays: Seconds before each next attempt, each 0 to 43,200; the last one repeats.
@@ -109,15 +110,21 @@ class Receiver:
         clock: Clock | None = None,
         hooks: Hooks = Hooks(),  # noqa: B008  # frozen
     ) -> None:
-        for field, value in (("concurrency", concurrency), ("batch", batch), ("together", together)):
-            check(value, whole_number(1, 1_000), field, ConfigurationError)
-        check(wait, seconds_between(0, 20), "wait", ConfigurationError)
-        delays: object = retry_delays
-        listed = list(delays) if isinstance(delays, Sequence) and not isinstance(delays, str) else delays
-        check(listed, _Delays, "retry_delays", ConfigurationError)
+        given: object = retry_delays
+        delays = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else given
+        checked = (
+            *(("concurrency", concurrency, _Count), ("batch", batch, _Count), ("together", together, _Count)),
+            *(("wait", wait, seconds_between(0, 20)), ("retry_delays", delays, _Delays)),
+            *(("visibility", visibility, _Delay | None), ("max_receives", max_receives, whole_number(1) | None)),
+        )
+        for field, value, kind in checked:
+            check(value, kind, field, ConfigurationError)
         clock = SYSTEM_CLOCK if clock is None else clock
         source: Callable[[], Queue] = queue if callable(queue) else lambda: queue
         self.name = source().name if name is None else name
+        hidden = source().traits.visibility if visibility is None else visibility
+        # A lease that is extended later than it lasts is lost.
+        check(extend_every, seconds_between(0, hidden) | None, "extend_every", ConfigurationError)
         self._decide, self._concurrency, self._together = decide, concurrency, together
         self._hooks, self._is_async = hooks, is_async(decide)
         self._own_loop = hooks.loop_thread or LoopThread()
@@ -133,7 +140,7 @@ class Receiver:
         self._counts = Counts()
         acks = Acks(clock, lambda delivery, error: observe("ack_failed", delivery, error=error))
         self._leases = Leases(
-            visibility=source().traits.visibility if visibility is None else visibility,
+            visibility=hidden,
             clock=clock,
             failed=lambda delivery, error: observe("heartbeat_failed", delivery, error=error),
             longest=hooks.longest,
