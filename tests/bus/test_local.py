@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextvars
+import logging
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -301,3 +302,24 @@ def test_an_async_handler_that_was_cancelled_has_failed_and_the_others_run() -> 
 
     assert [type(failure.error) for failure in result.errors] == [concurrent.futures.CancelledError]
     assert seen == [Placed()]
+
+
+@pytest.mark.parametrize("publishes", ["publish", "apublish"])
+def test_a_failure_is_logged_with_the_handler_and_its_error_and_at_level_debug_with_its_traceback(
+    bus: InProcessEventBus, caplog: pytest.LogCaptureFixture, publishes: str
+) -> None:
+    def place(event: Placed) -> None:
+        raise ValueError("no such order, password=hunter2")
+
+    bus.subscribe(Placed, place)
+    with caplog.at_level(logging.DEBUG, logger="postroad.bus"):
+        bus.publish(Placed()) if publishes == "publish" else asyncio.run(bus.apublish(Placed()))
+
+    failed, traced = [record.msg for record in caplog.records if isinstance(record.msg, dict)]
+    assert (failed["event"], failed["type"]) == ("bus_handler_failed", "Placed")
+    assert failed["handler"].endswith("<locals>.place")
+    assert failed["error"].startswith("ValueError: no such order")
+    assert failed["error"].endswith("[test_local.py:place]")
+    assert (traced["event"], traced["handler"]) == ("bus_handler_traceback", failed["handler"])
+    assert "in place" in traced["traceback"]
+    assert "hunter2" not in caplog.text

@@ -7,7 +7,7 @@ import contextvars
 import threading
 
 import pytest
-from tests.platform.events import QUICK, OrderPlaced
+from tests.platform.events import QUICK, OrderPlaced, OrderShipped
 from tests.waiting import eventually
 
 import postroad
@@ -257,3 +257,25 @@ def test_an_async_decide_of_a_raw_receiver_needs_no_loop_of_the_program() -> Non
         counted = Receiver(queue, decide, concurrency=2).run_once()
 
         assert counted["acked"] == 2
+
+
+def test_an_async_handler_may_publish_without_awaiting_what_another_async_handler_takes() -> None:
+    shipped: list[str] = []
+
+    async def ship(event: OrderShipped) -> None:
+        shipped.append(event.order_id)
+
+    with postroad.connect("memory://") as backend:
+        bus = backend.bus("orders", config=QUICK)
+        bus.subscribe(OrderShipped, ship)
+
+        @bus.on(OrderPlaced)
+        async def place(event: OrderPlaced) -> None:
+            bus.publish(OrderShipped(event.order_id)).raise_if_errors()
+
+        bus.start_receiver()
+        backend.bus("orders", config=QUICK).publish(OrderPlaced("A-1"))
+        eventually(lambda: shipped)
+        bus.stop_receiver()
+
+    assert shipped == ["A-1"]

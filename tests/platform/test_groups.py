@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.platform.events import QUICK, OrderPlaced, OrderShipped, received
+from tests.waiting import eventually
 
 import postroad
 from postroad import Backend
 from postroad.bus.groups import filter_of
+from postroad.receiving import Receiver
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -72,6 +75,41 @@ def test_a_handler_that_is_added_later_lets_its_type_through(backend: Backend, t
     assert types_of(backend, topic, "billing") == ["shop.placed", "shop.shipped"]
 
 
+def test_a_handler_that_is_added_while_the_receiver_starts_lets_its_type_through(
+    backend: Backend, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus = backend.bus(topic, "billing", config=QUICK)
+    bus.subscribe(OrderPlaced, lambda event: None)
+    subscribing = threading.Thread(target=bus.subscribe, args=(OrderShipped, lambda event: None))
+    keep_alive = Receiver.keep_alive
+
+    def meanwhile(receiver: Receiver, owner: object) -> None:
+        keep_alive(receiver, owner)
+        subscribing.start()
+        subscribing.join(0.2)
+
+    monkeypatch.setattr(Receiver, "keep_alive", meanwhile)
+    bus.start_receiver()
+    subscribing.join()
+
+    assert types_of(backend, topic, "billing") == ["shop.placed", "shop.shipped"]
+
+
+def test_a_member_releases_what_only_another_member_handles(backend: Backend, topic: str) -> None:
+    old, new = (backend.bus(topic, "billing", config=QUICK) for _ in range(2))
+    old.subscribe(OrderPlaced, lambda event: None)
+    new.subscribe(OrderShipped, lambda event: None)
+    new.receive_once()
+    old.publish(OrderShipped("A-1"))
+
+    by_the_old = old.receive_once()
+    unhandled = old.health().unhandled
+
+    assert (by_the_old, unhandled) == ([], 1)
+    assert received(new) == [OrderShipped("A-1")]
+    assert backend.queue(f"{topic}--billing--dead").stats().visible == 0
+
+
 def test_a_handler_for_every_event_removes_the_filter_for_good(backend: Backend, topic: str) -> None:
     audit = backend.bus(topic, "audit", config=QUICK)
     audit.on_any(lambda event: None)
@@ -114,3 +152,21 @@ def test_a_publish_that_nobody_receives_is_told_once_a_minute(
 
     assert [result.receivers for result in results] == [0, 0, 0]
     assert caplog.text.count("bus_no_receivers") == 1
+
+
+@pytest.mark.aws
+@pytest.mark.slow
+def test_where_no_filter_is_changed_unasked_the_remedy_is_named_once_for_each_type(
+    ministack_url: str, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with postroad.connect(f"aws://us-east-1?endpoint_url={ministack_url}") as backend:
+        bus = backend.bus(topic, "billing", config=replace(QUICK, max_receives=100))
+        bus.subscribe(OrderPlaced, lambda event: None)
+        for number in range(3):
+            bus.publish(OrderShipped(f"A-{number}"))
+
+        eventually(lambda: bus.receive_once() or bus.health().unhandled >= 3)
+
+        assert types_of(backend, topic, "billing") is None
+    assert caplog.text.count(f"postroad bus group set {topic} billing --types A,B") == 1
+    assert caplog.text.count("bus_unhandled") >= 3

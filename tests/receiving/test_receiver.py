@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.waiting import eventually
@@ -13,7 +15,7 @@ import postroad
 from postroad import Backend, Delivery, OutgoingMessage, Queue, QueueSpec
 from postroad.errors import ConfigurationError
 from postroad.queues.markers import read_dead
-from postroad.receiving import Ack, Defer, Outcome, Receiver, Reject, Retry
+from postroad.receiving import Ack, CircuitBreakerConfig, Defer, Outcome, Receiver, Reject, Retry
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -79,6 +81,109 @@ def test_what_decide_raises_is_a_retry_with_the_error(queue: Queue, dead: Queue)
     found = read_dead(letter.attributes)
     assert found is not None
     assert (found.error, found.reason) == ("ValueError: no such order [test_receiver.py:decide]", "handler_failed")
+
+
+@pytest.mark.parametrize("wrong", [None, Ack, "ack", [Ack()]])
+def test_a_decide_that_returns_no_outcome_is_a_failure_that_says_so(queue: Queue, dead: Queue, wrong: object) -> None:
+    send(queue, "one")
+
+    receiver = Receiver(queue, lambda delivery: wrong, max_receives=1)  # type: ignore[arg-type]  # wrong on purpose
+    receiver.run_once()
+
+    (letter,) = dead.peek()
+    found = read_dead(letter.attributes)
+    assert found is not None
+    assert found.error is not None
+    assert "return Ack(), Retry(…), Reject(…) or Defer(…)" in found.error
+    assert receiver.counts["rejected"] == 1
+
+
+@pytest.mark.parametrize("wrong", [None, [], [Ack()], [Ack(), None]])
+def test_a_decide_together_that_returns_too_few_outcomes_fails_for_all_of_them(queue: Queue, wrong: Any) -> None:
+    send(queue, *"ab")
+
+    receiver = Receiver(queue, lambda deliveries: wrong, together=2, retry_delays=(30,))
+    receiver.run_once()
+
+    assert receiver.counts == {"received": 2, "retried": 2}
+
+
+def test_a_plain_function_may_return_a_coroutine(queue: Queue) -> None:
+    async def one(delivery: Delivery) -> Outcome:
+        return Ack()
+
+    async def several(deliveries: Sequence[Delivery]) -> list[Outcome]:
+        return [Ack() for _ in deliveries]
+
+    send(queue, *"abc")
+    alone = Receiver(queue, lambda delivery: one(delivery), batch=1)
+    together = Receiver(queue, lambda deliveries: several(deliveries), together=2)
+    alone.run_once()
+    together.run_once()
+
+    assert (alone.counts["acked"], together.counts["acked"]) == (1, 2)
+
+
+def test_an_async_decide_gets_several_messages_together(queue: Queue) -> None:
+    async def decide(deliveries: Sequence[Delivery]) -> list[Outcome]:
+        return [Ack() if delivery.body != b"b" else Retry(30) for delivery in deliveries]
+
+    send(queue, *"abc")
+    receiver = Receiver(queue, decide, together=3)
+    receiver.run_once()
+
+    assert (receiver.counts["acked"], receiver.counts["retried"]) == (2, 1)
+
+
+def test_a_failure_is_logged_with_its_error_its_attempt_and_the_pause(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    send(queue, "one")
+
+    def decide(delivery: Delivery) -> Outcome:
+        raise ValueError("no such order, password=hunter2")
+
+    with caplog.at_level(logging.DEBUG, logger="postroad.receiving"):
+        Receiver(queue, decide, retry_delays=(30,)).run_once()
+
+    lines = {record.msg["event"]: record.msg for record in caplog.records if isinstance(record.msg, dict)}
+    retried = lines["receiver_retried"]
+    assert (retried["attempt"], retried["retry_in_seconds"]) == (1, 30)
+    assert retried["error"].startswith("ValueError: no such order")
+    assert retried["error"].endswith("[test_receiver.py:decide]")
+    assert "in decide" in lines["receiver_traceback"]["traceback"]
+    assert "hunter2" not in caplog.text
+
+
+def test_a_lost_lease_is_reported_and_its_outcome_is_not_carried_out(backend: Backend) -> None:
+    queue = backend.create_queue(QueueSpec("short", visibility=0.3))
+    send(queue, "one")
+    lost: list[str] = []
+
+    def decide(delivery: Delivery) -> Outcome:
+        queue.ack([delivery])
+        eventually(lambda: lost)
+        return Retry(30)
+
+    receiver = Receiver(queue, decide, on_lost=lambda delivery: lost.append(delivery.message_id))
+    receiver.run_once()
+
+    assert len(lost) == 1
+    assert receiver.counts == {"received": 1, "lost": 1}
+
+
+def test_a_breaker_stops_receiving_for_a_while_after_failures_in_a_row(queue: Queue) -> None:
+    send(queue, *"abc")
+    breaker = CircuitBreakerConfig(failure_threshold=2, recovery_timeout_seconds=0.2)
+    outcomes: list[Outcome] = [Retry(0), Retry(0), Ack()]
+    receiver = Receiver(queue, lambda delivery: outcomes.pop(0), batch=1, breaker=breaker)
+
+    polls = [receiver.run_once() for _ in range(3)]
+    eventually(lambda: receiver.run_once().get("acked"))
+
+    assert [poll.get("received", 0) for poll in polls] == [1, 1, 0]
+    assert receiver.breaker is not None
+    assert receiver.breaker.state == "closed"
 
 
 def test_a_rejected_message_rests_in_the_dead_letters_with_its_reason(queue: Queue, dead: Queue) -> None:
@@ -239,7 +344,11 @@ def test_only_what_can_begin_is_fetched_without_prefetch(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"concurrency": 0}, {"batch": True}, {"together": "3"}, {"wait": 21}, {"retry_delays": (-1,)}]
+    "wrong",
+    [
+        *({"concurrency": 0}, {"batch": True}, {"together": "3"}, {"wait": 21}, {"max_receives": 0}),
+        *({"retry_delays": (-1,)}, {"retry_delays": "123"}, {"visibility": -1}, {"extend_every": 31}),
+    ],
 )
 def test_arguments_out_of_their_bounds_are_refused_by_name(queue: Queue, wrong: dict[str, object]) -> None:
     (name,) = wrong

@@ -92,3 +92,22 @@ def test_dropping_and_adding_steps_are_told_apart(session: Session) -> None:
         session.broadcast(event)
 
     assert session[Plan].latest() == Plan(("two",))
+
+
+class Indescribable(InProcessEventBus):
+    """A bus that also makes first states; describing it fails."""
+
+    def __call__(self) -> Plan:
+        return Plan()
+
+    def __repr__(self) -> str:
+        raise RuntimeError("described")
+
+
+def test_arguments_that_are_accepted_are_not_described() -> None:
+    session = Session(bus=Indescribable())
+    session.install(Plan, initial=Indescribable())
+
+    session.broadcast(AddStep("one"))
+
+    assert session[Plan].latest() == Plan(("one",))

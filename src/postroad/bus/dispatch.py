@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
-from typing import Any, cast
+from typing import Any
 
 from postroad.bus.config import HandlerLimits, SQSEventBusConfig, Unhandled
 from postroad.bus.deduplication import Done, Failure, Memory
-from postroad.bus.local import EventBus, EventHandler, InProcessEventBus, PublishResult
+from postroad.bus.local import EventBus, EventHandler, InProcessEventBus, PublishResult, log_traceback
 from postroad.bus.telemetry import BusTelemetry
 from postroad.errors import ConfigurationError, InvalidMessage, PostroadError, describe
 from postroad.events import Codec, DomainEvent, Envelope
@@ -139,6 +139,10 @@ class _Ready:
     """The result of a bus of another kind."""
 
 
+_Call = Callable[[EventHandler | None, _Ready], Awaitable[Exception | None]]
+"""Calls a handler and returns its error."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Dispatch:
     """Decides about the deliveries of one bus."""
@@ -162,35 +166,34 @@ class Dispatch:
 
     def decide(self, delivery: Delivery) -> Outcome:
         """Run the handlers that have to run, and return the outcome for the message."""
-        ready = self._read(delivery)
-        if not isinstance(ready, _Ready):
-            return ready
-        with handling(ready.context):
-            calls = self._calls(ready)
-            try:
-                handler = next(calls)
-                while True:
-                    handler = calls.send(self._call(handler, ready))
-            except StopIteration as ended:
-                return cast(Outcome, ended.value)
-            finally:
-                calls.close()
+        return completed(self._decide(delivery, self._call))
 
     async def adecide(self, delivery: Delivery) -> Outcome:
         """Do what `decide` does on an event loop: async handlers are awaited on it, others run in threads."""
+        return await self._decide(delivery, self._acall)
+
+    async def _decide(self, delivery: Delivery, call: _Call) -> Outcome:
         ready = self._read(delivery)
         if not isinstance(ready, _Ready):
             return ready
-        with handling(ready.context):
-            calls = self._calls(ready)
-            try:
-                handler = next(calls)
-                while True:
-                    handler = calls.send(await self._acall(handler, ready))
-            except StopIteration as ended:
-                return cast(Outcome, ended.value)
-            finally:
-                calls.close()
+        event_id, about = ready.envelope.event_id, Handled(ready.envelope)
+        if self.config.enable_deduplication and not self.memory.handled.begin(event_id):
+            if self.memory.handled.seen(event_id):
+                return Ack(label="duplicate", about=about)
+            # If this copy were acked and the other one failed, the event would be lost.
+            return Retry(error="another copy is being handled", label="duplicate", about=about)
+        done = False
+        try:
+            with handling(ready.context):
+                outcome = await self._handle(ready, call)
+            done = isinstance(outcome, Ack) and outcome.label is None
+            return outcome
+        finally:
+            if done:
+                self.memory.forget(event_id)
+                self.memory.handled.mark_seen(event_id)
+            else:
+                self.memory.handled.forget(event_id)
 
     def _read(self, delivery: Delivery) -> Outcome | _Ready:
         """Read the event, or return the outcome if it needs no handler."""
@@ -223,33 +226,12 @@ class Dispatch:
         context = HandlingContext(envelope=envelope, receive_count=receives, remote=True, event=event)
         return _Ready(delivery, envelope, event, context)
 
-    def _calls(self, ready: _Ready) -> Generator[EventHandler | None, Exception | None, Outcome]:
-        """Yield each handler that has to run, be sent its error or None, and return the outcome for the message.
-
-        For another kind of bus, which calls its handlers itself, it yields None once.
-        """
-        event_id, about = ready.envelope.event_id, Handled(ready.envelope)
-        if self.config.enable_deduplication and not self.memory.handled.begin(event_id):
-            if self.memory.handled.seen(event_id):
-                return Ack(label="duplicate", about=about)
-            # If this copy were acked and the other one failed, the event would be lost.
-            return Retry(error="another copy is being handled", label="duplicate", about=about)
-        done = False
-        try:
-            outcome = yield from self._each(ready)
-            done = isinstance(outcome, Ack) and outcome.label is None
-            return outcome
-        finally:
-            if done:
-                self.memory.forget(event_id)
-                self.memory.handled.mark_seen(event_id)
-            else:
-                self.memory.handled.forget(event_id)
-
-    def _each(self, ready: _Ready) -> Generator[EventHandler | None, Exception | None, Outcome]:
+    async def _handle(self, ready: _Ready, call: _Call) -> Outcome:
+        """Call each handler that has to run, and return the outcome for the message."""
         envelope = ready.envelope
         if not isinstance(self.local, InProcessEventBus):
-            yield None
+            # A bus of another kind calls its handlers itself.
+            await call(None, ready)
             result = ready.result
             assert result is not None
             if not result.handlers_invoked and result.ok:
@@ -264,7 +246,7 @@ class Dispatch:
             if (work := current_work()) is not None and work.is_over:
                 self.memory.note_done(envelope.event_id, succeeded)
                 return Retry(0.0, label="interrupted", about=Handled(envelope))
-            error = yield handler
+            error = await call(handler, ready)
             if isinstance(error, DatabaseFailed):
                 # The handler did not begin, so it did not fail; the receiver waits until the database is back.
                 self.memory.note_done(envelope.event_id, succeeded)
@@ -272,7 +254,7 @@ class Dispatch:
             if error is None:
                 succeeded.append((handler, None))
             else:
-                self.telemetry.traceback(error)
+                log_traceback(error, handler=name_of(handler))
                 failed.append((handler, describe(error)))
         if not failed and not given_up:
             return Ack(about=Handled(envelope, ready.event))
@@ -308,7 +290,8 @@ class Dispatch:
             max_attempts=max(each.most(self.config) for each in compress(limits, needs)),
         )
 
-    def _call(self, handler: EventHandler | None, ready: _Ready) -> Exception | None:
+    async def _call(self, handler: EventHandler | None, ready: _Ready) -> Exception | None:
+        """Call a plain handler on this thread, or have an async one awaited elsewhere; return its error."""
         if handler is None:
             ready.result = self.local.publish(ready.event)
             return None
@@ -324,7 +307,7 @@ class Dispatch:
 
     async def _acall(self, handler: EventHandler | None, ready: _Ready) -> Exception | None:
         if handler is None or not is_async(handler):
-            return await in_thread(self._call, handler, ready)
+            return await in_thread(lambda: completed(self._call(handler, ready)))
         try:
             with tracing.handling_by(handler, ready.envelope.traceparent):
                 if self.inbox is None:

@@ -214,16 +214,18 @@ class RemoteEventBus:
     ) -> None:
         self._check_process()
         check_subscription(event_type, handler)
-        running = self._receiver is not None and self._receiver.is_running
-        if running:
-            self._allow(limits)
-        register(self._registry, event_type)
-        if self._inbox is not None:
-            self._inbox.add(event_type, handler, name)
-        self._limits[event_type, id(handler)] = limits
-        self._local.subscribe(event_type, handler)
-        if running:
-            self._admit()
+        # Not while the receiver starts: the types of its handlers would have been admitted already.
+        with self._lifecycle:
+            running = self._receiver is not None and self._receiver.is_running
+            if running:
+                self._allow(limits)
+            register(self._registry, event_type)
+            if self._inbox is not None:
+                self._inbox.add(event_type, handler, name)
+            self._limits[event_type, id(handler)] = limits
+            self._local.subscribe(event_type, handler)
+            if running:
+                self._admit()
 
     def _allow(self, limits: HandlerLimits) -> None:
         """Let the queue deliver an event as often as the handler has attempts."""
@@ -244,9 +246,10 @@ class RemoteEventBus:
                 field="handler",
                 remedy="Subscribe it to each type that it handles.",
             )
-        self._local.on_any(handler)
-        if self._receiver is not None and self._receiver.is_running:
-            self._admit()
+        with self._lifecycle:
+            self._local.on_any(handler)
+            if self._receiver is not None and self._receiver.is_running:
+                self._admit()
         return handler
 
     def _admit(self) -> None:

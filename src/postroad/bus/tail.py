@@ -18,6 +18,7 @@ from postroad.errors import InvalidInput, InvalidMessage, NotSupported, Postroad
 from postroad.events import Codec, Envelope, checked_name, uuid7
 from postroad.ports import Store
 from postroad.queues import Delivery, OutgoingMessage, Queue
+from postroad.receiving import read_envelope
 from postroad.topics import Topic
 
 _MOST = 10
@@ -109,7 +110,7 @@ def _taken(queue: Queue, deliveries: list[Delivery], codec: Codec) -> Generator[
         while waiting:
             delivery = waiting[0]
             try:
-                envelope = codec.decode(delivery.body)
+                envelope = read_envelope(codec, delivery)
             except PostroadError as error:
                 yield None
                 try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import traceback
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from postroad.events import Envelope
 from postroad.queues import Delivery
 from postroad.receiving import BreakerState
-from postroad.telemetry import get_logger, redact
+from postroad.telemetry import get_logger
 
 if TYPE_CHECKING:
     from prometheus_client import Counter
@@ -117,12 +116,6 @@ class BusTelemetry:
             self._again_at.clear()
         self._again_at[event, about] = now + _MINUTE
         return True
-
-    def traceback(self, error: Exception) -> None:
-        """Log the traceback of a handler's failure at the level DEBUG."""
-        if _standard.isEnabledFor(logging.DEBUG):
-            lines = redact("".join(traceback.format_exception(error)))
-            self._logger.debug("bus_handler_traceback", bus=self._bus, traceback=lines)
 
     def observe(
         self, what: str, delivery: Delivery | None, envelope: Envelope | None, handler: str | None = None, **fields: Any

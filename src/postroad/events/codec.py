@@ -324,9 +324,12 @@ class Codec:
             hint = _Hint()
         if hint.Type == "Notification" and isinstance(hint.Message, str):
             return self.decode(hint.Message)
-        if hint.envelope:
+        if not hint.envelope:
+            raise refusal(error, size=len(data), remedy=_FORMS) from error
+        try:
             return DomainEvent.from_json(data).to_envelope()
-        raise refusal(error, size=len(data), remedy=_FORMS) from error
+        except InvalidMessage as refused:
+            raise InvalidMessage(refused.message, field=refused.field, remedy=_FORMS) from refused
 
     def _payload(self, event: object, shape: Shape) -> dict[str, Any]:
         try:

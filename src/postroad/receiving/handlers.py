@@ -92,7 +92,7 @@ class LoopThread:
         """Run the awaitable in the caller's context until it is done; return its result or raise its error."""
         future: Future[Any] = Future()
         context = contextvars.copy_context()
-        if _inside.get():
+        if _inside.get() or running_loop() is self.loop:
             # The loop waits for this very call, so a handler's own publish needs another loop.
             threading.Thread(target=context.run, args=(asyncio.run, _settle(awaitable, future)), daemon=True).start()
         else:
@@ -109,6 +109,14 @@ class LoopThread:
                 threading.Thread(target=_serve, args=(self._loop,), name="postroad-async", daemon=True).start()
                 weakref.finalize(self, _stop, self._loop, self._pid)
             return self._loop
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop that runs on this thread, if any."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:

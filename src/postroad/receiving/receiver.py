@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Annotated, Any, cast
 
 from msgspec import Meta
@@ -14,7 +14,16 @@ from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError
 from postroad.queues import Delivery, Queue
 from postroad.receiving.breaker import Breaker, CircuitBreaker, CircuitBreakerConfig
-from postroad.receiving.handlers import LoopClosed, LoopThread, Result, Users, in_thread, is_async
+from postroad.receiving.handlers import (
+    LoopClosed,
+    LoopThread,
+    Result,
+    Users,
+    in_thread,
+    is_async,
+    running_loop,
+    settled,
+)
 from postroad.receiving.leases import Acks, Attempts, Housekeeper, Leases
 from postroad.receiving.outcomes import (
     DeadLetters,
@@ -30,7 +39,8 @@ from postroad.receiving.workers import SLICE_SECONDS, Loop, Poller, Work, curren
 
 # As good as for ever: locks refuse to wait much longer than this.
 _YEAR_SECONDS = 31_536_000.0
-_Delay = Annotated[float, Meta(ge=0, le=43_200)]
+_Count = whole_number(1, 1_000)
+_Delay = Annotated[float, Meta(ge=0, le=43_200, description="a number of seconds from 0 to 43200")]
 _Delays = Annotated[list[_Delay], Meta(description="numbers of seconds from 0 to 43200")]
 
 
@@ -55,7 +65,7 @@ class Receiver:
         wait: Seconds for which one poll waits for messages, 0 to 20.
         visibility: Seconds for which a received message is hidden from others; by default the queue's own setting.
             After a crash the message is delivered again when they are over.
-        extend_every: Seconds between two extensions of a lease; by default half of the visibility.
+        extend_every: Seconds between two extensions of a lease, less than the visibility; by default half of it.
         on_extended: Called with each delivery whose lease was extended.
         on_lost: Called with a delivery whose lease was lost: another receiver may handle it now, so stop working on it.
         retry_delays: Seconds before each next attempt, each 0 to 43,200; the last one repeats.
@@ -100,15 +110,21 @@ class Receiver:
         clock: Clock | None = None,
         hooks: Hooks = Hooks(),  # noqa: B008  # frozen
     ) -> None:
-        for field, value in (("concurrency", concurrency), ("batch", batch), ("together", together)):
-            check(value, whole_number(1, 1_000), field, ConfigurationError)
-        check(wait, seconds_between(0, 20), "wait", ConfigurationError)
-        delays: object = retry_delays
-        listed = list(delays) if isinstance(delays, Sequence) and not isinstance(delays, str) else delays
-        check(listed, _Delays, "retry_delays", ConfigurationError)
+        given: object = retry_delays
+        delays = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else given
+        checked = (
+            *(("concurrency", concurrency, _Count), ("batch", batch, _Count), ("together", together, _Count)),
+            *(("wait", wait, seconds_between(0, 20)), ("retry_delays", delays, _Delays)),
+            *(("visibility", visibility, _Delay | None), ("max_receives", max_receives, whole_number(1) | None)),
+        )
+        for field, value, kind in checked:
+            check(value, kind, field, ConfigurationError)
         clock = SYSTEM_CLOCK if clock is None else clock
         source: Callable[[], Queue] = queue if callable(queue) else lambda: queue
         self.name = source().name if name is None else name
+        hidden = source().traits.visibility if visibility is None else visibility
+        # A lease that is extended later than it lasts is lost.
+        check(extend_every, seconds_between(0, hidden) | None, "extend_every", ConfigurationError)
         self._decide, self._concurrency, self._together = decide, concurrency, together
         self._hooks, self._is_async = hooks, is_async(decide)
         self._own_loop = hooks.loop_thread or LoopThread()
@@ -124,7 +140,7 @@ class Receiver:
         self._counts = Counts()
         acks = Acks(clock, lambda delivery, error: observe("ack_failed", delivery, error=error))
         self._leases = Leases(
-            visibility=source().traits.visibility if visibility is None else visibility,
+            visibility=hidden,
             clock=clock,
             failed=lambda delivery, error: observe("heartbeat_failed", delivery, error=error),
             longest=hooks.longest,
@@ -244,7 +260,7 @@ class Receiver:
             loop, self._loop = self._loop, None
         if loop is None:
             return True
-        waits = self._started_on is None or _running_loop() is not self._started_on
+        waits = self._started_on is None or running_loop() is not self._started_on
         return loop.stop(min(timeout, _YEAR_SECONDS), waits=waits)
 
     def when_idle(self, action: Callable[[], None]) -> None:
@@ -278,7 +294,7 @@ class Receiver:
         with self._lifecycle:
             if self._loop is not None:
                 raise RuntimeError("the receiver is already started; stop it first")
-            self._started_on = _running_loop()
+            self._started_on = running_loop()
             self._loop = Loop(self._poller, self._work(), self._settlement, self._users)
             self._loop.start()
             return self._loop
@@ -307,19 +323,27 @@ class Receiver:
         return self._started_on
 
     async def _adecided(self, deliveries: Sequence[Delivery]) -> Sequence[Outcome]:
-        decide: Any = self._hooks.adecide or self._decide
-        if self._together > 1:
-            return cast(Sequence[Outcome], await decide(deliveries))
-        return [await decide(delivery) for delivery in deliveries]
+        return await _awaited(self._called(self._hooks.adecide or self._decide, deliveries), len(deliveries))
 
     def _decided(self, deliveries: Sequence[Delivery]) -> Sequence[Outcome]:
-        if self._together > 1:
-            return self._decide(deliveries)  # type: ignore[arg-type,return-value]  # it takes and returns lists
-        return [self._decide(delivery) for delivery in deliveries]  # type: ignore[arg-type,misc]  # one by one
+        found = self._called(self._decide, deliveries)
+        is_ready = _are_outcomes(found, len(deliveries))
+        return cast(Sequence[Outcome], found) if is_ready else self.complete(_awaited(found, len(deliveries)))
+
+    def _called(self, decide: Any, deliveries: Sequence[Delivery]) -> Any:
+        # Without `together` messages come one by one.
+        return decide(deliveries) if self._together > 1 else [decide(deliveries[0])]
 
 
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
+async def _awaited(found: Any, count: int) -> Sequence[Outcome]:
+    """Return the outcomes, awaited where `decide` returned a coroutine; raise TypeError if they are none."""
+    returned = await settled(found)
+    if isinstance(returned, Iterable):
+        returned = [await settled(each) for each in returned]
+    if not _are_outcomes(returned, count):
+        raise TypeError(f"decide returned {returned!r:.100}; return Ack(), Retry(…), Reject(…) or Defer(…) for each")
+    return cast(Sequence[Outcome], returned)
+
+
+def _are_outcomes(found: Any, count: int) -> bool:
+    return isinstance(found, list | tuple) and len(found) == count and all(isinstance(each, Outcome) for each in found)

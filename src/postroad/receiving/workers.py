@@ -184,6 +184,7 @@ class Work:
                 await to_its_end(self.give_back)
             return [Retry(0.0, "the handler was cancelled by a stop", label="interrupted")] * len(deliveries)
         except BaseException as error:
+            self.settlement.observe("raised", None, error=error)
             return [Retry(error=describe(error))] * len(deliveries)
 
     def _run_in(self, context: Context, group: Group) -> None:
@@ -213,6 +214,7 @@ class Work:
         try:
             return self._decide(deliveries)
         except BaseException as error:
+            self.settlement.observe("raised", None, error=error)
             label = None
             if self._raises and not isinstance(error, Exception):
                 # Ctrl-C and sys.exit() are for the caller who waits; otherwise they are a failure of the handler.

@@ -64,18 +64,19 @@ class Session:
         created_at: datetime | None = None,
         scope: Scope = "all",
     ) -> None:
-        _require(session_id is None or isinstance(session_id, UUID), f"session_id: {session_id!r} is not a UUID")
+        _require(session_id is None or isinstance(session_id, UUID), "session_id: {!r} is not a UUID", session_id)
         if created_at is not None:
-            _require(isinstance(created_at, datetime), f"created_at: {created_at!r} is not a datetime")
-            why = f"created_at: {created_at!r} has no time zone; use datetime.now(UTC)"
-            _require(created_at.utcoffset() is not None, why, ValueError)
-        _require(tags is None or isinstance(tags, Mapping), f"tags: {tags!r} is not a mapping of text to text")
+            _require(isinstance(created_at, datetime), "created_at: {!r} is not a datetime", created_at)
+            if created_at.utcoffset() is None:
+                raise ValueError(f"created_at: {created_at!r} has no time zone; use datetime.now(UTC)")
+        _require(tags is None or isinstance(tags, Mapping), "tags: {!r} is not a mapping of text to text", tags)
         for name, value in (tags or {}).items():
-            _require(_is_text(name) and _is_text(value), f"tags: {name!r}: {value!r} is not text")
-        _require(scope in ("all", "own"), f"scope: {scope!r} is neither 'all' nor 'own'", ValueError)
-        _require(parent is None or isinstance(parent, Session), f"parent: {parent!r} is not a session")
-        why = f"bus: {bus!r} is not a bus; it needs subscribe, unsubscribe and publish"
-        _require(bus is None or isinstance(bus, EventBus), why)
+            _require(_is_text(name) and _is_text(value), "tags: {!r}: {!r} is not text", name, value)
+        if scope not in ("all", "own"):
+            raise ValueError(f"scope: {scope!r} is neither 'all' nor 'own'")
+        _require(parent is None or isinstance(parent, Session), "parent: {!r} is not a session", parent)
+        why = "bus: {!r} is not a bus; it needs subscribe, unsubscribe and publish"
+        _require(bus is None or isinstance(bus, EventBus), why, bus)
         self.session_id = uuid4() if session_id is None else session_id
         self.created_at = created_at or utc_now()
         self.tags: Mapping[str, str] = MappingProxyType(dict(tags or {}))
@@ -102,7 +103,7 @@ class Session:
         return tuple(self._children)
 
     def __getitem__(self, slice_type: type[T]) -> SliceAccessor[T]:
-        _require(is_dataclass_type(slice_type), f"{slice_type!r} is not a dataclass; slices hold dataclasses")
+        _require(is_dataclass_type(slice_type), "{!r} is not a dataclass; slices hold dataclasses", slice_type)
         return SliceAccessor(self, slice_type)
 
     def install(self, cls: type[T], *, initial: Callable[[], T] | None = None) -> None:
@@ -113,8 +114,8 @@ class Session:
             initial: Makes the first state when it is needed; without it reducers wait until the slice has a value.
         """
         checked_slice_class(cls)
-        why = f"initial: {initial!r} cannot be called; pass what makes the first state"
-        _require(initial is None or callable(initial), why)
+        why = "initial: {!r} cannot be called; pass what makes the first state"
+        _require(initial is None or callable(initial), why, initial)
         with self._lock:
             events = self._state.install(cls, initial)
         self._follow(*events)
@@ -122,7 +123,8 @@ class Session:
     def broadcast(self, event: object) -> PublishResult:
         """Publish the event; this session applies it once, other sessions when they receive it."""
         _check_event(event)
-        _require(not self._closed, "the session is closed", RuntimeError)
+        if self._closed:
+            raise RuntimeError("the session is closed")
         self._follow(type(event))
         return self.event_bus.publish(event)
 
@@ -144,9 +146,9 @@ class Session:
         The call is made on the thread that changed the slice, or on another one that is still calling observers
         because of an earlier change.
         """
-        why = f"slice_type: {slice_type!r} is not a dataclass; slices hold dataclasses"
-        _require(is_dataclass_type(slice_type), why)
-        _require(callable(fn), f"fn: {fn!r} cannot be called; pass fn(old, new)")
+        why = "slice_type: {!r} is not a dataclass; slices hold dataclasses"
+        _require(is_dataclass_type(slice_type), why, slice_type)
+        _require(callable(fn), "fn: {!r} cannot be called; pass fn(old, new)", fn)
         subscription = Subscription(slice_type, fn, self._leave)
         with self._lock:
             self._observers.append(subscription)
@@ -220,8 +222,8 @@ class Session:
 
     def register_reducer(self, event_type: type, slice_type: type, reduce: Reducer[Any]) -> None:
         """Install a function as a reducer."""
-        _require(isinstance(event_type, type), f"{event_type!r} is not a class")
-        _require(callable(reduce), f"{reduce!r} cannot be called")
+        _require(isinstance(event_type, type), "{!r} is not a class", event_type)
+        _require(callable(reduce), "{!r} cannot be called", reduce)
         with self._lock:
             self._state.register(event_type, slice_type, reduce)
         self._follow(event_type)
@@ -289,9 +291,9 @@ class Session:
         self.close()
 
 
-def _require(ok: bool, text: str, error: type[Exception] = TypeError) -> None:
+def _require(ok: bool, text: str, *values: object) -> None:
     if not ok:
-        raise error(text)
+        raise TypeError(text.format(*values))
 
 
 def _check_event(event: object) -> None:

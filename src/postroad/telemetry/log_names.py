@@ -98,6 +98,7 @@ LOG_EVENTS = (
     "receiver_retried",
     "receiver_settle_failed",
     "receiver_stop_timed_out",
+    "receiver_traceback",
     "session_observer_failed",
     "session_reducer_failed",
     "task_ack_failed",
