@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 from uuid import UUID
 
 from postroad.clock import SYSTEM_CLOCK, Clock
@@ -392,6 +392,12 @@ class Outbox:
         """Close the outbox's own connections; it opens them again when it needs them."""
         if self._database is not None:
             self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _queries(self) -> Queries:
         return Queries(self.database, self.tables)
