@@ -189,6 +189,9 @@ class ProviderToken:
     """Apple's token of a team, which all threads share until it expires."""
 
     def __init__(self, key: str, *, key_id: str, team_id: str, clock: Clock) -> None:
+        import jwt
+
+        self._encode = jwt.encode
         self._key = _private_key(key)
         self._key_id = key_id
         self._team_id = team_id
@@ -219,10 +222,8 @@ class ProviderToken:
         return self._sign()
 
     def _sign(self) -> str:
-        import jwt
-
         claims = {"iss": self._team_id, "iat": int(self._clock.now().timestamp())}
-        self._text = jwt.encode(claims, self._key, algorithm="ES256", headers={"kid": self._key_id})
+        self._text = self._encode(claims, self._key, algorithm="ES256", headers={"kid": self._key_id})
         self._signed_at = self._clock.monotonic()
         return self._text
 
