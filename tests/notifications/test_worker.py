@@ -404,3 +404,17 @@ def test_a_fifo_queue_is_refused(backend: Backend, store: NotificationStore) -> 
 
     with pytest.raises(ConfigurationError, match=r"push_queue: 'push\.fifo' is FIFO"):
         worker_for(backend, store, push_queue="push.fifo")
+
+
+def test_a_message_that_went_well_does_not_overwrite_that_the_database_failed(
+    backend: Backend, store: NotificationStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[bool] = []
+    watched = property(lambda worker: False, lambda worker, value: written.append(value))
+    monkeypatch.setattr(NotificationWorker, "_database_failed", watched, raising=False)
+    worker = worker_for(backend, store, fcm=Provider())
+    send(backend, "offline-queue", missed().to_json())
+
+    worker.run_once()
+
+    assert written == [False]

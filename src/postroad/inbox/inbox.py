@@ -56,7 +56,7 @@ _LONGEST_CONSUMER = 200
 _Seconds = Annotated[float, Meta(ge=0, le=FINITE, description="a number of seconds of 0 or more")]
 _Lease = Annotated[float, Meta(gt=0, le=FINITE, description="a number of seconds above 0")]
 _Count = Annotated[int, Meta(ge=1, description="a whole number of 1 or more")]
-_Retention = Annotated[timedelta | None, Meta(description="a timedelta above zero, nor None")]
+_Retention = Annotated[timedelta | None, Meta(description="a timedelta above zero, or None")]
 _Key = tuple[str, str]
 """Consumer and event id."""
 

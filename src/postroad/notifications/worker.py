@@ -313,7 +313,8 @@ class NotificationWorker:
         def observe(what: str, delivery: Delivery | None, /, **fields: Any) -> None:
             if what in _COUNTED:
                 self._counts.add(_COUNTED[what])
-            self._database_failed |= what == "retried" and fields["about"] is DATABASE
+            if what == "retried" and fields["about"] is DATABASE:
+                self._database_failed = True
             event_log.observe(what, delivery, **fields)
 
         return Receiver(
