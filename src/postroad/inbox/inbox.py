@@ -162,11 +162,7 @@ class Inbox:
 
     @classmethod
     def sqlite(
-        cls,
-        path: str | Path | None = None,
-        *,
-        table: str = "inbox",
-        retention: timedelta | None = RETENTION,
+        cls, path: str | Path | None = None, *, table: str = "inbox", retention: timedelta | None = RETENTION
     ) -> Self:
         """Return an inbox in a SQLite file."""
         database = None if path is None else file_database(path, schema_remedy=_REMEDY)
@@ -174,12 +170,7 @@ class Inbox:
 
     @classmethod
     def open(
-        cls,
-        dsn: str,
-        *,
-        table: str = "inbox",
-        schema: str = "public",
-        retention: timedelta | None = RETENTION,
+        cls, dsn: str, *, table: str = "inbox", schema: str = "public", retention: timedelta | None = RETENTION
     ) -> Self:
         """Return the inbox at `postgresql://…` or `sqlite:///path`."""
         if dialect_of(dsn) == "sqlite":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -308,15 +307,7 @@ class Outbox:
         elif canary is None:
             rows = repairs.redrive(selection, by=by, reason=reason)
         else:
-            rows = repairs.redrive_canaries_first(
-                selection,
-                canaries=_positive("canary", canary),
-                by=by,
-                reason=reason,
-                look=self.get,
-                clock=self.clock,
-                sleep=time.sleep,
-            )
+            rows = repairs.redrive_canaries_first(selection, canaries=_positive("canary", canary), by=by, reason=reason)
         return [row.event_id for row in rows]
 
     def skip(self, event_id: EventId, *, by: str, reason: str) -> None:

@@ -99,9 +99,9 @@ class APNSSender:
         path = f"/3/device/{quote(token, safe='')}"
         headers, body = self._headers(token, push_id), _body(push)
         team = self._team.current()
-        result, refused = self._post(path, team, headers, body, token)
-        if refused and (another := self._team.instead_of(team)) is not None:
-            result, _ = self._post(path, another, headers, body, token)
+        result = self._post(path, team, headers, body, token)
+        if result.reason in _REFUSED_TEAM and (another := self._team.instead_of(team)) is not None:
+            result = self._post(path, another, headers, body, token)
         return self._mismatches.checked(result)
 
     def close(self) -> None:
@@ -126,11 +126,9 @@ class APNSSender:
             "apns-id": request_id(push_id, token),
         }
 
-    def _post(self, path: str, team: str, headers: dict[str, str], body: bytes, token: str) -> tuple[TokenResult, bool]:
-        """Return the result, and whether the team's token was refused."""
+    def _post(self, path: str, team: str, headers: dict[str, str], body: bytes, token: str) -> TokenResult:
         answer = self._client.post(path, {**headers, "authorization": f"bearer {team}"}, body)
-        result = _result(answer, token, self._clock.now())
-        return result, result.reason in _REFUSED_TEAM
+        return _result(answer, token, self._clock.now())
 
 
 def aps(payload: PushPayload) -> dict[str, Any]:
