@@ -204,7 +204,7 @@ def test_a_dsn_of_another_kind_is_refused_without_showing_it(dsn: str) -> None:
 
 
 def test_a_retention_of_nothing_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="retention"):
+    with pytest.raises(ConfigurationError, match=r"retention: .* is not a timedelta above zero, or None"):
         Inbox.sqlite("app.db", retention=timedelta(0))
 
 

@@ -404,3 +404,34 @@ def test_a_fifo_queue_is_refused(backend: Backend, store: NotificationStore) -> 
 
     with pytest.raises(ConfigurationError, match=r"push_queue: 'push\.fifo' is FIFO"):
         worker_for(backend, store, push_queue="push.fifo")
+
+
+def test_a_message_that_went_well_does_not_overwrite_that_the_database_failed(
+    backend: Backend, store: NotificationStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[bool] = []
+    watched = property(lambda worker: False, lambda worker, value: written.append(value))
+    monkeypatch.setattr(NotificationWorker, "_database_failed", watched, raising=False)
+    worker = worker_for(backend, store, fcm=Provider())
+    send(backend, "offline-queue", missed().to_json())
+
+    worker.run_once()
+
+    assert written == [False]
+
+
+def test_a_worker_that_is_interrupted_leaves_no_thread_at_work(backend: Backend, store: NotificationStore) -> None:
+    class Interrupted(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            if threading.current_thread() is threading.main_thread():
+                raise KeyboardInterrupt
+            return super().wait(timeout)
+
+    stop = Interrupted()
+    before = set(threading.enumerate())
+
+    with pytest.raises(KeyboardInterrupt):
+        worker_for(backend, store, fcm=Provider()).run(stop)
+
+    stop.set()
+    eventually(lambda: not [thread.name for thread in set(threading.enumerate()) - before if thread.is_alive()])

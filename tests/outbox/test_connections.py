@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from tests.outbox.fixtures import OutboxFixture, an_event
 
 from postroad.errors import DuplicateEvent, InvalidMessage, NotInTransaction
+from postroad.outbox import Outbox
 
 ALIAS = "outbox"
 
@@ -245,3 +246,16 @@ def test_what_is_no_async_connection_is_refused(fixture: OutboxFixture) -> None:
             await fixture.outbox.add_async(connection, an_event())
 
     run(work)
+
+
+def test_an_outbox_closes_its_connections_at_the_end_of_a_with_block(fixture: OutboxFixture) -> None:
+    event = fixture.add()
+
+    with Outbox.open(fixture.dsn) as outbox:
+        found = outbox.get(event.event_id)
+        with outbox.database.reading() as session:
+            connection = session.connection
+
+    assert found is not None
+    with pytest.raises((sqlite3.ProgrammingError, psycopg.OperationalError), match="closed"):
+        connection.execute("SELECT 1")

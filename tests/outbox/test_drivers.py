@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
 from typing import Any, Literal
@@ -264,3 +266,12 @@ def test_missing_tables_are_told_with_the_remedy_by_any_driver(
 
     assert isinstance(error, SchemaMismatch)
     assert "postroad outbox init" in error.remedy
+
+
+def test_importing_the_outbox_loads_no_driver_and_no_log_library() -> None:
+    heavy = ("psycopg", "asyncpg", "sqlalchemy", "cryptography", "structlog")
+    code = f"import sys, postroad.outbox; print(*[name for name in {heavy!r} if name in sys.modules])"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == ""

@@ -148,12 +148,7 @@ class Consumer:
             renewals = Renewals(inbox, queue.traits.visibility, SYSTEM_CLOCK, wake=lambda: self._receiver.wake())
             chores.append(renewals)
             self._application = Outside(
-                name=name,
-                inbox=inbox,
-                handler=timed,
-                on_unknown=on_unknown,
-                renewals=renewals,
-                is_async=self._is_async,
+                name=name, inbox=inbox, handler=timed, on_unknown=on_unknown, renewals=renewals, is_async=self._is_async
             )
         self._decisions = Decisions(choice=choose(types), application=self._application, telemetry=self._telemetry)
         self._reporting: Callable[[], AbstractContextManager[None]] = nullcontext

@@ -344,7 +344,8 @@ class Decisions:
             with self.telemetry.in_handling.holding(event), handling(context):
                 outcome = await self.application.apply(event, passed, fingerprint_of(event))
         except Exception as error:
-            self.database_failed |= isinstance(error, _THE_DATABASE)
+            if isinstance(error, _THE_DATABASE):
+                self.database_failed = True
             outcome = Retry(error=describe(error))
         return outcome if isinstance(outcome, Defer) else replace(outcome, about=event)
 

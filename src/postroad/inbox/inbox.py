@@ -56,7 +56,7 @@ _LONGEST_CONSUMER = 200
 _Seconds = Annotated[float, Meta(ge=0, le=FINITE, description="a number of seconds of 0 or more")]
 _Lease = Annotated[float, Meta(gt=0, le=FINITE, description="a number of seconds above 0")]
 _Count = Annotated[int, Meta(ge=1, description="a whole number of 1 or more")]
-_Retention = Annotated[timedelta | None, Meta(description="a timedelta above zero, nor None")]
+_Retention = Annotated[timedelta | None, Meta(description="a timedelta above zero, or None")]
 _Key = tuple[str, str]
 """Consumer and event id."""
 
@@ -162,11 +162,7 @@ class Inbox:
 
     @classmethod
     def sqlite(
-        cls,
-        path: str | Path | None = None,
-        *,
-        table: str = "inbox",
-        retention: timedelta | None = RETENTION,
+        cls, path: str | Path | None = None, *, table: str = "inbox", retention: timedelta | None = RETENTION
     ) -> Self:
         """Return an inbox in a SQLite file."""
         database = None if path is None else file_database(path, schema_remedy=_REMEDY)
@@ -174,12 +170,7 @@ class Inbox:
 
     @classmethod
     def open(
-        cls,
-        dsn: str,
-        *,
-        table: str = "inbox",
-        schema: str = "public",
-        retention: timedelta | None = RETENTION,
+        cls, dsn: str, *, table: str = "inbox", schema: str = "public", retention: timedelta | None = RETENTION
     ) -> Self:
         """Return the inbox at `postgresql://…` or `sqlite:///path`."""
         if dialect_of(dsn) == "sqlite":

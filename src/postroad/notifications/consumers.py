@@ -12,14 +12,7 @@ import msgspec
 
 from postroad.backoff import CHANCE
 from postroad.clock import SYSTEM_CLOCK
-from postroad.errors import (
-    ConfigurationError,
-    InvalidNotification,
-    RowRejected,
-    StorageFull,
-    TransportError,
-    describe,
-)
+from postroad.errors import ConfigurationError, InvalidNotification, RowRejected, StorageFull, TransportError, describe
 from postroad.events import DomainEvent
 from postroad.notifications.devices import PUSH_ID, Platform, TokenResult, push_id_of, push_id_of_event
 from postroad.notifications.messages import PUSH, OfflineMessage, PushNotification

@@ -50,12 +50,9 @@ class Autoscaler:
         out_cooldown: float = 60,
     ) -> None:
         check(min_tasks, whole_number(0), "min_tasks", ConfigurationError)
-        for name, number in (
-            ("max_tasks", max_tasks),
-            ("target_backlog", target_backlog),
-            ("age_threshold", age_threshold),
-        ):
-            check(number, _Positive, name, ConfigurationError)
+        check(max_tasks, _Positive, "max_tasks", ConfigurationError)
+        check(target_backlog, _Positive, "target_backlog", ConfigurationError)
+        check(age_threshold, _Positive, "age_threshold", ConfigurationError)
         if min_tasks > max_tasks:
             raise ConfigurationError("min_tasks: is above max_tasks", field="min_tasks")
         self._min, self._max = min_tasks, max_tasks

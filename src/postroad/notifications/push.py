@@ -72,7 +72,9 @@ class ProviderBreaker:
     def __init__(
         self, *, failures: int = 5, seconds: float = 30.0, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        self._circuit = CircuitBreaker(_config(failures, seconds), monotonic, longest=_LONGEST_SECONDS)
+        self._circuit = circuit = CircuitBreaker(_config(failures, seconds), monotonic, longest=_LONGEST_SECONDS)
+        self.admit, self.pause = circuit.admit, circuit.pause
+        self.succeeded, self.undecided = circuit.succeeded, circuit.undecided
         self._lock = threading.Lock()
         self._lost_connections: deque[int] = deque(maxlen=_REMEMBERED_CONNECTIONS)
 
@@ -81,18 +83,6 @@ class ProviderBreaker:
         """Whether pushes pass ("closed"), wait ("open"), or one passes as a probe ("half_open")."""
         return self._circuit.state
 
-    def admit(self) -> float | None:
-        """Return None if the push may be sent, else the seconds after which to ask again."""
-        return self._circuit.admit()
-
-    def pause(self) -> float:
-        """Return the seconds until a probe may pass; 0 if pushes pass."""
-        return self._circuit.pause()
-
-    def succeeded(self) -> None:
-        """Close: the provider answered."""
-        self._circuit.succeeded()
-
     def failed(self, lost_connection: int | None = None) -> None:
         """Count that the provider did not answer or refuses everything; pushes of one lost connection count once."""
         with self._lock:
@@ -100,10 +90,6 @@ class ProviderBreaker:
             if lost_connection is not None and not counted:
                 self._lost_connections.append(lost_connection)
         (self._circuit.undecided if counted else self._circuit.failed)()
-
-    def undecided(self) -> None:
-        """Release a push that was admitted and not sent."""
-        self._circuit.undecided()
 
 
 class ProviderBreakers:

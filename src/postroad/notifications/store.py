@@ -34,8 +34,7 @@ Kept = Literal["stored", "duplicate", "conflict"]
 Compose = Callable[[OfflineMessage, Sequence[str]], PushNotification]
 
 Keep = Annotated[
-    float,
-    Meta(ge=0, le=MAX_KEEP, description=f"a number of seconds from 0 to {MAX_KEEP}, or None for ever"),
+    float, Meta(ge=0, le=MAX_KEEP, description=f"a number of seconds from 0 to {MAX_KEEP}, or None for ever")
 ]
 
 

@@ -26,13 +26,7 @@ from postroad.notifications.consumers import (
 from postroad.notifications.devices import Platform, PushSender
 from postroad.notifications.offline import OfflineProcessor
 from postroad.notifications.push import ProviderBreaker, ProviderBreakers, PushProcessor
-from postroad.notifications.store import (
-    KEEP_DELIVERED,
-    KEEP_RESULTS,
-    KEEP_UNDELIVERED,
-    NotificationStore,
-    check_keep,
-)
+from postroad.notifications.store import KEEP_DELIVERED, KEEP_RESULTS, KEEP_UNDELIVERED, NotificationStore, check_keep
 from postroad.outbox import DispatcherConfig, OutboxDispatcher
 from postroad.ports import Store
 from postroad.queues import Delivery, Queue, check_name
@@ -200,10 +194,6 @@ class NotificationWorker:
     def run(self, stop: threading.Event) -> None:
         """Work until `stop` is set; then finish what is in progress within five seconds and release the rest."""
         self._processor.resume()
-        if self._relay is not None:
-            self._relay.start()
-        for receiver in self.receivers.values():
-            receiver.start()
 
         def sweep() -> None:
             while not stop.is_set():
@@ -211,9 +201,15 @@ class NotificationWorker:
                 stop.wait(_SWEEP_SECONDS)
 
         sweeping = threading.Thread(target=sweep, name="postroad-sweep", daemon=True)
-        sweeping.start()
-        stop.wait()
-        self._wind_up()
+        try:
+            if self._relay is not None:
+                self._relay.start()
+            for receiver in self.receivers.values():
+                receiver.start()
+            sweeping.start()
+            stop.wait()
+        finally:
+            self._wind_up()
         sweeping.join(_GRACE_SECONDS)
 
     def close(self) -> None:
@@ -313,7 +309,8 @@ class NotificationWorker:
         def observe(what: str, delivery: Delivery | None, /, **fields: Any) -> None:
             if what in _COUNTED:
                 self._counts.add(_COUNTED[what])
-            self._database_failed |= what == "retried" and fields["about"] is DATABASE
+            if what == "retried" and fields["about"] is DATABASE:
+                self._database_failed = True
             event_log.observe(what, delivery, **fields)
 
         return Receiver(

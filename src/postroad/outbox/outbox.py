@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 from uuid import UUID
 
 from postroad.clock import SYSTEM_CLOCK, Clock
@@ -308,15 +307,7 @@ class Outbox:
         elif canary is None:
             rows = repairs.redrive(selection, by=by, reason=reason)
         else:
-            rows = repairs.redrive_canaries_first(
-                selection,
-                canaries=_positive("canary", canary),
-                by=by,
-                reason=reason,
-                look=self.get,
-                clock=self.clock,
-                sleep=time.sleep,
-            )
+            rows = repairs.redrive_canaries_first(selection, canaries=_positive("canary", canary), by=by, reason=reason)
         return [row.event_id for row in rows]
 
     def skip(self, event_id: EventId, *, by: str, reason: str) -> None:
@@ -392,6 +383,12 @@ class Outbox:
         """Close the outbox's own connections; it opens them again when it needs them."""
         if self._database is not None:
             self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _queries(self) -> Queries:
         return Queries(self.database, self.tables)

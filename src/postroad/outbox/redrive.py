@@ -5,6 +5,7 @@ Each change is written to the audit with the name of the operator and the reason
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,14 +13,13 @@ from typing import Final
 
 import msgspec
 
-from postroad.clock import Clock
 from postroad.connections import Database, Row, Session
 from postroad.errors import InvalidInput, NotRedrivable, TargetUnavailable
 from postroad.events import ordering_key
 from postroad.outbox.dispatching.decisions import Plan
 from postroad.outbox.dispatching.publisher import Outlet, Rejected, Renderer, Sent, TargetDown, Tried, Verdict
 from postroad.outbox.dispatching.store import ClaimedRow, Key
-from postroad.outbox.queries import group_of, row_of, stored_id
+from postroad.outbox.queries import Queries, group_of, row_of, stored_id
 from postroad.outbox.rows import PENDING, SENT, SKIPPED, EventId, OutboxRow, ReplayReport
 from postroad.outbox.schema import CHANNEL, Tables
 
@@ -57,8 +57,6 @@ _PARKED_BY: Final = "SELECT event_id FROM {parked} WHERE tenant = ? AND lane = ?
 _NO_GAP: Final = "DELETE FROM {gaps} WHERE event_id IN {among}"
 _GAP: Final = "INSERT INTO {gaps} (tenant, lane, seq, event_id) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
 _NOTIFY: Final = "SELECT pg_notify(?, ?)"
-
-
 _LOOK_SECONDS: Final = 0.05
 _LONGEST_LOOK_SECONDS: Final = 60.0
 
@@ -124,17 +122,7 @@ class Repairs:
                 session.change(self._tables(_OPEN_KEYS), (key,))
             self._wake(session)
 
-    def redrive_canaries_first(
-        self,
-        selection: Selection,
-        *,
-        canaries: int,
-        by: str,
-        reason: str,
-        look: Callable[[EventId], OutboxRow | None],
-        clock: Clock,
-        sleep: Callable[[float], None],
-    ) -> list[OutboxRow]:
+    def redrive_canaries_first(self, selection: Selection, *, canaries: int, by: str, reason: str) -> list[OutboxRow]:
         """Redrive a few of the rows, and the others once those were sent; return the rows that were redriven.
 
         Only the first few are redriven if one of them fails as before, or if none is tried within a minute.
@@ -146,9 +134,23 @@ class Repairs:
         first = self.redrive(_only(chosen[:canaries]), by=by, reason=reason)
         done = {row.event_id for row in first}
         rest = [row for row in chosen if row.event_id not in done]
-        if not rest or not _were_sent(first, groups, look, clock, sleep):
+        if not rest or not self._were_sent(first, groups):
             return first
         return first + self.redrive(_only(rest), by=by, reason=reason)
+
+    def _were_sent(self, rows: Sequence[OutboxRow], groups: dict[str, str]) -> bool:
+        queries, until = Queries(self._database, self._tables), time.monotonic() + _LONGEST_LOOK_SECONDS
+        waiting = list(rows)
+        while waiting and time.monotonic() < until:
+            now = [found for row in waiting if (found := queries.get(row.event_id)) is not None]
+            # A first attempt that failed in the same way is enough; there is no need to wait for its retries.
+            tried = (row for row in now if row.state != SENT and row.attempts > 0)
+            if any(group_of(row) == groups.get(str(row.event_id)) for row in tried):
+                return False
+            waiting = [row for row in now if row.state == PENDING and not row.attempts]
+            if waiting:
+                time.sleep(_LOOK_SECONDS)
+        return not waiting
 
     def _select(self, session: Session, selection: Selection) -> list[OutboxRow]:
         if selection.event_ids:
@@ -203,27 +205,6 @@ def _keys(rows: Sequence[OutboxRow]) -> str:
 
 def _only(rows: Sequence[OutboxRow]) -> Selection:
     return Selection(event_ids=tuple(str(row.event_id) for row in rows))
-
-
-def _were_sent(
-    rows: Sequence[OutboxRow],
-    groups: dict[str, str],
-    look: Callable[[EventId], OutboxRow | None],
-    clock: Clock,
-    sleep: Callable[[float], None],
-) -> bool:
-    until = clock.monotonic() + _LONGEST_LOOK_SECONDS
-    waiting = list(rows)
-    while waiting and clock.monotonic() < until:
-        now = [found for row in waiting if (found := look(row.event_id)) is not None]
-        # A first attempt that failed in the same way is enough; there is no need to wait for its retries.
-        tried = (row for row in now if row.state != SENT and row.attempts > 0)
-        if any(group_of(row) == groups.get(str(row.event_id)) for row in tried):
-            return False
-        waiting = [row for row in now if row.state == PENDING and not row.attempts]
-        if waiting:
-            sleep(_LOOK_SECONDS)
-    return not waiting
 
 
 _SENT: Final = """

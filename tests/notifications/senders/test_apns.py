@@ -403,8 +403,9 @@ def test_no_library_logs_tokens_or_credentials(
     assert "John" not in logged
 
 
-def test_a_missing_library_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "postroad.notifications.senders.http2", None)
+@pytest.mark.parametrize("module", ["postroad.notifications.senders.http2", "jwt"])
+def test_a_missing_library_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
 
     with pytest.raises(ConfigurationError, match="is not installed") as refused:
         APNSSender(key="", key_id=KEY_ID, team_id=TEAM_ID, topic=TOPIC)

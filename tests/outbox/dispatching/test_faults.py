@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -121,14 +122,14 @@ def test_a_dispatcher_paused_beyond_its_lease_settles_nothing_when_it_wakes(
     for n in range(5):
         fixture.add(payload={"n": n})
     dispatchers = dispatchers_of(fixture.dsn)
-    paused = dispatchers.start("outbox.before_settle=stop:4#1")
+    paused = dispatchers.start("outbox.before_settle=stop:600#1")
     eventually(lambda: _is_stopped(paused.pid))
 
     successor = dispatchers.start()
 
     eventually(lambda: sent(fixture) == 5)
     attempts_before = fixture.run("SELECT attempts, updatedat FROM outbox ORDER BY seq")
-    eventually(lambda: not _is_stopped(paused.pid))
+    _resume(paused.pid)
     late = stopped(paused)
     check_order(dispatchers.published())
     assert (late["sent"], late["stale"]) == (0, 5)
@@ -230,6 +231,18 @@ def test_tokens_of_leases_that_a_crash_forgot_are_not_given_again(tmp_path: Path
         assert len(tokens) == 3
         assert sorted(set(tokens)) == tokens
         fixture.outbox.close()
+
+
+def _resume(pid: int) -> None:
+    """End the sleep of the shell that wakes the stopped process after it."""
+    (shell,) = _children(pid)
+    eventually(lambda: _children(shell))
+    os.kill(_children(shell)[0], signal.SIGKILL)
+    eventually(lambda: not _is_stopped(pid))
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def _is_stopped(pid: int) -> bool:

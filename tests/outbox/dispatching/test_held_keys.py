@@ -90,7 +90,8 @@ def test_a_look_costs_the_same_however_many_keys_are_held_back(
 
     settle_down(fixture, dispatcher)
 
-    assert cost_of_a_look(fixture, dispatcher, monkeypatch) <= before + 10
+    # VACUUM keeps dead rows while an older snapshot is open in the database, such as that of an automatic ANALYZE.
+    eventually(lambda: cost_of_a_look(fixture, dispatcher, monkeypatch) <= before + 10, every=0.1)
     assert recorder.published == []
     assert len(fixture.outbox.keys(limit=2_000)) == 1_000
 

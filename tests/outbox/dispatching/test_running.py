@@ -18,7 +18,8 @@ from tests.pooler import pooler
 from tests.waiting import eventually
 
 from postroad import OutgoingMessage, SendResult
-from postroad.errors import ConfigurationError, SchemaMismatch, TargetUnavailable
+from postroad.connections import PostgresDatabase
+from postroad.errors import ConfigurationError, SchemaMismatch, TargetUnavailable, Unavailable
 from postroad.outbox import DispatcherConfig, Outbox
 from postroad.outbox.dispatching import postgres
 
@@ -359,3 +360,18 @@ def _cut_all_others(dsn: str) -> None:
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
             "WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
+
+
+def test_a_dispatcher_whose_wake_up_cannot_be_tried_leaves_no_connection(
+    on_postgres: OutboxFixture, dispatcher_of: MakeDispatcher, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: PostgresDatabase) -> None:
+        raise Unavailable("too many connections")
+
+    monkeypatch.setattr(PostgresDatabase, "transaction", refused)
+    with pytest.raises(Unavailable) as raised:
+        dispatcher_of(on_postgres.outbox, recorder).run()
+
+    assert raised.tb is not None
+    listening = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"
+    eventually(lambda: on_postgres.run(listening) == [(0,)])

@@ -74,17 +74,6 @@ def document(answer: Answer) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def member(value: object, name: str) -> dict[str, Any]:
-    """Return the object under this name; empty if there is none."""
-    found = value.get(name) if isinstance(value, dict) else None
-    return found if isinstance(found, dict) else {}
-
-
-def items(value: object) -> list[Any]:
-    """Return the list; empty for everything else."""
-    return value if isinstance(value, list) else []
-
-
 def printable(value: object) -> str:
     """Return a text of the provider in a form that is fit for a log line."""
     return _UNPRINTABLE.sub("?", value)[:_MOST_OF_A_REASON] if isinstance(value, str) else ""

@@ -99,9 +99,9 @@ class APNSSender:
         path = f"/3/device/{quote(token, safe='')}"
         headers, body = self._headers(token, push_id), _body(push)
         team = self._team.current()
-        result, refused = self._post(path, team, headers, body, token)
-        if refused and (another := self._team.instead_of(team)) is not None:
-            result, _ = self._post(path, another, headers, body, token)
+        result = self._post(path, team, headers, body, token)
+        if result.reason in _REFUSED_TEAM and (another := self._team.instead_of(team)) is not None:
+            result = self._post(path, another, headers, body, token)
         return self._mismatches.checked(result)
 
     def close(self) -> None:
@@ -126,11 +126,9 @@ class APNSSender:
             "apns-id": request_id(push_id, token),
         }
 
-    def _post(self, path: str, team: str, headers: dict[str, str], body: bytes, token: str) -> tuple[TokenResult, bool]:
-        """Return the result, and whether the team's token was refused."""
+    def _post(self, path: str, team: str, headers: dict[str, str], body: bytes, token: str) -> TokenResult:
         answer = self._client.post(path, {**headers, "authorization": f"bearer {team}"}, body)
-        result = _result(answer, token, self._clock.now())
-        return result, result.reason in _REFUSED_TEAM
+        return _result(answer, token, self._clock.now())
 
 
 def aps(payload: PushPayload) -> dict[str, Any]:
@@ -189,6 +187,9 @@ class ProviderToken:
     """Apple's token of a team, which all threads share until it expires."""
 
     def __init__(self, key: str, *, key_id: str, team_id: str, clock: Clock) -> None:
+        import jwt
+
+        self._encode = jwt.encode
         self._key = _private_key(key)
         self._key_id = key_id
         self._team_id = team_id
@@ -219,10 +220,8 @@ class ProviderToken:
         return self._sign()
 
     def _sign(self) -> str:
-        import jwt
-
         claims = {"iss": self._team_id, "iat": int(self._clock.now().timestamp())}
-        self._text = jwt.encode(claims, self._key, algorithm="ES256", headers={"kid": self._key_id})
+        self._text = self._encode(claims, self._key, algorithm="ES256", headers={"kid": self._key_id})
         self._signed_at = self._clock.monotonic()
         return self._text
 

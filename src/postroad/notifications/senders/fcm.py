@@ -24,8 +24,6 @@ from postroad.notifications.senders.answers import (
     checked_name,
     collapse_id,
     document,
-    items,
-    member,
     needing_extra,
     printable,
     retry_after,
@@ -131,7 +129,8 @@ def _result(answer: Answer, token: str, now: datetime) -> TokenResult:
     if answer.status is None:
         return unanswered(answer, token)
     said = document(answer)
-    error = member(said, "error")
+    found = said.get("error")
+    error = found if isinstance(found, dict) else {}
     code = _code(error)
     return TokenResult(
         token,
@@ -145,7 +144,7 @@ def _result(answer: Answer, token: str, now: datetime) -> TokenResult:
 
 def _code(error: dict[str, Any]) -> str:
     """Return FCM's own error code if there is one, else the status that all Google APIs give."""
-    codes = [printable(member({"detail": detail}, "detail").get("errorCode")) for detail in items(error.get("details"))]
+    codes = [printable(detail.get("errorCode")) for detail in _objects(error.get("details"))]
     return next(filter(None, codes), printable(error.get("status")))
 
 
@@ -164,9 +163,13 @@ def _outcome(status: int, code: str, error: dict[str, Any]) -> Outcome:
 
 def _violations(error: dict[str, Any]) -> set[str]:
     """Return the fields that Google names as wrong."""
-    details = [detail for detail in items(error.get("details")) if isinstance(detail, dict)]
-    violations = [violation for detail in details for violation in items(detail.get("fieldViolations"))]
-    return {printable(violation.get("field")) for violation in violations if isinstance(violation, dict)}
+    details = _objects(error.get("details"))
+    return {printable(each.get("field")) for detail in details for each in _objects(detail.get("fieldViolations"))}
+
+
+def _objects(value: object) -> list[dict[str, Any]]:
+    """Return the objects of a list; none for everything else."""
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 class NoToken(Exception):

@@ -262,9 +262,9 @@ class OutboxDispatcher:
     def _woken(self) -> Iterator[None]:
         """Be woken when rows are added, if that is possible here."""
         waker = _waker_for(self._outbox, self._pump.wake) if self.config.listen else None
-        if waker is not None and not waker.start():
-            self._event_log.write("outbox_listen_unavailable", poll=self.config.poll)
         try:
+            if waker is not None and not waker.start():
+                self._event_log.write("outbox_listen_unavailable", poll=self.config.poll)
             yield
         finally:
             if waker is not None:

@@ -11,7 +11,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -25,7 +25,6 @@ from postroad.outbox.dispatching.store import FIRST_KEY, ClaimedRow, DispatchSto
 from postroad.telemetry import get_logger
 
 _standard = logging.getLogger("postroad.outbox")
-_log = get_logger("outbox")
 _WARNINGS = frozenset(
     {
         *("outbox_retried", "outbox_failed", "outbox_stale", "outbox_target_unavailable", "outbox_database_lost"),
@@ -41,11 +40,15 @@ class EventLog:
     def __init__(self, dispatcher: str) -> None:
         self._dispatcher = dispatcher
 
+    @cached_property
+    def _log(self) -> Any:
+        return get_logger("outbox")
+
     def write(self, event: str, **fields: Any) -> None:
         """Write one line."""
         level = _level(event)
         if _standard.isEnabledFor(level):
-            _log.log(level, event, dispatcher=self._dispatcher, **fields)
+            self._log.log(level, event, dispatcher=self._dispatcher, **fields)
 
     def write_settled(self, settlement: Settlement) -> None:
         """Write the line of a row that was published or failed; one that was only released has none."""
