@@ -16,6 +16,7 @@ from tests.tasks.benches import CHORES, Bench, is_alive, lines, ours, parent_of,
 from tests.waiting import eventually
 
 from postroad import Backend
+from postroad.errors import ConfigurationError
 from postroad.tasks import runner
 from postroad.tasks.pool import ChildPool, ChildSlot, SlotLost
 from postroad.tasks.processes import RESULT, Active, Frames, FrameTooLong, Order, Ready, Report, frame
@@ -362,6 +363,35 @@ def test_a_closed_seat_ends_what_runs_there(shared: ChildPool, tmp_path: Path) -
     slot.close()
 
     eventually(lambda: not any(is_alive(int(pid)) for pid in lines(notes)))
+
+
+def test_a_zygote_that_ends_before_it_reads_its_plan_is_a_configuration_error() -> None:
+    made = ChildPool((), imports=(), environment={"PYTHONHOME": "/nowhere"}, child_reuse=1, max_output_bytes=100_000)
+
+    with pytest.raises(ConfigurationError, match="it ended at once"):
+        made.start()
+
+    made.close()
+
+
+def test_a_running_task_keeps_its_directory_when_the_zygote_is_replaced() -> None:
+    before = set(ours(os.getpid()))
+    registry = TaskRegistry()
+    registry.command("slow", ["sh", "-c", 'sleep 1; touch here && echo \'{"output": "kept"}\''])
+    with pool(registry) as made:
+        slot = made.slot()
+        ready(slot)
+        (zygote,) = [pid for pid in set(ours(os.getpid())) - before if parent_of(pid) == os.getpid()]
+        slot.order(order("slow"))
+
+        os.kill(zygote, 9)
+        eventually(lambda: not is_alive(zygote))
+        other = made.slot()
+
+        assert verdict_of(report(slot), is_command=True) == Completed("kept", None)
+        assert output(run(other, "echo")) == {}
+        slot.close()
+        other.close()
 
 
 def test_a_zygote_that_dies_is_started_again(tmp_path: Path) -> None:

@@ -115,34 +115,13 @@ def _check_graph(new: Sequence[GraphTask], known: Graph) -> None:
         for needed in task.depends_on:
             if needed not in ids:
                 raise InvalidJob(f'Task {task.task_id} depends on "{needed}" which does not exist', field="dependsOn")
-    # A cycle is what is left after removing, from both ends, the tasks that depend on nothing.
-    needs = {task.task_id: {each for each in task.depends_on if each not in known.tasks} for task in new}
-    if cycle := _without_free(_reversed(_without_free(needs))):
-        raise InvalidJob(f"Cycle detected involving: {', '.join(sorted(cycle))}", field="dependsOn")
-
-
-def _without_free(needs: dict[str, set[str]]) -> dict[str, set[str]]:
-    """Remove the tasks that need nothing, again and again."""
-    left = {task_id: set(needed) for task_id, needed in needs.items()}
-    dependents = _reversed(needs)
-    free = [task_id for task_id, needed in needs.items() if not needed]
-    while free:
-        done = free.pop()
-        del left[done]
-        for task_id in dependents.get(done, ()):
-            left[task_id].discard(done)
-            if not left[task_id]:
-                free.append(task_id)
-    return left
-
-
-def _reversed(needs: dict[str, set[str]]) -> dict[str, set[str]]:
-    """Return the dependents of each task."""
-    found: dict[str, set[str]] = {task_id: set() for task_id in needs}
-    for task_id, needed in needs.items():
-        for each in needed & set(needs):
-            found[each].add(task_id)
-    return found
+    # A cycle is what is left after removing, again and again, the tasks that need no other and those no other needs.
+    before, left = 0, {task.task_id: set(task.depends_on) for task in new}
+    while len(left) != before:
+        before, used = len(left), set[str]().union(*left.values())
+        left = {task_id: needs for task_id, needs in left.items() if task_id in used and not needs.isdisjoint(left)}
+    if left:
+        raise InvalidJob(f"Cycle detected involving: {', '.join(sorted(left))}", field="dependsOn")
 
 
 IsCompleted = Callable[[str], bool]

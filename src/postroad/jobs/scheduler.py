@@ -59,17 +59,7 @@ class Scheduler:
 
     def event(self, event_type: str, job_id: str, *, origin: str = "dispatcher", **properties: Any) -> JournalEvent:
         """Return an event of the job; `origin` is `producer` for requests of its owner."""
-        context = {"source": "system", "environment": self.factory.environment, "origin": origin}
-        given = {name: value for name, value in {"jobId": job_id, **properties}.items() if value is not None}
-        return JournalEvent.create(
-            event_type,
-            tenant_id=self.tenant,
-            entity_id=job_id,
-            app=self.factory.app,
-            context=context,
-            properties=given,
-            clock=self.factory.clock,
-        )
+        return replace(self.factory, origin=origin).record(event_type, self.tenant, job_id, jobId=job_id, **properties)
 
     def advance(
         self, job_id: str, task_id: str, *, state: str, output: Mapping[str, Any] | None = None

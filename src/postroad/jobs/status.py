@@ -50,8 +50,7 @@ class JobSummary(msgspec.Struct, frozen=True, rename="camel"):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of the job."""
-        found: dict[str, Any] = msgspec.to_builtins(self)
-        return found
+        return dict(msgspec.to_builtins(self))
 
 
 class JobStatus(msgspec.Struct, frozen=True, rename="camel"):
@@ -67,8 +66,7 @@ class JobStatus(msgspec.Struct, frozen=True, rename="camel"):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of the job."""
-        found: dict[str, Any] = msgspec.to_builtins(self)
-        return found
+        return dict(msgspec.to_builtins(self))
 
 
 def status_of(scheduler: Scheduler, job_id: str, job: Job) -> JobStatus:

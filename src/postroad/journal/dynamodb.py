@@ -242,12 +242,13 @@ def _last_time(high: bytes) -> int:
 
 
 def _item_of(item: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _document(value) if name in _DOCUMENTS else _attribute(value) for name, value in item.items()}
-
-
-def _document(value: dict[str, Any]) -> dict[str, Any]:
-    """Return an object as a map, or as JSON text if a map of DynamoDB would refuse or change it."""
-    return _attribute(value) if _fits(value, _MAX_LEVELS) else {"S": msgspec.json.encode(value).decode()}
+    """Return the attributes; a document is JSON text if a map of DynamoDB would refuse or change it."""
+    return {
+        name: {"S": msgspec.json.encode(value).decode()}
+        if name in _DOCUMENTS and not _fits(value, _MAX_LEVELS)
+        else _attribute(value)
+        for name, value in item.items()
+    }
 
 
 def _event(item: Mapping[str, Any]) -> JournalEvent:

@@ -23,7 +23,7 @@ from postroad.events import sendable
 from postroad.journal.event import ATTRIBUTES, OVERFLOW, JournalEvent, check_event
 from postroad.journal.keys import keys_of
 from postroad.journal.overflow import MAX_ITEM_BYTES, Overflow, checked_pointer
-from postroad.journal.port import AppendResult, checked_entry
+from postroad.journal.port import AppendResult, append_results, checked_entry
 
 DETAIL_TYPE: Final = "log-event"
 SOURCE_PREFIX: Final = "task-workflow."
@@ -71,14 +71,8 @@ class EventBridgeSender:
         """Send each event to the bus. An event that is refused does not affect the others."""
         entries = [self._entry(event) for event in events]
         ready = [entry for entry in entries if isinstance(entry, Sent)]
-        sent = iter(deliver(ready, self._put, most=MAX_ENTRIES, most_bytes=MAX_CALL_BYTES, attempts=self._retries + 1))
-        outcomes = [next(sent) if isinstance(entry, Sent) else entry for entry in entries]
-        return [
-            AppendResult(event.event_id, ok=False, error=outcome)
-            if isinstance(outcome, PostroadError)
-            else AppendResult(event.event_id, ok=True)
-            for event, outcome in zip(events, outcomes, strict=True)
-        ]
+        sent = deliver(ready, self._put, most=MAX_ENTRIES, most_bytes=MAX_CALL_BYTES, attempts=self._retries + 1)
+        return append_results(events, entries, sent)
 
     def _entry(self, event: JournalEvent) -> Sent[dict[str, Any]] | PostroadError:
         try:
@@ -134,17 +128,13 @@ def event_of_detail(detail: object) -> JournalEvent:
                 remedy="Send what JournalEvent.to_item() returns, unchanged.",
             )
     if OVERFLOW in event.properties:
-        _check_pointer(event)
+        where = f"properties.{OVERFLOW}"
+        try:
+            pointer = checked_pointer(event, None)
+        except OverflowMismatch as error:
+            raise InvalidEvent(f"{where}: {error.message}", field=where) from None
+        if _SHA256.fullmatch(pointer.sha256) is None or pointer.size < 0:
+            raise InvalidEvent(f"{where}: is not the hash and size of a blob", field=where)
     if (size := len(msgspec.json.encode(detail))) > MAX_ITEM_BYTES:
         raise EventTooLarge(f"detail: its JSON has {size:,} bytes, more than {MAX_ITEM_BYTES:,}", field="detail")
     return event
-
-
-def _check_pointer(event: JournalEvent) -> None:
-    where = f"properties.{OVERFLOW}"
-    try:
-        pointer = checked_pointer(event, None)
-    except OverflowMismatch as error:
-        raise InvalidEvent(f"{where}: {error.message}", field=where) from None
-    if _SHA256.fullmatch(pointer.sha256) is None or pointer.size < 0:
-        raise InvalidEvent(f"{where}: is not the hash and size of a blob", field=where)

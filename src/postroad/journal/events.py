@@ -10,7 +10,7 @@ MIN_TIMESTAMP: Final = 10**12
 MAX_TIMESTAMP: Final = 10**13 - 1
 ID_PATTERN: Final = r"[A-Za-z0-9_.:-]{1,256}"
 Id = str
-"""An id under one of `ID_NAMES`; `check_properties` checks it, where an id seen before costs only a look-up."""
+"""An id under one of `ID_NAMES`; `check_content` checks it, where an id seen before costs only a look-up."""
 ID_NAMES: Final = ("requestId", "jobId", "taskId", "workerId", "failedTaskId")
 NestedId = Annotated[str, msgspec.Meta(pattern=rf"^{ID_PATTERN}\Z")]
 MAX_INTEGER: Final = 2**63 - 1

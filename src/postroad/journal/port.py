@@ -33,6 +33,7 @@ from postroad.journal.event import (
     is_simple,
 )
 
+_NO_ID: Final = UUID(int=0)
 Entity = tuple[str, str]
 """The type and the id of an entity: `("TASK", "req-123")`."""
 
@@ -44,6 +45,22 @@ class AppendResult(msgspec.Struct, frozen=True):
     ok: bool
     duplicate: bool = False
     error: PostroadError | None = None
+
+
+def append_results(
+    events: Sequence[JournalEvent], entries: Iterable[object], outcomes: Iterable[bool | PostroadError]
+) -> list[AppendResult]:
+    """Return the result of each event: its entry if that is an error, or else the next outcome.
+
+    An outcome is True for a new event, False for a duplicate, or an error.
+    """
+    results, following = [], iter(outcomes)
+    for event, entry in zip(events, entries, strict=True):
+        outcome = entry if isinstance(entry, PostroadError) else next(following)
+        error = None if isinstance(outcome, bool) else outcome
+        event_id = getattr(event, "event_id", _NO_ID)
+        results.append(AppendResult(event_id, error is None, outcome is False, error))
+    return results
 
 
 class Page(msgspec.Struct, frozen=True):

@@ -15,16 +15,7 @@ import msgspec
 from postroad.engine import Engine, Schema, Transaction, every, one, run_many
 from postroad.errors import PostroadError, StorageDamaged
 from postroad.journal.event import JournalEvent
-from postroad.journal.port import (
-    FIRST_PLACE,
-    Entry,
-    Followed,
-    Query,
-    event_id_of,
-    place_before,
-    place_of,
-    time_of,
-)
+from postroad.journal.port import FIRST_PLACE, Entry, Followed, Query, event_id_of, place_before, place_of, time_of
 from postroad.journal.states import TASK, Progress
 
 # Tenants, apps, types and entities are numbered in the order of their first event. New events mostly belong to young
@@ -81,14 +72,8 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
 _SELECT: Final = "SELECT place, body, received_ms, ttl, crc FROM journal_event INDEXED BY"
 _RANGE: Final = "AND place > ? AND place < ? ORDER BY place"
 FORWARD: Final = {
-    "PK": f"{_SELECT} journal_pk WHERE tenant = ? {_RANGE} LIMIT ?",
-    "GSI1": f"{_SELECT} journal_gsi1 WHERE entity = ? {_RANGE} LIMIT ?",
-    "GSI2": f"{_SELECT} journal_gsi2 WHERE app = ? {_RANGE} LIMIT ?",
-    "GSI3": f"{_SELECT} journal_gsi3 WHERE entity = ? AND app = ? {_RANGE} LIMIT ?",
-    "GSI4": f"{_SELECT} journal_gsi4 WHERE kind = ? {_RANGE} LIMIT ?",
-    "GSI5": f"{_SELECT} journal_gsi5 WHERE entity = ? AND kind = ? {_RANGE} LIMIT ?",
-    "GSI6": f"{_SELECT} journal_gsi6 WHERE app = ? AND kind = ? {_RANGE} LIMIT ?",
-    "GSI7": f"{_SELECT} journal_gsi7 WHERE entity = ? AND kind = ? AND app = ? {_RANGE} LIMIT ?",
+    index: f"{_SELECT} journal_{index.lower()} WHERE {' AND '.join(f'{name} = ?' for name in names)} {_RANGE} LIMIT ?"
+    for index, names in COLUMNS.items()
 }
 BACKWARD: Final = {index: sql.replace("ORDER BY place", "ORDER BY place DESC") for index, sql in FORWARD.items()}
 _FIND: Final = "SELECT id FROM journal_scope WHERE name = ?"
@@ -256,8 +241,7 @@ class SQLiteRecords:
             place = rows[-1][0]
 
     def _remove(self, connection: apsw.Connection, events: Sequence[JournalEvent]) -> None:
-        names = {event.tenant_id for event in events}
-        tenants = {name: self._scopes.find(connection, [name]) for name in names}
+        tenants = {name: self._scopes.find(connection, [name]) for name in {event.tenant_id for event in events}}
         rows = [(*tenant, place_of(event)) for event in events if (tenant := tenants[event.tenant_id]) is not None]
         run_many(connection, _REMOVE, rows)
         names = {_names_of(event)[1] for event in events if event.entity_type == TASK}

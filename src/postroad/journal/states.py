@@ -269,8 +269,7 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of the story."""
-        found: dict[str, Any] = msgspec.to_builtins(self)
-        return found
+        return dict(msgspec.to_builtins(self))
 
 
 def steps_of(events: Iterable[JournalEvent], *, where: str | None) -> list[Step]:

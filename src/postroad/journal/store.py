@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from heapq import merge
-from typing import Final
-from uuid import UUID
+from typing import Any, Final
 
 import msgspec
 
@@ -18,12 +17,12 @@ from postroad.journal.port import (
     MAX_LIMIT,
     AppendResult,
     Appends,
-    Entity,
     Entry,
     Followed,
     Page,
     Query,
     Records,
+    append_results,
     checked_entry,
     every_event,
     place_of,
@@ -36,7 +35,6 @@ _LATE_MS: Final = 3_900_000
 _LATE_EVERY_MS: Final = 600_000
 # How much of a long backlog one step reads.
 _STEP_MS: Final = 600_000
-_NO_ID: Final = UUID(int=0)
 
 
 class _Position(msgspec.Struct, frozen=True):
@@ -105,48 +103,16 @@ class StoredJournal:
             return self._sender.append(events)
         entries = [self._entry(event) for event in events]
         stored = [entry for entry in entries if isinstance(entry, Entry)]
-        outcomes: list[bool | PostroadError] = []
-        if stored:
-            now = self._clock.now().timestamp()
-            ttl = None if self._ttl_days is None else int(now) + self._ttl_days * 86_400
-            outcomes = self._records.add(stored, int(now * 1000), ttl)
-        following = iter(outcomes)
-        return [
-            _result(event, next(following) if isinstance(entry, Entry) else entry)
-            for event, entry in zip(events, entries, strict=True)
-        ]
+        now = self._clock.now().timestamp()
+        ttl = None if self._ttl_days is None else int(now) + self._ttl_days * 86_400
+        return append_results(events, entries, self._records.add(stored, int(now * 1000), ttl) if stored else [])
 
     def query(
-        self,
-        index: str,
-        *,
-        tenant: str,
-        entity: Entity | None = None,
-        app: str | None = None,
-        event_type: str | None = None,
-        start: int | None = None,
-        end: int | None = None,
-        descending: bool = False,
-        limit: int = 100,
-        cursor: str | None = None,
-        raw: bool = False,
+        self, index: str, *, limit: int = 100, cursor: str | None = None, raw: bool = False, **asked: Any
     ) -> Page:
-        """Return a page of one index: `PK`, or `GSI1` to `GSI7` with the arguments they need.
-
-        `raw` does not read blobs. Without it, an event whose blob is missing or altered has an `overflow_error`; the
-        other events of its page are complete.
-        """
+        """Return a page of one index, as `Journal.query` describes it; `asked` are the other fields of a `Query`."""
         check(limit, whole_number(1, MAX_LIMIT), "limit", InvalidQuery)
-        query = Query(
-            index=index,
-            tenant=tenant,
-            entity=entity,
-            app=app,
-            event_type=event_type,
-            start=start,
-            end=end,
-            descending=descending,
-        )
+        query = Query(index=index, **asked)
         low, high = query.bounds(cursor)
         found = self._records.read(query, low, high, limit + 1) if low < high else []
         events = found[:limit]
@@ -206,11 +172,3 @@ class StoredJournal:
         except PostroadError as error:
             return error
         return entry
-
-
-def _result(event: JournalEvent, outcome: bool | PostroadError) -> AppendResult:
-    if outcome is True:
-        return AppendResult(event.event_id, True)
-    if outcome is False:
-        return AppendResult(event.event_id, True, True)
-    return AppendResult(getattr(event, "event_id", _NO_ID), False, error=outcome)

@@ -80,7 +80,7 @@ class Lines:
 
     def _ended(self) -> bytes | None:
         """End the line; return the activity in it, if there is one."""
-        activity = _decoded(bytes(self._open), _Line) if _ACTIVITY in self._open else None
+        activity = checked_activity(bytes(self._open), _Line) if _ACTIVITY in self._open else None
         self.end()
         return activity
 
@@ -175,12 +175,8 @@ class _Line(msgspec.Struct):
     lastActivity: _Activity
 
 
-def checked_activity(data: bytes) -> bytes | None:
+def checked_activity(data: bytes, kind: type[_Activity] | type[_Line] = _Activity) -> bytes | None:
     """Return an activity as a heartbeat can carry it; None for anything else."""
-    return _decoded(data, _Activity)
-
-
-def _decoded(data: bytes, kind: type[_Activity] | type[_Line]) -> bytes | None:
     try:
         found = msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, ValueError, RecursionError):

@@ -129,7 +129,7 @@ CATEGORIES = (
         codes=("InternalServerError", "ServiceUnavailable", "BadGateway"),
         types=("InternalServerError", "ServiceUnavailable", "BadGateway"),
         aws=("InternalError", "InternalFailure", "InternalServerError", "ServiceUnavailable", "OperationAborted"),
-        libraries=(*("urllib3.ResponseError", "requests.RetryError", "apsw.BusyError", "apsw.LockedError"),),
+        libraries=("urllib3.ResponseError", "requests.RetryError", "apsw.BusyError", "apsw.LockedError"),
         # Rolled back, out of resources, locked, shut down or starting up, a fault of the machine.
         databases=(
             *("40", "53", "55P03", "55006", "57P01", "57P02", "57P03", "57P05", "58"),

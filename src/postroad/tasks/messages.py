@@ -220,19 +220,22 @@ class EventFactory:
     worker_id: str | None = None
 
     def event(self, event_type: str, task: TaskId, *, token: int | None = None, **properties: Any) -> JournalEvent:
+        """Return an event of a task."""
+        ids = {"requestId": task.request_id, "jobId": task.job_id, "taskId": task.task_id, "run": task.run}
+        return self.record(event_type, task.tenant_id, task.request_id, **ids, token=token, **properties)
+
+    def record(self, event_type: str, tenant_id: str, entity_id: str, **properties: Any) -> JournalEvent:
         """Return an event of now; properties that are None are left out."""
         context = {"source": "system", "environment": self.environment, "origin": self.origin}
         if self.worker_id is not None:
             context["workerId"] = self.worker_id
-        ids = {"requestId": task.request_id, "jobId": task.job_id, "taskId": task.task_id, "run": task.run}
-        given = {**ids, "token": token, **properties}
         return JournalEvent.create(
             event_type,
-            tenant_id=task.tenant_id,
-            entity_id=task.request_id,
+            tenant_id=tenant_id,
+            entity_id=entity_id,
             app=self.app,
             context=context,
-            properties={name: value for name, value in given.items() if value is not None or name == "output"},
+            properties={name: value for name, value in properties.items() if value is not None or name == "output"},
             clock=self.clock,
         )
 

@@ -102,6 +102,7 @@ class ChildPool:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
+        self._directories: list[str] = []
         self._closed = False
         self.tasks: dict[str, TaskEntry] = {}
         """The tasks that the children know, once the zygote runs."""
@@ -115,16 +116,19 @@ class ChildPool:
     def slot(self) -> ChildSlot:
         """Return a new slot, from a new zygote if the old one died; raise `SlotLost` if the pool is closed."""
         here, there = socket.socketpair()
-        with self._lock, there:
-            if self._send(there):
-                return ChildSlot(here)
-            if not self._closed:
-                self._end()
-                self._start()
-                if self._send(there):
-                    return ChildSlot(here)
-        here.close()
-        raise SlotLost
+        try:
+            with self._lock, there:
+                if not self._send(there):
+                    if self._closed:
+                        raise SlotLost
+                    self._end()
+                    self._start()
+                    if not self._send(there):
+                        raise SlotLost
+        except BaseException:
+            here.close()
+            raise
+        return ChildSlot(here)
 
     def _send(self, end: socket.socket) -> bool:
         if self._control is None:
@@ -140,9 +144,15 @@ class ChildPool:
         with self._lock:
             self._closed = True
             self._end()
+            for directory in self._directories:
+                # A zygote that was killed could not remove it.
+                shutil.rmtree(directory, ignore_errors=True)
+            self._directories.clear()
 
     def _start(self) -> None:
         directory = tempfile.mkdtemp(prefix="postroad-tasks-")
+        # If the zygote is killed, its running children keep working there until the pool is closed.
+        self._directories.append(directory)
         self._plan = msgspec.structs.replace(self._plan, directory=directory, worker=os.getpid())
         here, there = socket.socketpair()
         with there:
@@ -156,11 +166,16 @@ class ChildPool:
                 start_new_session=True,
             )
         self._control = here
-        self._control.sendall(processes.message(self._plan))
-        answer = processes.read_frame(self._control.fileno())
+        try:
+            here.sendall(processes.message(self._plan))
+            answer = processes.read_frame(here.fileno())
+        except OSError:
+            # It ended before it had read its plan.
+            answer = None
         found = processes.Refusal("it ended at once") if answer is None else processes.from_zygote.decode(answer)
         if not isinstance(found, processes.Catalog):
             self._end()
+            shutil.rmtree(self._directories.pop(), ignore_errors=True)
             raise ConfigurationError(
                 f"imports: the tasks cannot be loaded in a child: {found.error}",
                 field="imports",
@@ -179,8 +194,6 @@ class ChildPool:
                 self._process.kill()
                 self._process.wait()
             self._process = None
-            # A zygote that was killed could not remove it.
-            shutil.rmtree(self._plan.directory, ignore_errors=True)
 
 
 def _stderr() -> int:

@@ -10,6 +10,7 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -284,12 +285,15 @@ def end_descendants(*, within: float) -> bool:
             time.sleep(0.001)
 
 
-def descendants(ancestor: int) -> list[int]:
-    """Return all descendants of a process."""
+def descendants(ancestor: int, *, spare: Collection[int] = ()) -> list[int]:
+    """Return all descendants of a process, except the spared ones and theirs.
+
+    One look at all processes: a child that a spared process forks meanwhile must not seem to be an orphan.
+    """
     parents = _parents()
     found, level = list[int](), {ancestor}
     while level:
-        level = {pid for pid, parent in parents.items() if parent in level}
+        level = {pid for pid, parent in parents.items() if parent in level and pid not in spare}
         found += level
     return found
 

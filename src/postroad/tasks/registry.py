@@ -243,7 +243,6 @@ def task(name: Any = None, /, *, registry: TaskRegistry = default_tasks, **optio
     """
     if callable(name):
         return registry.register(name)
-
     return lambda function: registry.register(function, name, **options)
 
 

@@ -15,7 +15,6 @@ import threading
 import traceback
 from collections.abc import Awaitable, Iterable, Sequence
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import Any, NamedTuple, NoReturn
 
 import msgspec
@@ -197,7 +196,9 @@ def call(function: TaskFunction, order: Order, *, max_output_bytes: int) -> byte
         send_activity=lambda activity: reply(processes.ACTIVITY + json.dumps(activity).encode()),
     )
     try:
-        return _result(_called(function, document.input, context), context.counts, max_output_bytes)
+        found = function(document.input, context)
+        output = _awaited(found) if inspect.isawaitable(found) else found
+        return _result(output, context.counts, max_output_bytes)
     except MemoryError:
         return OUT_OF_MEMORY
     except Exception as error:
@@ -206,48 +207,40 @@ def call(function: TaskFunction, order: Order, *, max_output_bytes: int) -> byte
 
 def failed(error: BaseException) -> bytes:
     """Return the reply of a child whose task failed or could not begin."""
-    lines = "".join(traceback.format_exception(type(error), error, _own_frames(error))).splitlines()
-    return _failure(_text(error), classify_exception(error), located=describe(error), lines=lines[-_TRACEBACK_LINES:])
-
-
-def _own_frames(error: BaseException) -> TracebackType | None:
-    """Return the frames of the task itself, without those of its caller."""
+    # The traceback shows the frames of the task itself, without those of this file, which called it.
     own = frame = error.__traceback__
     while frame is not None:
         own = frame.tb_next if frame.tb_frame.f_code.co_filename == __file__ else own
         frame = frame.tb_next
-    return own
+    lines = "".join(traceback.format_exception(type(error), error, own)).splitlines()
+    text, kind = str(error), type(error).__name__
+    if not text or not isinstance(error, Retryable | NonRetryable):
+        text = f"{kind}: {text}" if text else kind
+    return _failure(text, classify_exception(error), located=describe(error), lines=lines[-_TRACEBACK_LINES:])
 
 
-def _called(function: TaskFunction, input: dict[str, Any], context: TaskContext) -> Any:
-    """Return the result of the task; a coroutine runs on its own event loop."""
-    found = function(input, context)
-    if not inspect.isawaitable(found):
-        return found
+def _awaited(found: Awaitable[Any]) -> Any:
     # A zygote with an async task has imported it; the children of other zygotes do not need it.
     import asyncio
 
-    async def result(awaitable: Awaitable[Any]) -> Any:
-        return await awaitable
+    async def result() -> Any:
+        return await found
 
-    return asyncio.run(result(found))
+    return asyncio.run(result())
 
 
 def _result(output: Any, usage: dict[str, int], max_output_bytes: int) -> bytes:
     try:
         data = json.dumps(output, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
         checked_bytes(b"[[[[" + data + b"]]]]", len(data) + 8)
+        why = f"the result has {len(data):,} bytes, above the limit of {max_output_bytes:,}"
     except (TypeError, ValueError, RecursionError) as error:
-        return _invalid(f"the result cannot be written as JSON: {error}")
+        data, why = b"", f"the result cannot be written as JSON: {error}"
     except Exception as error:
-        return _invalid(f"the result cannot be recorded: {error}")
-    if len(data) > max_output_bytes:
-        return _invalid(f"the result has {len(data):,} bytes, above the limit of {max_output_bytes:,}")
+        data, why = b"", f"the result cannot be recorded: {error}"
+    if not data or len(data) > max_output_bytes:
+        return _failure(why, ErrorClass("validation", False))
     return processes.RESULT + json.dumps({"usage": usage}).encode()[:-1] + b',"output":' + data + b"}"
-
-
-def _invalid(why: str) -> bytes:
-    return _failure(why, ErrorClass("validation", False))
 
 
 def _failure(text: str, found: ErrorClass, *, located: str | None = None, lines: Sequence[str] = ()) -> bytes:
@@ -264,13 +257,6 @@ def _failure(text: str, found: ErrorClass, *, located: str | None = None, lines:
 def _clean(text: str, most: int) -> str:
     """Return the text as UTF-8 can hold it: a lone surrogate must not prevent the report of a failure."""
     return text[:most].encode(errors="replace").decode()
-
-
-def _text(error: BaseException) -> str:
-    message = str(error)
-    if message and isinstance(error, Retryable | NonRetryable):
-        return message
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 _MAIN = "__main__"

@@ -164,7 +164,7 @@ class Watch:
         self._child.served += 1
         if self.ended:
             return self._report_of_ended()
-        return self._report(0, None, processes.resident_bytes(self._child.pid))
+        return self._report(0, processes.resident_bytes(self._child.pid))
 
     def _attend(self, descriptor: int, events: select.poll) -> None:
         if descriptor == self._exits.readable:
@@ -176,7 +176,7 @@ class Watch:
                     self._halt(received.grace)
         elif descriptor == self._child.orders:
             self._feed(events)
-        elif not self._read(descriptor):
+        elif self._read(descriptor) == b"":
             events.unregister(descriptor)
 
     def _feed(self, events: select.poll) -> None:
@@ -194,15 +194,15 @@ class Watch:
                 os.close(self._child.orders)
                 self._child.orders = -1
 
-    def _read(self, descriptor: int) -> bool:
-        """Read replies or output of the child; return False at their end."""
+    def _read(self, descriptor: int) -> bytes | None:
+        """Read replies or output of the child; return what `read_some` returned, an empty value after a bad frame."""
         data = read_some(descriptor)
         if data and descriptor == self._child.replies:
             try:
                 replies = self._child.frames.feed(data)
             except processes.FrameTooLong:
                 self._reply = b""
-                return False
+                return b""
             for reply in replies:
                 if reply[:1] != processes.ACTIVITY:
                     self._reply = reply
@@ -216,7 +216,7 @@ class Watch:
                 activities = self._streams[descriptor].feed(data)
                 if descriptor == self._child.out and activities:
                     self._activity = self._unsent = activities[-1]
-        return data != b""
+        return data
 
     def _keep_time(self) -> None:
         now = time.monotonic()
@@ -243,12 +243,12 @@ class Watch:
             # A process cannot be killed. The zygote keeps trying; the worker gets another monitor.
             raise WorkerGone
         for descriptor in (self._child.replies, *self._streams):
-            while self._read(descriptor) and some_left(descriptor):
+            while self._read(descriptor):
                 continue
-        code = os.waitstatus_to_exitcode(self._child.status)
-        return self._report(code if code >= 0 else None, None if code >= 0 else -code, self._child.peak_rss_bytes)
+        return self._report(os.waitstatus_to_exitcode(self._child.status), self._child.peak_rss_bytes)
 
-    def _report(self, code: int | None, number: int | None, rss: int) -> Report:
+    def _report(self, code: int, rss: int) -> Report:
+        """Return the report; a code below 0 is the signal that ended the child."""
         command = self._task.command is not None
         out, err = self._streams.values()
         for stream in (out, err):
@@ -258,11 +258,11 @@ class Watch:
         return Report(
             pid=self._child.pid,
             elapsed_ms=int((time.monotonic() - self._began) * 1_000),
-            exit_code=code,
-            signal=None if number is None else _name(number),
+            exit_code=code if code >= 0 else None,
+            signal=_name(-code) if code < 0 else None,
             killed_with=self._killed_with,
             timed_out=self._timed_out,
-            oom=number == signal.SIGKILL and self._killed_with is None and self._exits.look_for_oom(),
+            oom=code == -signal.SIGKILL and self._killed_with is None and self._exits.look_for_oom(),
             peak_rss_bytes=rss,
             reply=self._reply,
             too_long=command and out.too_long,
@@ -271,13 +271,6 @@ class Watch:
             last_lines=self._tail.lines(),
             last_activity=self._activity,
         )
-
-
-def some_left(descriptor: int) -> bool:
-    """Return whether there is more to read, or the end was not read yet."""
-    events = select.poll()
-    events.register(descriptor, select.POLLIN)
-    return bool(events.poll(0))
 
 
 def _input_of(order: Order, directory: Path, task: TaskDefinition, setup: ChildSetup) -> bytes:

@@ -199,10 +199,7 @@ class Zygote:
                 ended = True
                 self._monitors.discard(pid)
         if ended:
-            # In this order: a child that a monitor forks meanwhile must not look like an orphan.
-            everything = set(processes.descendants(os.getpid()))
-            spared = self._monitors.union(*(processes.descendants(monitor) for monitor in self._monitors))
-            for orphan in everything - spared:
+            for orphan in processes.descendants(os.getpid(), spare=self._monitors):
                 processes.kill(orphan, signal.SIGKILL)
 
     def _end(self) -> None:
