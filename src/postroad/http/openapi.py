@@ -153,11 +153,12 @@ def _add_problems(operation: dict[str, Any], *, needs_token: bool) -> None:
     statuses = [*_EVERYWHERE, *(_WITH_TOKEN if needs_token else ())]
     if (body := operation.get("requestBody")) is not None:
         statuses.extend(_WITH_BODY)
-        content = body["content"]["application/json"]
-        content["example"] = content["schema"].pop("examples")[0]
+        described = body["content"]["application/json"]
+        described["example"] = described["schema"].pop("examples")[0]
+    # The framework describes a 400 of its own, which no route answers.
+    content = {PROBLEM_MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     for status in statuses:
-        content = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
-        operation["responses"].setdefault(str(status), {"description": SAYS[status], "content": content})
+        operation["responses"][str(status)] = {"description": SAYS[status], "content": content}
 
 
 STYLE = """
