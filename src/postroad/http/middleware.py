@@ -66,15 +66,15 @@ class RequestMiddleware:
             return
         started = time.monotonic()
         headers = dict(scope["headers"])
-        head = scope["method"] == "HEAD"
+        method, path = scope["method"], scope["path"]
+        head, quiet = method == "HEAD", path in _QUIET
         follows = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
         # A client that expects "100 Continue" sends no body that is refused.
         body = _Body(receive) if follows and b"expect" not in headers else None
-        answer = _Answer(send, _request_id(headers.get(b"x-request-id")), headless=head, body=body)
+        answer = _Answer(send, _request_id(headers.get(b"x-request-id")), headless=head, body=body, probe=quiet)
         scope.setdefault("state", {}).update(
             context=self._context, request_id=answer.request_id, headers=headers, head=head
         )
-        method, path = scope["method"], scope["path"]
         if (refusal := self._refusal(scope, headers)) is not None:
             await _refuse(refusal, answer)
         else:
@@ -91,7 +91,7 @@ class RequestMiddleware:
                 await stream.run(receive, answer, send)
             except PostroadError as error:
                 await _refuse(error, answer)
-        if path not in _QUIET and _logging.isEnabledFor(logging.INFO):
+        if not quiet and _logging.isEnabledFor(logging.INFO):
             _log.info(
                 "http_request",
                 request_id=answer.request_id,
@@ -143,17 +143,20 @@ class _Body:
 class _Answer:
     """Sends an answer: adds the headers that every answer has, and leaves out the body for HEAD."""
 
-    def __init__(self, send: Send, request_id: str, *, headless: bool, body: _Body | None) -> None:
+    def __init__(self, send: Send, request_id: str, *, headless: bool, body: _Body | None, probe: bool) -> None:
         self._send = send
         self._headless = headless
         self._body = body
+        self._probe = probe
         self.request_id = request_id
         self.status = 0
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            failpoints.hit("http.before_reply")
+            # Nobody knows how often probes come, so they must not count.
+            if not self._probe:
+                failpoints.hit("http.before_reply")
             message["headers"] = [*message["headers"], *_SECURITY, (b"x-request-id", self.request_id.encode())]
         elif message["type"] == "http.response.body":
             if self._headless:

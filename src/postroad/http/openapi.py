@@ -44,7 +44,7 @@ def route(
         what: The type of the answer.
         errors: The statuses of its problems, besides those that every route has.
         status: The status of the answer.
-        says: What the answer is; by default the first line of its type's docstring.
+        says: What the answer is; by default the first line of its type's docstring, or "Done." if it has none.
         agent: Which part of the path must be the agent whose token it is, or `ANY_AGENT`; None if no agent may call.
         bodiless: Whether the body may be left out.
         media_type: The type of the answer's body.
@@ -52,7 +52,7 @@ def route(
     """
     method, _, path = address.partition(" ")
     options: dict[str, Any] = {"scope": scope, AGENT: agent, BODILESS: bodiless}
-    described = says if says is not None else (what.__doc__ or "").strip().split("\n", 1)[0]
+    described = says or ("Done." if what is None else (what.__doc__ or "").strip().split("\n", 1)[0])
     responses = answers(what, *errors, status=status, says=described, media_type=media_type) | dict(also)
     return _METHODS[method.lower()](path, opt=options, status_code=status, responses=responses)
 
@@ -153,11 +153,12 @@ def _add_problems(operation: dict[str, Any], *, needs_token: bool) -> None:
     statuses = [*_EVERYWHERE, *(_WITH_TOKEN if needs_token else ())]
     if (body := operation.get("requestBody")) is not None:
         statuses.extend(_WITH_BODY)
-        content = body["content"]["application/json"]
-        content["example"] = content["schema"].pop("examples")[0]
+        described = body["content"]["application/json"]
+        described["example"] = described["schema"].pop("examples")[0]
+    # The framework describes a 400 of its own, which no route answers.
+    content = {PROBLEM_MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     for status in statuses:
-        content = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
-        operation["responses"].setdefault(str(status), {"description": SAYS[status], "content": content})
+        operation["responses"][str(status)] = {"description": SAYS[status], "content": content}
 
 
 STYLE = """

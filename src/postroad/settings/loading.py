@@ -28,10 +28,7 @@ FILE_NAME = "postroad.toml"
 
 
 def load(
-    *,
-    flags: Mapping[str, Any] | None = None,
-    env: Mapping[str, str] | None = None,
-    file: Path | str | None = None,
+    *, flags: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None, file: Path | str | None = None
 ) -> Settings:
     """Read the settings of this process: a flag wins over the environment, which wins over the file.
 
@@ -59,10 +56,7 @@ def load(
         values |= layer
         sources |= dict.fromkeys(layer, source)
     return Settings(
-        **values,
-        failpoints=failpoints(environment),
-        sources=sources,
-        warnings=tuple(_unknown_variables(environment)),
+        **values, failpoints=failpoints(environment), sources=sources, warnings=tuple(_unknown_variables(environment))
     )
 
 
@@ -180,9 +174,7 @@ def _read(key: Key, value: Any, source: str) -> Any:
     except Refused as refused:
         shown = "the value" if key.secret else repr(value)[:200]
         raise ConfigurationError(
-            f"{key.name}: {shown} from {source} is not {refused}",
-            field=key.name,
-            remedy=f"Give {refused}.",
+            f"{key.name}: {shown} from {source} is not {refused}", field=key.name, remedy=f"Give {refused}."
         ) from None
 
 

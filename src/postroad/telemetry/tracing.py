@@ -6,7 +6,7 @@ import re
 import threading
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -33,27 +33,26 @@ _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-
 
 def gauge(name: str, registry: CollectorRegistry | None = None) -> Gauge:
     """Return the gauge of this name, made once, in Prometheus's default registry unless another is given."""
-    with _making:
-        made: Gauge = _metric("Gauge", name, registry)
-        return made
+    return cast("Gauge", _metric("Gauge", name, registry))
 
 
 def histogram(name: str, registry: CollectorRegistry | None = None) -> Histogram:
     """Return the histogram of this name, made once, in Prometheus's default registry unless another is given."""
-    with _making:
-        made: Histogram = _metric("Histogram", name, registry)
-        return made
+    return cast("Histogram", _metric("Histogram", name, registry))
 
 
 def counter(name: str) -> Counter:
     """Return the counter of this name, made once; Prometheus shows it with the suffix `_total`."""
+    return cast("Counter", _metric("Counter", name, None))
+
+
+def _metric(kind: str, name: str, registry: CollectorRegistry | None) -> Any:
     with _making:
-        made: Counter = _metric("Counter", name, None)
-        return made
+        return _made(kind, name, registry)
 
 
 @cache
-def _metric(kind: str, name: str, registry: CollectorRegistry | None) -> Any:
+def _made(kind: str, name: str, registry: CollectorRegistry | None) -> Any:
     import prometheus_client
 
     return getattr(prometheus_client, kind)(name, *_METRICS[name], registry=registry or prometheus_client.REGISTRY)

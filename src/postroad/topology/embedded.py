@@ -57,7 +57,6 @@ class EmbeddedSite:
         self._filters: dict[str, dict[str, Any]] = {}
 
     def look(self, topology: Topology, resource: Resource, *, code: str | None) -> Look:
-        """Read one resource."""
         if resource.kind in _SKIPPED:
             return Look(resource, skip=_SKIPPED[resource.kind])
         have = self._have(resource)
@@ -66,7 +65,6 @@ class EmbeddedSite:
         return Look(resource, want, None if have is None else {**have, "owner": owner})
 
     def strays(self, topology: Topology) -> Sequence[Stray]:
-        """Return what this topology owns and does not declare."""
         owned = [key for key, owner in self._owners.items() if owner == topology.name]
         strays = [key for key in owned if topology.find(*key) is None and self._exists(key)]
         # A subscription is removed before its topic and its queue.

@@ -13,8 +13,8 @@ from typing import Any
 
 from postroad.connections import INVOKE, PRIVATE
 from postroad.errors import ConfigurationError
-from postroad.topology.aws.alarms import OPERATORS
-from postroad.topology.aws.functions import POLICY, RUNTIME
+from postroad.topology.aws.alarms import alarm_definition
+from postroad.topology.aws.functions import POLICY, RUNTIME, trigger_definition
 from postroad.topology.aws.stores import EXPIRY
 from postroad.topology.aws_properties import Form, forms
 from postroad.topology.cloudformation import redrive_allow
@@ -176,8 +176,7 @@ class TopologyComponent(pulumi.ComponentResource):
     def _bucket(self, form: Form) -> Any:
         name = self._filled(form.settings["bucket"])
         bucket = self._make(aws.s3.Bucket, form, retain_on_delete=True, bucket=name)
-        private = {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower(): value for name, value in PRIVATE.items()}
-        self._add(aws.s3.BucketPublicAccessBlock, bucket, form.name, "private", bucket=bucket.id, **private)
+        self._add(aws.s3.BucketPublicAccessBlock, bucket, form.name, "private", bucket=bucket.id, **_snake(PRIVATE))
         if (days := form.settings["expire_days"]) is not None:
             rule = {"id": EXPIRY, "status": "Enabled", "filter": {"prefix": ""}, "expiration": {"days": days}}
             lifecycle = aws.s3.BucketLifecycleConfiguration
@@ -241,39 +240,20 @@ class TopologyComponent(pulumi.ComponentResource):
         }
 
     def _trigger(self, function: Any, name: str, trigger: Mapping[str, Any]) -> None:
-        arguments: dict[str, Any] = {"function_name": function.name, "batch_size": trigger["batch_size"]}
-        if trigger["report_item_failures"]:
-            arguments["function_response_types"] = ["ReportBatchItemFailures"]
+        arguments = {"function_name": function.name, **_snake(trigger_definition(trigger))}
         source = self._filled(trigger["arn"])
         if trigger["kind"] == "table":
             source = self._made["table", trigger["source"]].stream_arn
         if trigger["kind"] != "queue":
-            arguments |= {
-                "starting_position": "TRIM_HORIZON",
-                "maximum_retry_attempts": trigger["max_attempts"],
-                "bisect_batch_on_function_error": trigger["bisect"],
-            }
-            if trigger["on_failure"] is not None:
-                to = self._filled(trigger["on_failure"])
-                arguments["destination_config"] = {"on_failure": {"destination_arn": to}}
+            arguments["starting_position"] = "TRIM_HORIZON"
+        if "destination_config" in arguments:
+            arguments["destination_config"] = {"on_failure": {"destination_arn": self._filled(trigger["on_failure"])}}
         parts = (name, trigger["kind"], trigger["source"])
         self._add(aws.lambda_.EventSourceMapping, function, *parts, event_source_arn=source, **arguments)
 
     def _alarm(self, form: Form) -> Any:
         settings = form.settings
-        arguments = {
-            "name": form.name,
-            "alarm_description": settings["description"],
-            "namespace": settings["namespace"],
-            "metric_name": settings["metric"],
-            "dimensions": settings["dimensions"],
-            "statistic": settings["statistic"],
-            "comparison_operator": OPERATORS[settings["comparison"]],
-            "threshold": settings["threshold"],
-            "period": settings["period"],
-            "evaluation_periods": settings["periods"],
-            "treat_missing_data": settings["missing"],
-        }
+        arguments = _snake(alarm_definition(settings)) | {"name": form.name, "dimensions": settings["dimensions"]}
         if settings["notify"]:
             arguments["alarm_actions"] = [self._filled(settings["notify"])]
         return self._make(aws.cloudwatch.MetricAlarm, form, **arguments)
@@ -293,6 +273,11 @@ def _put_in(text: str, names: list[str], known: Any) -> str:
     for name, url in zip(names, urls, strict=True):
         text = text.replace(f"${{Url:{name}}}", url)
     return str(Place(*place).fill(text))
+
+
+def _snake(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings of AWS under the names that Pulumi gives them."""
+    return {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower(): value for name, value in settings.items()}
 
 
 def _key_arguments(keys: list[str]) -> dict[str, str]:

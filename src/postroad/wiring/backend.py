@@ -55,31 +55,19 @@ class Backend:
         self.clock = ports.clock
         self.registry = ports.registry
         self.joins_writes = joins_writes
+        self.url = installation.url
+        """The address that it was opened with, without secrets."""
+        self.kind = installation.kind
+        """'memory', 'sqlite' or 'aws', to show to people; code looks at the traits instead."""
+        self.stage = installation.stage
+        """The stage that it belongs to: that of its address, or `$POSTROAD_STAGE`."""
+        self.stage_prefix = installation.stage_prefix
+        """The prefix of the names of a stage's shared resources: `dev-` on AWS, nothing elsewhere."""
         self._installation = installation
         self._replaced = tuple(replaced)
         self._pruning = None if ports.blobs is None else Pruning(ports.blobs, ports.clock)
         self._buses: weakref.WeakSet[Bus] = weakref.WeakSet()
         self._archives: weakref.WeakSet[Archive] = weakref.WeakSet()
-
-    @property
-    def url(self) -> str:
-        """The address that it was opened with, without secrets."""
-        return self._installation.url
-
-    @property
-    def kind(self) -> str:
-        """'memory', 'sqlite' or 'aws', to show to people; code looks at the traits instead."""
-        return self._installation.kind
-
-    @property
-    def stage(self) -> str:
-        """The stage that it belongs to: that of its address, or `$POSTROAD_STAGE`."""
-        return self._installation.stage
-
-    @property
-    def stage_prefix(self) -> str:
-        """The prefix of the names of a stage's shared resources: `dev-` on AWS, nothing elsewhere."""
-        return self._installation.stage_prefix
 
     def create_queue(self, spec: QueueSpec, *, overflow: Overflow | None = None) -> Queue:
         """Make the queue, or return it if it exists with the same settings.

@@ -102,17 +102,7 @@ async def rotate_agent_token(request: ApiRequest, agent: AgentId, data: Rotation
     return response
 
 
-@route(
-    f"PUT {_PAIR}",
-    "admin",
-    None,
-    404,
-    403,
-    status=204,
-    agent="listener",
-    bodiless=True,
-    says="The listener is subscribed.",
-)
+@route(f"PUT {_PAIR}", "admin", None, 404, 403, status=204, agent="listener", bodiless=True)
 async def subscribe_agent(request: ApiRequest, listener: AgentId, producer: AgentId) -> None:
     """Subscribe the listener to the producer. An agent needs the producer's grant unless the producer accepts all."""
     await request.no_body()
@@ -125,7 +115,7 @@ async def subscribe_agent(request: ApiRequest, listener: AgentId, producer: Agen
     await request.context.run(subscribe)
 
 
-@route(f"DELETE {_PAIR}", "admin", None, 404, status=204, agent="listener", says="The listener is not subscribed.")
+@route(f"DELETE {_PAIR}", "admin", None, 404, status=204, agent="listener")
 async def unsubscribe_agent(
     request: ApiRequest, listener: AgentId, producer: AgentId, discard: Discard = False
 ) -> None:
@@ -159,56 +149,26 @@ async def list_subscribers(
     return await page(request, SubscriberPage, f"agents/{agent}/subscribers", cursor, find)
 
 
-@route(
-    f"PUT {_GRANT}", "admin", None, 404, status=204, agent="producer", bodiless=True, says="The listener may subscribe."
-)
+@route(f"PUT {_GRANT}", "admin", None, 404, status=204, agent="producer", bodiless=True)
 async def grant_listener(request: ApiRequest, producer: AgentId, listener: AgentId) -> None:
     """Allow the listener to subscribe itself to the producer."""
     await request.no_body()
     await request.context.run(lambda: request.agents.grant(producer, listener))
 
 
-@route(
-    f"DELETE {_GRANT}",
-    "admin",
-    None,
-    404,
-    status=204,
-    agent="producer",
-    says="The listener may not subscribe and is not subscribed.",
-)
+@route(f"DELETE {_GRANT}", "admin", None, 404, status=204, agent="producer")
 async def revoke_listener(request: ApiRequest, producer: AgentId, listener: AgentId) -> None:
     """Revoke the grant, and end the subscription."""
     await request.context.run(lambda: request.agents.revoke(producer, listener))
 
 
-@route(
-    f"POST {_PAIR}/pause",
-    "operate",
-    None,
-    404,
-    409,
-    status=204,
-    agent="listener",
-    bodiless=True,
-    says="The producer's events are held.",
-)
+@route(f"POST {_PAIR}/pause", "operate", None, 404, 409, status=204, agent="listener", bodiless=True)
 async def pause_subscription(request: ApiRequest, listener: AgentId, producer: AgentId) -> Response[None]:
     """Hold the producer's events; they are kept."""
     return await _act(request, lambda: request.agents.pause(listener, producer))
 
 
-@route(
-    f"POST {_PAIR}/resume",
-    "operate",
-    None,
-    404,
-    409,
-    status=204,
-    agent="listener",
-    bodiless=True,
-    says="The held events are delivered.",
-)
+@route(f"POST {_PAIR}/resume", "operate", None, 404, 409, status=204, agent="listener", bodiless=True)
 async def resume_subscription(request: ApiRequest, listener: AgentId, producer: AgentId) -> Response[None]:
     """Deliver the held events, before any newer ones."""
     return await _act(request, lambda: request.agents.resume(listener, producer))

@@ -91,7 +91,7 @@ async def put_queue(request: ApiRequest, queue: QueueName, data: SettingsBody) -
     return Response(document, status_code=201 if created else 200)
 
 
-@route(f"DELETE {_ONE}", "admin", None, 404, status=204, says="The queue is deleted.")
+@route(f"DELETE {_ONE}", "admin", None, 404, status=204)
 async def delete_queue(request: ApiRequest, queue: QueueName, confirm: Confirm = "") -> None:
     """Delete the queue with its messages; `confirm` repeats its name."""
     _check_confirm(queue, confirm)

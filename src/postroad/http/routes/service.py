@@ -124,7 +124,7 @@ async def list_tokens(request: ApiRequest, limit: Limit = 20, cursor: Cursor = N
     return await page(request, TokenPage, "tokens", cursor, find)
 
 
-@route("DELETE /tokens/{name:str}", "admin", None, 404, status=204, says="The token is revoked.")
+@route("DELETE /tokens/{name:str}", "admin", None, 404, status=204)
 async def revoke_token(request: ApiRequest, name: Name) -> None:
     """Revoke a token; it is invalid after a second at the latest."""
     await request.context.run(lambda: request.context.tokens.revoke(name))

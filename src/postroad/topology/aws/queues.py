@@ -40,11 +40,7 @@ DEFAULTS: Mapping[str, Any] = {
     "content_dedup": False,
 }
 """Settings that SQS returns only if they differ from these."""
-_HELD = (
-    "ApproximateNumberOfMessages",
-    "ApproximateNumberOfMessagesNotVisible",
-    "ApproximateNumberOfMessagesDelayed",
-)
+_HELD = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible", "ApproximateNumberOfMessagesDelayed")
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,6 @@ class AwsSite:
         self._forms: dict[Key, Form] = {}
 
     def look(self, topology: Topology, resource: Resource, *, code: str | None) -> Look:
-        """Read one resource."""
         if isinstance(resource, FunctionDecl) and code is None:
             return Look(resource, skip=_NO_CODE)
         self._kinds.alarm.names = [each.name for each in topology.of("alarm")]
@@ -106,7 +105,6 @@ class AwsSite:
         return self._compared(resource, _comparable(form), have)
 
     def strays(self, topology: Topology) -> Sequence[Stray]:
-        """Return what carries this topology's tag and is not declared by it."""
         found = [key for key in owned(self._connection, topology.name) if not _declares(topology, key)]
         return keep_dead_letters([Stray(key, self._keep(key)) for key in found], self._kinds.queue.sources)
 
@@ -115,10 +113,10 @@ class AwsSite:
         return self._kinds.table.holds_items(resource.name)
 
     def create(self, topology: Topology, look: Look) -> None:
-        self._kinds.of(look.resource.kind).create(self._forms[look.resource.kind, look.resource.name])
+        self._kinds.of(look.resource.kind).create(self._forms[look.key])
 
     def update(self, topology: Topology, look: Look, fields: Collection[str]) -> None:
-        self._kinds.of(look.resource.kind).update(self._forms[look.resource.kind, look.resource.name], fields)
+        self._kinds.of(look.resource.kind).update(self._forms[look.key], fields)
 
     def replace(self, topology: Topology, look: Look) -> None:
         self._kinds.of(look.resource.kind).delete(look.resource.name)
