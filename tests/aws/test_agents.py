@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from tests.aws.cloud import Cloud, dynamodb_event
 
-from postroad.agents import AgentEvent
+from postroad.agents import AgentEvent, release
 from postroad.agents.aws.fanout import ATTEMPT_SECONDS
 from postroad.agents.aws.rows import row_of
 from postroad.agents.tables import SUBSCRIBER_EVENTS, SUBSCRIBERS
+from postroad.clock import SYSTEM_CLOCK
 from postroad.errors import NotSupported
 from postroad.lambdas import aggregator, opened_agents, sweeper
 
@@ -409,6 +410,26 @@ def test_one_call_carries_one_entry_of_a_group_and_a_refused_one_holds_back_its_
     assert all(len(groups) == len(set(groups)) for groups in calls)
     assert before == {cloud.id(name): [1, 2] for name in producers if name != "p3"}
     assert cloud.by_producer("bob") == {cloud.id("p3"): [1, 2]}
+
+
+def test_rows_can_be_released_through_an_object_that_sends(cloud: Cloud) -> None:
+    cloud.register("ann", "bob")
+    cloud.subscribe("bob", "ann")
+    cloud.publish("ann", 1, 2)
+    cloud.aggregate()
+
+    class Lanes:
+        def __init__(self) -> None:
+            self.sent: list[str] = []
+
+        def send(self, recipient: Any, messages: Any) -> Any:
+            self.sent += [recipient.agent_id for _ in messages]
+            return [None] * len(messages)
+
+    lanes = Lanes()
+    result = release([row_of(row) for row in cloud.rows()], opened_agents().pairs, lanes, SYSTEM_CLOCK)
+
+    assert (result.sent, lanes.sent) == (2, [cloud.id("bob")] * 2)
 
 
 def test_subscribers_are_read_consistently_and_to_the_last_page(cloud: Cloud) -> None:

@@ -112,14 +112,8 @@ class AwsAgentStore:
 
     def release(self, rows: Sequence[Row | Marker]) -> ReleaseResult:
         """Send rows to the agents' queues, and what is held for these agents."""
-        return release(
-            rows,
-            self.pairs,
-            self.send,
-            self._clock,
-            dispatch_delay=self._settings.dispatch_delay,
-            sleep=self._sleep,
-        )
+        delay = self._settings.dispatch_delay
+        return release(rows, self.pairs, self, self._clock, dispatch_delay=delay, sleep=self._sleep)
 
     def drain(self) -> ReleaseResult:
         """Send what is held back or waits for a replay, as far as the queues accept it."""
