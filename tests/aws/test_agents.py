@@ -412,6 +412,25 @@ def test_one_call_carries_one_entry_of_a_group_and_a_refused_one_holds_back_its_
     assert cloud.by_producer("bob") == {cloud.id("p3"): [1, 2]}
 
 
+def test_opening_an_agents_queue_asks_sqs_for_nothing(cloud: Cloud) -> None:
+    cloud.register("bob")
+    events, requests = cloud.store._queues._calls.client.meta.events, list[str]()
+
+    def count(event_name: str, **_: Any) -> None:
+        requests.append(event_name)
+
+    events.register("before-send.sqs", count, unique_id="opening")
+    try:
+        queue = cloud.agents.queue(cloud.id("bob"))
+        opened = list(requests)
+        traits = queue.traits
+    finally:
+        events.unregister("before-send.sqs", unique_id="opening")
+
+    assert opened == []
+    assert (traits.fifo, traits.max_receives) == (True, 5)
+
+
 def test_rows_can_be_released_through_an_object_that_sends(cloud: Cloud) -> None:
     cloud.register("ann", "bob")
     cloud.subscribe("bob", "ann")

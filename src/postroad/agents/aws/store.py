@@ -23,7 +23,7 @@ from postroad.agents.tables import DEAD_QUEUE, Tables, dead_letters, nobody_send
 from postroad.clock import Clock
 from postroad.connections import AwsConnection
 from postroad.errors import InvalidInput, PostroadError
-from postroad.queues import Delivery, OutgoingMessage, PeekedMessage, Queue, SendResult, SQSQueues
+from postroad.queues import Delivery, OutgoingMessage, PeekedMessage, Queue, QueueTraits, SendResult, SQSQueues
 
 _SAMPLE: Final = 100
 _VISIBILITY: Final = 60.0
@@ -184,13 +184,17 @@ class SQSAgentQueue:
         self._queue = queue
         self._discarded = discarded
         self.name = queue.name
-        self.traits = queue.traits
         self.ack = queue.ack
         self.extend = queue.extend
         self.release = queue.release
         self.reject = queue.reject
         self.peek = queue.peek
         self.stats = queue.stats
+
+    @property
+    def traits(self) -> QueueTraits:
+        # SQS is asked for them, which would cost a call each time a queue is opened.
+        return self._queue.traits
 
     def send(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
         """Refuse: events come from the stream."""
