@@ -66,7 +66,7 @@ def release(
 
     Args:
         rows: New rows in the order of the table's stream, and markers.
-        store: Where subscriptions and what is held of them are read and marked.
+        store: Where subscriptions are read and their held rows are marked.
         lanes: Has the method `send`, which sends messages to an agent's queue.
         clock: Measures the hold-back window.
         dispatch_delay: The hold-back window in seconds. It waits until the youngest row has been there for that long,
@@ -196,7 +196,7 @@ class _Release:
         self._result.failed += [(row.subscriber_id, row.key) for row in left if row.producer_id in gone]
 
     def _hold(self, rows: Iterable[Row]) -> set[str]:
-        """Mark from where on each pair is held; return the producers whose subscription is gone."""
+        """Mark the first held row of each pair; return the producers whose subscription is gone."""
         return {row.producer_id for row in _first_of_each_pair(rows) if not self._store.hold(row)}
 
     def _send(self, rows: Iterable[Row]) -> list[Row]:

@@ -6,11 +6,12 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
-from postroad.agents.aws.fanout import DynamoFan, Rejects
+from postroad.agents.aws.fanout import DynamoFan, put_rejected
 from postroad.agents.aws.pairs import DynamoPairs
 from postroad.agents.aws.registry import DynamoRegistry
 from postroad.agents.aws.release import ReleaseResult, release
@@ -63,19 +64,17 @@ class AwsAgentStore:
         self._sleep = sleep
         self._provision_stream = provision_stream
         self._tables = Tables(connection)
-        rejects = Rejects(rejected)
-        self.pairs = DynamoPairs(self._tables, clock, rejects)
-        self._fan = DynamoFan(self._tables, rejects, retention=settings.retention, clock=clock, sleep=sleep)
+        self.reject = partial(put_rejected, rejected)
+        self.pairs = DynamoPairs(self._tables, clock, self.reject)
+        self._fan = DynamoFan(self._tables, self.reject, retention=settings.retention, clock=clock, sleep=sleep)
         self._sends = False
         self._swept_at = float("-inf")
         self.registry = DynamoRegistry(
             self._tables, queues, visibility=settings.visibility, max_receives=settings.max_receives
         )
         self.subscriptions = DynamoSubscriptions(self._tables, self.registry, self.pairs, clock)
-        self.reject = rejects.put
 
     def provision(self) -> None:
-        """Create tables, stream, dead-letter queue and the queue of rejects if they are missing."""
         self._tables.provision()
         self._provision_stream()
         self._queues.create_queue(dead_letters())
@@ -134,7 +133,6 @@ class AwsAgentStore:
         """Return None: Kinesis must be polled."""
 
     def queue(self, agent_id: str) -> Queue:
-        """Return the agent's queue."""
         return SQSAgentQueue(self._sqs(agent_id), lambda: self._recipient(agent_id).discarded)
 
     def send(self, recipient: Recipient, messages: Sequence[OutgoingMessage]) -> list[PostroadError | None]:
