@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 from tests.aws.cloud import Cloud, dynamodb_event
 
-from postroad.agents import AgentEvent, release
+from postroad.agents import AgentEvent
 from postroad.agents.aws.fanout import ATTEMPT_SECONDS
 from postroad.agents.aws.rows import row_of
 from postroad.agents.tables import SUBSCRIBER_EVENTS, SUBSCRIBERS
-from postroad.clock import SYSTEM_CLOCK
 from postroad.errors import NotSupported
 from postroad.lambdas import aggregator, opened_agents, sweeper
 
@@ -410,45 +409,6 @@ def test_one_call_carries_one_entry_of_a_group_and_a_refused_one_holds_back_its_
     assert all(len(groups) == len(set(groups)) for groups in calls)
     assert before == {cloud.id(name): [1, 2] for name in producers if name != "p3"}
     assert cloud.by_producer("bob") == {cloud.id("p3"): [1, 2]}
-
-
-def test_opening_an_agents_queue_asks_sqs_for_nothing(cloud: Cloud) -> None:
-    cloud.register("bob")
-    events, requests = cloud.store._queues._calls.client.meta.events, list[str]()
-
-    def count(event_name: str, **_: Any) -> None:
-        requests.append(event_name)
-
-    events.register("before-send.sqs", count, unique_id="opening")
-    try:
-        queue = cloud.agents.queue(cloud.id("bob"))
-        opened = list(requests)
-        traits = queue.traits
-    finally:
-        events.unregister("before-send.sqs", unique_id="opening")
-
-    assert opened == []
-    assert (traits.fifo, traits.max_receives) == (True, 5)
-
-
-def test_rows_can_be_released_through_an_object_that_sends(cloud: Cloud) -> None:
-    cloud.register("ann", "bob")
-    cloud.subscribe("bob", "ann")
-    cloud.publish("ann", 1, 2)
-    cloud.aggregate()
-
-    class Lanes:
-        def __init__(self) -> None:
-            self.sent: list[str] = []
-
-        def send(self, recipient: Any, messages: Any) -> Any:
-            self.sent += [recipient.agent_id for _ in messages]
-            return [None] * len(messages)
-
-    lanes = Lanes()
-    result = release([row_of(row) for row in cloud.rows()], opened_agents().pairs, lanes, SYSTEM_CLOCK)
-
-    assert (result.sent, lanes.sent) == (2, [cloud.id("bob")] * 2)
 
 
 def test_subscribers_are_read_consistently_and_to_the_last_page(cloud: Cloud) -> None:
