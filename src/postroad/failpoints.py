@@ -92,9 +92,9 @@ def _parse(part: str) -> tuple[str, _Rule]:
         raise _refused(part, "the form is name=action[:arg][@probability][#nth]")
     name, action, arg = match["name"], match["action"], match["arg"]
     if name not in NAMES:
-        raise _refused(part, f"{name!r} is none of {', '.join(sorted(NAMES))}")
+        raise _refused(part, f"{name!r} is not one of {', '.join(sorted(NAMES))}")
     if action not in _ACTIONS:
-        raise _refused(part, f"{action!r} is none of {', '.join(sorted(_ACTIONS))}")
+        raise _refused(part, f"{action!r} is not one of {', '.join(sorted(_ACTIONS))}")
     probability = float(match["p"]) if match["p"] else 1.0
     if not 0 <= probability <= 1:
         raise _refused(part, "the probability is not between 0 and 1")

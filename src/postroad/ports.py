@@ -39,7 +39,7 @@ class QueueTags(Protocol):
     """Signs of life on queues, for stores that do not remove abandoned queues by themselves."""
 
     def renew(self, name: str, *, seconds: float) -> None:
-        """Record that the owner of the queue lives, for so many seconds."""
+        """Record that the owner of the queue is alive, for so many seconds from now."""
         ...
 
     def abandoned(self, prefix: str, *, seconds: float) -> list[str]:

@@ -64,7 +64,7 @@ def handled_by(handlers: Mapping[signal.Signals, _Handler]) -> Iterator[None]:
 
 @contextmanager
 def stopped_by_signals() -> Iterator[threading.Event]:
-    """Return an event that SIGTERM and Ctrl-C set; a second signal acts as usual."""
+    """Yield an event that SIGTERM and Ctrl-C set; a second signal acts as usual."""
     stop = threading.Event()
     usual = {number: _usual(number) for number in _STOPPING}
 

@@ -1,14 +1,18 @@
-"""What the functions of agents open: the store that the environment names, once for each environment."""
+"""What the functions of agents open, once for each environment, and rows and queues without them."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
+from tests.aws.cloud import Cloud
 
+from postroad.agents import release
 from postroad.agents.aws.fanout import _shared
 from postroad.agents.aws.rows import item_of, row_of
 from postroad.agents.stream import StreamEvent
+from postroad.clock import SYSTEM_CLOCK
 from postroad.errors import ConfigurationError
 from postroad.lambdas import opened_agents
 
@@ -49,3 +53,44 @@ def test_the_rows_of_one_event_share_what_it_says() -> None:
     assert [bob, cat] == [row_of(item) for item in items]
     assert bob.data is cat.data
     assert bob.key is cat.key
+
+
+@pytest.mark.aws
+def test_opening_an_agents_queue_asks_sqs_for_nothing(village: Cloud) -> None:
+    village.register("bob")
+    events, requests = village.store._queues._calls.client.meta.events, list[str]()
+
+    def count(event_name: str, **_: Any) -> None:
+        requests.append(event_name)
+
+    events.register("before-send.sqs", count, unique_id="opening")
+    try:
+        queue = village.agents.queue(village.id("bob"))
+        opened = list(requests)
+        traits = queue.traits
+    finally:
+        events.unregister("before-send.sqs", unique_id="opening")
+
+    assert opened == []
+    assert (traits.fifo, traits.max_receives) == (True, 5)
+
+
+@pytest.mark.aws
+def test_rows_can_be_released_through_an_object_that_sends(village: Cloud) -> None:
+    village.register("ann", "bob")
+    village.subscribe("bob", "ann")
+    village.publish("ann", 1, 2)
+    village.aggregate()
+
+    class Lanes:
+        def __init__(self) -> None:
+            self.sent: list[str] = []
+
+        def send(self, recipient: Any, messages: Any) -> Any:
+            self.sent += [recipient.agent_id for _ in messages]
+            return [None] * len(messages)
+
+    lanes = Lanes()
+    result = release([row_of(row) for row in village.rows()], opened_agents().pairs, lanes, SYSTEM_CLOCK)
+
+    assert (result.sent, lanes.sent) == (2, [village.id("bob")] * 2)

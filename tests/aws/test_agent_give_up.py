@@ -6,12 +6,13 @@ import base64
 import json
 import time
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
 from tests.aws.endpoint import Answer, Endpoint, error
 
-from postroad.agents.aws.fanout import ATTEMPT_SECONDS, ATTEMPTS, GIVE_UP_SECONDS, DynamoFan, Rejects
+from postroad.agents.aws.fanout import ATTEMPT_SECONDS, ATTEMPTS, GIVE_UP_SECONDS, DynamoFan, put_rejected
 from postroad.agents.stream import StreamEvent
 from postroad.agents.tables import Tables
 from postroad.connections.aws import AwsConnection
@@ -34,7 +35,9 @@ def clock() -> FakeClock:
 def fan(scripted: Endpoint, scripted_aws: AwsConnection, clock: FakeClock) -> DynamoFan:
     """`bob` listens to everybody, and a pause moves the clock instead of passing."""
     scripted.on("Query", Answer({"Items": [SUBSCRIBER]}))
-    return DynamoFan(Tables(scripted_aws), Rejects(_no_queue), retention=60, clock=clock, sleep=clock.advance)
+    return DynamoFan(
+        Tables(scripted_aws), partial(put_rejected, _no_queue), retention=60, clock=clock, sleep=clock.advance
+    )
 
 
 @pytest.mark.slow
@@ -93,7 +96,9 @@ def test_rows_that_are_refused_for_good_are_counted_and_seen_in_the_queue_of_rej
     scripted.on("BatchWriteItem", lambda asked: error("ValidationException") if "bob" in str(asked) else Answer())
     with connect("memory://") as backend:
         queue = backend.create_queue(QueueSpec("agents-rejected"))
-        fan = DynamoFan(Tables(scripted_aws), Rejects(lambda: queue), retention=60, clock=clock, sleep=clock.advance)
+        fan = DynamoFan(
+            Tables(scripted_aws), partial(put_rejected, lambda: queue), retention=60, clock=clock, sleep=clock.advance
+        )
 
         outcome = fan.write([EVENT])
         [entry] = queue.receive()

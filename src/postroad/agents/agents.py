@@ -172,7 +172,7 @@ class Agents:
         return self._store.subscriptions.add(tuple(pairs), validate=self._settings.validate) if pairs else 0
 
     def unsubscribe(self, listener_id: str, producer_id: str, *, discard: bool = False) -> bool:
-        """End a subscription, with `discard` also what waits of it; return False if there is none."""
+        """End a subscription, and with `discard` remove its waiting events; return False if there is none."""
         if not (is_agent_id(listener_id) and is_agent_id(producer_id)):
             return False
         return self._store.subscriptions.remove(listener_id, producer_id, discard=discard)
@@ -190,7 +190,7 @@ class Agents:
         return _page(limit, cursor, find, lambda found: found.subscriber_id)
 
     def grant(self, producer_id: str, listener_id: str) -> None:
-        """Let the listener subscribe to the producer by itself."""
+        """Allow the listener to subscribe to the producer with its own token."""
         self._store.subscriptions.grant(_known_id(producer_id), _known_id(listener_id))
 
     def revoke(self, producer_id: str, listener_id: str) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+from msgspec import Meta
+
+from postroad.arguments import FINITE, check
 from postroad.errors import InvalidInput
 
 PRICES_AS_OF: Final = "2025-07-01"
@@ -31,6 +34,7 @@ _DEFAULT_QUOTAS: Final = {
     "sns_fifo_topics": 1_000,
 }
 _SNS_SUBSCRIPTIONS: Final = 100
+_ABOVE_ZERO: Final = Annotated[float, Meta(gt=0, le=FINITE, description="a number above 0")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +63,13 @@ class PlanInput:
     def __post_init__(self) -> None:
         for each in fields(self):
             if each.name != "prices":
-                _check(each.name, getattr(self, each.name))
+                check(getattr(self, each.name), _ABOVE_ZERO, each.name)
         for name, price in self.prices.items():
             if name not in PRICES:
                 raise InvalidInput(
                     f"prices: {name!r} is not a price", field="prices", remedy=f"The prices are {', '.join(PRICES)}."
                 )
-            _check(f"prices.{name}", price)
+            check(price, _ABOVE_ZERO, f"prices.{name}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,9 +187,3 @@ def _cost(
         + invocations * 0.1 * MONTH_SECONDS * prices["lambda_gb_second"],
     }
     return {**cost, "total": sum(cost.values())}
-
-
-def _check(name: str, value: object) -> None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 < value < math.inf:  # type: ignore[operator]  # checked just before
-        raise InvalidInput(f"{name}: {value!r} is not a number above 0", field=name)

@@ -58,7 +58,7 @@ class Registry(Protocol):
     """The agents."""
 
     def add(self, agents: Sequence[NewAgent]) -> list[str | None]:
-        """Add agents and return the URLs of their queues; `AgentExists` or `AgentDeleted` adds none of them."""
+        """Add all agents and return the URLs of their queues, or raise `AgentExists` or `AgentDeleted` and add none."""
         ...
 
     def get(self, agent_id: str) -> AgentRecord | None:
@@ -74,7 +74,7 @@ class Registry(Protocol):
         ...
 
     def set_token(self, agent_id: str, token_hash: str, *, former_until: float | None) -> bool:
-        """Give the agent another token; the newest stays valid until then, or is replaced at once by None."""
+        """Give the agent a new token; the current one is valid until `former_until`, or no longer if that is None."""
         ...
 
     def delete(self, agent_id: str) -> Deleted:
@@ -90,7 +90,7 @@ class Subscriptions(Protocol):
         ...
 
     def remove(self, listener_id: str, producer_id: str, *, discard: bool) -> bool:
-        """End a subscription; with `discard` remove what waits of it too."""
+        """End a subscription; with `discard`, remove its waiting events too."""
         ...
 
     def page(
@@ -100,7 +100,7 @@ class Subscriptions(Protocol):
         ...
 
     def grant(self, producer_id: str, listener_id: str) -> None:
-        """Let the listener subscribe to the producer."""
+        """Allow the listener to subscribe to the producer."""
         ...
 
     def revoke(self, producer_id: str, listener_id: str) -> None:

@@ -172,7 +172,7 @@ class Tables:
                     break
                 time.sleep(pause)
             else:
-                raise Throttled(f"DynamoDB table {name!r} gives less than it is asked for", remedy="Try again.")
+                raise Throttled(f"DynamoDB table {name!r} does not return all items in time", remedy="Try again.")
 
     def pages(self, operation: str, table: Table, **parameters: Any) -> Any:
         """Yield all items of a query or scan."""

@@ -61,7 +61,7 @@ class Suite:
         super().__init_subclass__(**kwargs)
         for name in cls.known_differences:
             if not name.startswith("test_") or not callable(getattr(cls, name, None)):
-                raise TypeError(f"{cls.__name__}.known_differences: {name!r} is no rule of this suite")
+                raise TypeError(f"{cls.__name__}.known_differences: {name!r} is not a test of this suite")
 
     @pytest.fixture(autouse=True)
     def _skip_known_differences(self, request: pytest.FixtureRequest) -> None:
@@ -82,6 +82,13 @@ def refuses(error: type[Any], field: str, match: str | None = None, empty: Queue
         yield
     assert refused.value.field == field
     assert empty is None or empty.receive() == []
+
+
+def all_refuse(error: type[Any], field: str, *attempts: Callable[[], object], match: str | None = None) -> None:
+    """Fail unless each of the attempts raises this error for this field."""
+    for attempt in attempts:
+        with refuses(error, field, match):
+            attempt()
 
 
 def cases(values: Mapping[str, Sequence[Any]]) -> list[tuple[str, Any]]:

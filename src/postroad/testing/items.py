@@ -11,7 +11,7 @@ import pytest
 
 from postroad.errors import InvalidInput
 from postroad.items import ABSENT, ANY, Expect, Item, ItemResult, Items
-from postroad.testing.conformance import Suite, json_bytes, refuses
+from postroad.testing.conformance import Suite, all_refuse, json_bytes, refuses
 
 BAD_KEYS = [
     *("", "acme", "/rest", "acme/", "ac me/rest", "é/rest", "a" * 257 + "/rest", "acme/a\nb", "acme/a\x00b"),
@@ -190,15 +190,9 @@ class ItemsConformance(Suite):
 
     @pytest.mark.parametrize("key", BAD_KEYS)
     def test_a_key_without_tenant_or_rest_is_refused(self, items: Items, key: str) -> None:
-        attempts: list[Callable[[], object]] = [
-            lambda: items.get(key),
-            lambda: items.put(key, b""),
-            lambda: items.delete(key),
-        ]
+        attempts = (lambda: items.get(key), lambda: items.put(key, b""), lambda: items.delete(key))
 
-        for attempt in attempts:
-            with refuses(InvalidInput, "key"):
-                attempt()
+        all_refuse(InvalidInput, "key", *attempts)
 
     def test_a_value_above_the_limit_is_refused_and_changes_nothing(self, items: Items) -> None:
         with refuses(InvalidInput, "value"):

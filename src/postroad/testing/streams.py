@@ -14,7 +14,7 @@ import pytest
 
 from postroad.errors import ConfigurationError, InvalidInput, InvalidName, StreamNotFound
 from postroad.streams import LATEST, TRIM_HORIZON, Record, ShardLease, Stream, StreamRecord
-from postroad.testing.conformance import Suite, json_bytes, refuses, soon
+from postroad.testing.conformance import Suite, all_refuse, json_bytes, refuses, soon
 from postroad.testing.shards import Advance, ShardLeaseRules
 
 MEBIBYTE = 1_048_576
@@ -289,16 +289,16 @@ class StreamConformance(ShardLeaseRules, Suite):
     @pytest.mark.parametrize("shard", [5, None, [], b"shardId-000000000000"])
     def test_what_is_no_name_of_a_shard_is_refused(self, narrow: Stream, shard: Any) -> None:
         (result,) = narrow.put([Record("k", b"x")])
-        attempts: list[Callable[[], object]] = [
+
+        all_refuse(
+            InvalidInput,
+            "shard",
             lambda: narrow.read(shard, after=TRIM_HORIZON),
             lambda: narrow.latest(shard),
             lambda: narrow.checkpoint("billing", shard, result.sequence or ""),
             lambda: narrow.position("billing", shard),
-        ]
-
-        for attempt in attempts:
-            with refuses(InvalidInput, "shard", match="is not the name of a shard"):
-                attempt()
+            match="is not the name of a shard",
+        )
 
         assert narrow.position("billing", narrow.shards()[0]) is None
 

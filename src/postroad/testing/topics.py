@@ -135,7 +135,7 @@ class TopicConformance(Suite):
 
     def test_subscribing_again_replaces_the_filter(self, ground: TopicFixture) -> None:
         topic, queue = ground.subscribed(filter={"k": ["old"]})
-        needs(topic.traits.filters_at_once, "a changed filter takes its time, says the trait")
+        needs(topic.traits.filters_at_once, "the traits say that a changed filter takes its time")
 
         topic.subscribe(queue, filter={"k": ["new"]})
         ground.settle()
@@ -146,7 +146,7 @@ class TopicConformance(Suite):
 
     def test_subscribing_again_without_a_filter_lets_everything_through(self, ground: TopicFixture) -> None:
         topic, queue = ground.subscribed(filter={"k": ["old"]})
-        needs(topic.traits.filters_at_once, "a changed filter takes its time, says the trait")
+        needs(topic.traits.filters_at_once, "the traits say that a changed filter takes its time")
 
         topic.subscribe(queue)
         ground.settle()
@@ -311,7 +311,7 @@ class TopicConformance(Suite):
 
     def test_a_batch_reaches_all_queues_or_none(self, ground: TopicFixture) -> None:
         topic = ground.topic()
-        needs(topic.traits.atomic_batch, "a batch is not published as one, says the trait")
+        needs(topic.traits.atomic_batch, "the traits say that a batch is not published as one")
         wide, narrow = ground.subscriber(topic), ground.queues.create("narrow", max_message_bytes=1_024)
         topic.subscribe(narrow)
 

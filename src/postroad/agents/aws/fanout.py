@@ -34,27 +34,26 @@ _BACKOFF_SECONDS: Final = 0.05
 _FITS: Final = 700_000
 
 
-class Rejects:
-    """Puts records and rows that can never be handled into the queue of rejects."""
+Reject = Callable[[Sequence[Rejected]], Sequence[Rejected]]
+"""Puts what can never be handled into the queue of rejects; returns what could not be put there."""
 
-    def __init__(self, queue: Callable[[], Queue]) -> None:
-        self._queue = queue
 
-    def put(self, rejected: Sequence[Rejected]) -> Sequence[Rejected]:
-        """Put them into the queue; return those that could not be put."""
-        return [entry for entry in rejected if not self._is_put(entry)]
+def put_rejected(queue: Callable[[], Queue], rejected: Sequence[Rejected]) -> Sequence[Rejected]:
+    """Put records and rows that can never be handled into the queue; return those that could not be put."""
+    return [entry for entry in rejected if not _is_put(queue, entry)]
 
-    def _is_put(self, entry: Rejected) -> bool:
+
+def _is_put(queue: Callable[[], Queue], entry: Rejected) -> bool:
+    try:
         try:
-            try:
-                [result] = self._queue().send([OutgoingMessage(body=entry.to_json())])
-            except MessageTooLarge:
-                reason = f"{entry.reason} (its data is cut)"
-                cut = msgspec.structs.replace(entry, reason=reason, data=entry.data[:_FITS])
-                [result] = self._queue().send([OutgoingMessage(body=cut.to_json())])
-        except PostroadError:
-            return False
-        return result.ok
+            [result] = queue().send([OutgoingMessage(body=entry.to_json())])
+        except MessageTooLarge:
+            reason = f"{entry.reason} (its data is cut)"
+            cut = msgspec.structs.replace(entry, reason=reason, data=entry.data[:_FITS])
+            [result] = queue().send([OutgoingMessage(body=cut.to_json())])
+    except PostroadError:
+        return False
+    return result.ok
 
 
 class _Write(NamedTuple):
@@ -82,14 +81,14 @@ class DynamoFan:
     def __init__(
         self,
         tables: Tables,
-        rejects: Rejects,
+        reject: Reject,
         *,
         retention: float,
         clock: Clock,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._tables = tables
-        self._rejects = rejects
+        self._put_rejected = reject
         self._retention = retention
         self._monotonic = clock.monotonic
         self._sleep = sleep
@@ -126,7 +125,7 @@ class DynamoFan:
         )
 
     def _listeners(self, producer_id: str) -> list[tuple[str, int]]:
-        """Return all subscribers of a producer and since when they are, read consistently."""
+        """Return all subscribers of a producer and the times of their subscriptions, read consistently."""
         items = self._tables.pages(
             "query",
             SUBSCRIBERS,
@@ -165,7 +164,7 @@ class DynamoFan:
     def _reject(self, row: _Write, error: PostroadError) -> _Outcome:
         """Put a row that will never be accepted into the queue of rejects, so that it blocks nothing."""
         reason = f"DynamoDB refuses the row of {row.key[0]}: {error}"
-        if self._rejects.put([refused(row.event, reason, shard=row.event.shard)]):
+        if self._put_rejected([refused(row.event, reason, shard=row.event.shard)]):
             return _Outcome(left=[row])
         get_logger("agents").warning("agents_rejected", count=1, reason=reason)
         return _Outcome(refused=[row])

@@ -1,4 +1,4 @@
-"""Pairs of listener and producer in DynamoDB, as the publisher reads them and marks what is held of them."""
+"""Pairs of listener and producer in DynamoDB, with marks for the rows that are held back."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from postroad.agents.aws.fanout import Rejects
+from postroad.agents.aws.fanout import Reject
 from postroad.agents.aws.rows import (
     MARKER,
     UNREADABLE,
@@ -48,12 +48,12 @@ def pair_key(listener_id: str, producer_id: str) -> Key:
 
 
 class DynamoPairs:
-    """Pairs and what is held of them."""
+    """Pairs, and the marks for what is held back."""
 
-    def __init__(self, tables: Tables, clock: Clock, rejects: Rejects) -> None:
+    def __init__(self, tables: Tables, clock: Clock, reject: Reject) -> None:
         self._tables = tables
         self._clock = clock
-        self.reject = rejects.put
+        self.reject = reject
 
     def recipients(self, agent_ids: Sequence[str]) -> Mapping[str, Recipient]:
         """Return those of the agents that exist."""
@@ -77,7 +77,7 @@ class DynamoPairs:
         return {item["producerId"]["S"]: _pair(item) for item in self._tables.read(SUBSCRIBERS, keys)}
 
     def hold(self, row: Row) -> bool:
-        """Mark that nothing of the row's pair was sent from this row on; False without such a pair.
+        """Mark the row as the first one of its pair that was not sent; return False without such a pair.
 
         An earlier mark stays, a lower key replaces the key. A pair that is not paused drains then.
         """
@@ -91,7 +91,7 @@ class DynamoPairs:
             (f"SET {_COUNT}", "attribute_exists(heldFrom)", one),
         )
         for _ in range(_TRIES):
-            if any(self._update(*pair, *change) for change in changes):
+            if any(self.update(*pair, *change) for change in changes):
                 return True
             if not list(self._tables.read(SUBSCRIBERS, [pair_key(*pair)])):
                 return False
@@ -102,7 +102,7 @@ class DynamoPairs:
         if pair.held is not None:
             moved = {":held": _held_item(Held(row.sequence, row.key, pair.held.notes + 1))}
             values = {**moved, ":key": text(pair.held.key), ":notes": number(pair.held.notes)}
-            self._update(row.subscriber_id, row.producer_id, "SET heldFrom = :held", _AS_SEEN, values)
+            self.update(row.subscriber_id, row.producer_id, "SET heldFrom = :held", _AS_SEEN, values)
 
     def drain_later(self, subscriber_id: str, producer_id: str) -> None:
         """Let the pair drain later, unless it is paused."""
@@ -113,7 +113,7 @@ class DynamoPairs:
     ) -> bool:
         """Set the state of a pair under a condition; return whether it held."""
         values = {":state": text(state), **(values or {})}
-        return self._update(subscriber_id, producer_id, "SET #state = :state", condition, values)
+        return self.update(subscriber_id, producer_id, "SET #state = :state", condition, values)
 
     def held(self, subscriber_id: str, producer_id: str, held: Held) -> Iterable[Row]:
         """Return the rows of a pair from where it is held, in the stream's sequence."""
@@ -145,7 +145,7 @@ class DynamoPairs:
             conditions.append("replay.replayId = :replay")
             values[":replay"] = text(pair.replay.replay_id)
         update = "SET #state = :active REMOVE heldFrom, replay"
-        self._update(subscriber_id, producer_id, update, " AND ".join(conditions), values)
+        self.update(subscriber_id, producer_id, update, " AND ".join(conditions), values)
 
     def remember_newest(self, subscriber_id: str, newest_ms: int) -> None:
         """Store the latest timestamp that was sent to the agent."""
@@ -192,12 +192,7 @@ class DynamoPairs:
             if isinstance(row, Row):
                 yield row
 
-    def ask_replay(self, subscriber_id: str, producer_id: str, replay: Mapping[str, Any]) -> bool:
-        """Store a request for a replay; False without such a pair."""
-        values = {":replay": {"M": replay}}
-        return self._update(subscriber_id, producer_id, "SET replay = :replay", "attribute_exists(producerId)", values)
-
-    def _update(
+    def update(
         self, subscriber_id: str, producer_id: str, update: str, condition: str, values: Mapping[str, Any]
     ) -> bool:
         """Change a pair under a condition; return whether it held."""

@@ -50,12 +50,10 @@ class DynamoRegistry:
         return list(urls)
 
     def get(self, agent_id: str) -> AgentRecord | None:
-        """Return the agent, or None if it is unknown, being deleted or deleted."""
         item = self._tables.item(AGENTS, {"agentId": text(agent_id)})
         return None if item is None or item["state"]["S"] != "active" else _record(item)
 
     def page(self, limit: int, after: str | None) -> list[AgentRecord]:
-        """Return agents behind the id `after`, in the order of DynamoDB."""
         start = {} if after is None else {"ExclusiveStartKey": {"agentId": text(after)}}
         found = []
         for item in self._tables.pages("scan", AGENTS, **start):
@@ -66,12 +64,10 @@ class DynamoRegistry:
         return found
 
     def known(self, agent_ids: Collection[str]) -> set[str]:
-        """Return those of the ids that are registered."""
         found = self._tables.read(AGENTS, [{"agentId": text(agent_id)} for agent_id in agent_ids])
         return {item["agentId"]["S"] for item in found if item["state"]["S"] == "active"}
 
     def set_token(self, agent_id: str, token_hash: str, *, former_until: float | None) -> bool:
-        """Give the agent another token beside its newest, or in its place."""
         update, values = "SET tokenHash = :hash", {":hash": text(token_hash), ":active": text("active")}
         if former_until is not None:
             update = "SET formerHash = tokenHash, formerUntil = :until, tokenHash = :hash"

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -29,8 +29,13 @@ _BACKOFF_SECONDS: Final = 0.1
 _CONCURRENT: Final = 16
 _ACTIVE: Final = Pair("active")
 
-Send = Callable[[Recipient, Sequence[OutgoingMessage]], list[PostroadError | None]]
-"""Sends at most ten messages, of as many groups, to an agent's queue; returns the error of each that failed."""
+
+class Sender(Protocol):
+    """Sends to the queues of agents."""
+
+    def send(self, recipient: Recipient, messages: Sequence[OutgoingMessage]) -> list[PostroadError | None]:
+        """Send at most ten messages, of as many groups; return the error of each that failed."""
+        ...
 
 
 @dataclass(slots=True)
@@ -51,7 +56,7 @@ class ReleaseResult:
 def release(
     rows: Sequence[Row | Marker],
     store: DynamoPairs,
-    lanes: Send,
+    lanes: Sender,
     clock: Clock,
     *,
     dispatch_delay: float = 0.0,
@@ -61,8 +66,8 @@ def release(
 
     Args:
         rows: New rows in the order of the table's stream, and markers.
-        store: Where subscriptions and what is held of them are read and marked.
-        lanes: Sends messages to an agent's queue.
+        store: Where subscriptions are read and their held rows are marked.
+        lanes: Has the method `send`, which sends messages to an agent's queue.
         clock: Measures the hold-back window.
         dispatch_delay: The hold-back window in seconds. It waits until the youngest row has been there for that long,
             so that rows of several producers are merged.
@@ -101,11 +106,11 @@ class _Release:
     """One subscriber's part of a batch."""
 
     def __init__(
-        self, recipient: Recipient, store: DynamoPairs, send: Send, sleep: Callable[[float], None], marks_late: bool
+        self, recipient: Recipient, store: DynamoPairs, lanes: Sender, sleep: Callable[[float], None], marks_late: bool
     ) -> None:
         self._recipient = recipient
         self._store = store
-        self._send_to_queue = send
+        self._lanes = lanes
         self._sleep = sleep
         self._marks_late = marks_late
         self._newest_ms = recipient.newest_ms
@@ -191,7 +196,7 @@ class _Release:
         self._result.failed += [(row.subscriber_id, row.key) for row in left if row.producer_id in gone]
 
     def _hold(self, rows: Iterable[Row]) -> set[str]:
-        """Mark from where on each pair is held; return the producers whose subscription is gone."""
+        """Mark the first held row of each pair; return the producers whose subscription is gone."""
         return {row.producer_id for row in _first_of_each_pair(rows) if not self._store.hold(row)}
 
     def _send(self, rows: Iterable[Row]) -> list[Row]:
@@ -221,7 +226,7 @@ class _Release:
             if attempt:
                 self._sleep(_BACKOFF_SECONDS * 2**attempt)
             left = [place for place, ok in enumerate(done) if not ok]
-            errors = self._send_to_queue(self._recipient, [messages[place] for place in left])
+            errors = self._lanes.send(self._recipient, [messages[place] for place in left])
             for place, error in zip(left, errors, strict=True):
                 done[place] = self._settled(batch[place], error)
             if all(done):

@@ -43,7 +43,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Held(msgspec.Struct, frozen=True):
-    """From where on nothing of a pair was sent; `notes` counts the changes of this mark."""
+    """The first row of a pair that was not sent; `notes` counts the changes of this mark."""
 
     sequence: str
     key: str
@@ -201,7 +201,7 @@ def row_of(item: Mapping[str, Any]) -> Row | Marker:
 
 
 def held_of(item: Mapping[str, Any]) -> Held | None:
-    """Return from where on a pair is held, as its item or a marker says."""
+    """Return the first row that is held, as the item of a pair or a marker says."""
     if "heldFrom" not in item:
         return None
     held = item["heldFrom"]["M"]

@@ -6,11 +6,12 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
-from postroad.agents.aws.fanout import DynamoFan, Rejects
+from postroad.agents.aws.fanout import DynamoFan, put_rejected
 from postroad.agents.aws.pairs import DynamoPairs
 from postroad.agents.aws.registry import DynamoRegistry
 from postroad.agents.aws.release import ReleaseResult, release
@@ -23,7 +24,7 @@ from postroad.agents.tables import DEAD_QUEUE, Tables, dead_letters, nobody_send
 from postroad.clock import Clock
 from postroad.connections import AwsConnection
 from postroad.errors import InvalidInput, PostroadError
-from postroad.queues import Delivery, OutgoingMessage, PeekedMessage, Queue, SendResult, SQSQueues
+from postroad.queues import Delivery, OutgoingMessage, PeekedMessage, Queue, QueueTraits, SendResult, SQSQueues
 
 _SAMPLE: Final = 100
 _VISIBILITY: Final = 60.0
@@ -63,19 +64,17 @@ class AwsAgentStore:
         self._sleep = sleep
         self._provision_stream = provision_stream
         self._tables = Tables(connection)
-        rejects = Rejects(rejected)
-        self.pairs = DynamoPairs(self._tables, clock, rejects)
-        self._fan = DynamoFan(self._tables, rejects, retention=settings.retention, clock=clock, sleep=sleep)
+        self.reject = partial(put_rejected, rejected)
+        self.pairs = DynamoPairs(self._tables, clock, self.reject)
+        self._fan = DynamoFan(self._tables, self.reject, retention=settings.retention, clock=clock, sleep=sleep)
         self._sends = False
         self._swept_at = float("-inf")
         self.registry = DynamoRegistry(
             self._tables, queues, visibility=settings.visibility, max_receives=settings.max_receives
         )
         self.subscriptions = DynamoSubscriptions(self._tables, self.registry, self.pairs, clock)
-        self.reject = rejects.put
 
     def provision(self) -> None:
-        """Create tables, stream, dead-letter queue and the queue of rejects if they are missing."""
         self._tables.provision()
         self._provision_stream()
         self._queues.create_queue(dead_letters())
@@ -112,14 +111,8 @@ class AwsAgentStore:
 
     def release(self, rows: Sequence[Row | Marker]) -> ReleaseResult:
         """Send rows to the agents' queues, and what is held for these agents."""
-        return release(
-            rows,
-            self.pairs,
-            self.send,
-            self._clock,
-            dispatch_delay=self._settings.dispatch_delay,
-            sleep=self._sleep,
-        )
+        delay = self._settings.dispatch_delay
+        return release(rows, self.pairs, self, self._clock, dispatch_delay=delay, sleep=self._sleep)
 
     def drain(self) -> ReleaseResult:
         """Send what is held back or waits for a replay, as far as the queues accept it."""
@@ -140,7 +133,6 @@ class AwsAgentStore:
         """Return None: Kinesis must be polled."""
 
     def queue(self, agent_id: str) -> Queue:
-        """Return the agent's queue."""
         return SQSAgentQueue(self._sqs(agent_id), lambda: self._recipient(agent_id).discarded)
 
     def send(self, recipient: Recipient, messages: Sequence[OutgoingMessage]) -> list[PostroadError | None]:
@@ -190,13 +182,17 @@ class SQSAgentQueue:
         self._queue = queue
         self._discarded = discarded
         self.name = queue.name
-        self.traits = queue.traits
         self.ack = queue.ack
         self.extend = queue.extend
         self.release = queue.release
         self.reject = queue.reject
         self.peek = queue.peek
         self.stats = queue.stats
+
+    @property
+    def traits(self) -> QueueTraits:
+        # SQS is asked for them, which would cost a call each time a queue is opened.
+        return self._queue.traits
 
     def send(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
         """Refuse: events come from the stream."""

@@ -74,7 +74,6 @@ class DynamoSubscriptions:
     def page(
         self, limit: int, after: str | None, *, listener_id: str | None = None, producer_id: str | None = None
     ) -> list[Subscription]:
-        """Return subscriptions of one listener or to one producer, by the other side's id."""
         own, other = ("producerId", "subscriberId") if listener_id is None else ("subscriberId", "producerId")
         condition, values = f"{own} = :own", {":own": text(listener_id or producer_id or "")}
         if after is not None:
@@ -92,18 +91,15 @@ class DynamoSubscriptions:
         return [Subscription(*(item[field]["S"] for field in fields)) for item in answer["Items"]]
 
     def grant(self, producer_id: str, listener_id: str) -> None:
-        """Let the listener subscribe to the producer."""
         for agent_id in sorted({producer_id, listener_id} - self._registry.known({producer_id, listener_id})):
             raise not_found(agent_id)
         item = {**pair_key(listener_id, producer_id), "createdAt": text(now_text(self._clock.now()))}
         self._tables.conditional("put_item", AGENT_GRANTS, Item=item, ConditionExpression=_NEW)
 
     def revoke(self, producer_id: str, listener_id: str) -> None:
-        """Take the grant back."""
         self._tables.call("delete_item", AGENT_GRANTS, Key=pair_key(listener_id, producer_id))
 
     def is_granted(self, producer_id: str, listener_id: str) -> bool:
-        """Return whether the producer granted it."""
         return self._tables.item(AGENT_GRANTS, pair_key(listener_id, producer_id)) is not None
 
     def pause(self, listener_id: str, producer_id: str) -> bool:
@@ -132,7 +128,8 @@ class DynamoSubscriptions:
         earliest = since_ms if pair.replay is None else min(since_ms, pair.replay.since_ms)
         replay_id = uuid.uuid4().hex
         replay = {"replayId": text(replay_id), "since": number(earliest), "until": text(str(max(sequences)))}
-        if not self._pairs.ask_replay(listener_id, producer_id, replay):
+        values = {":replay": {"M": replay}}
+        if not self._pairs.update(listener_id, producer_id, "SET replay = :replay", _EXISTS, values):
             return None
         self._mark(listener_id, producer_id, f"replay-{replay_id}")
         return len(sequences)

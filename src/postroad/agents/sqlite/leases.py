@@ -209,18 +209,14 @@ class Leases:
 
     def ack(self, tx: Transaction, agent: int, deliveries: Sequence[Delivery]) -> list[AckResult]:
         """Settle the messages whose receipts are valid."""
-        now = self._engine.monotonic_us()
-        results = self._change(tx, agent, deliveries, lambda receipt: one(tx.connection, _ACK, (*receipt, now)))
+        results = self._change(tx, agent, deliveries, _ACK, self._engine.monotonic_us())
         failpoints.hit("queue.ack.before_commit")
         return results
 
     def extend(self, tx: Transaction, agent: int, deliveries: Sequence[Delivery], seconds: float) -> list[AckResult]:
         """Move the end of the leases, at most twelve hours from the receive."""
         now = self._engine.monotonic_us()
-        until = now + int(seconds * 1_000_000)
-        return self._change(
-            tx, agent, deliveries, lambda receipt: one(tx.connection, _EXTEND, (*receipt, now, until, _MAX_US))
-        )
+        return self._change(tx, agent, deliveries, _EXTEND, now, now + int(seconds * 1_000_000), _MAX_US)
 
     def release(
         self, tx: Transaction, agent: int, deliveries: Sequence[Delivery], after: float, error: str | None
@@ -228,17 +224,11 @@ class Leases:
         """End the leases without settling the messages."""
         now, after_us = self._engine.monotonic_us(), int(after * 1_000_000)
         due_wall_us = self._engine.now_us() + after_us if after_us else None
-        return self._change(
-            tx,
-            agent,
-            deliveries,
-            lambda receipt: one(tx.connection, _RELEASE, (*receipt, now, now + after_us, error, due_wall_us)),
-        )
+        return self._change(tx, agent, deliveries, _RELEASE, now, now + after_us, error, due_wall_us)
 
     def undo(self, tx: Transaction, agent: int, deliveries: Sequence[Delivery]) -> list[AckResult]:
         """Take back deliveries that their receiver did not handle; they cost no receive."""
-        now = self._engine.monotonic_us()
-        return self._change(tx, agent, deliveries, lambda receipt: one(tx.connection, _UNDO, (*receipt, now)))
+        return self._change(tx, agent, deliveries, _UNDO, self._engine.monotonic_us())
 
     def reject(
         self, tx: Transaction, agent: int, deliveries: Sequence[Delivery], reason: str, error: str | None
@@ -246,29 +236,33 @@ class Leases:
         """Move the messages to the dead letters now."""
         now, now_us = self._engine.monotonic_us(), self._engine.now_us()
 
-        def take(receipt: Receipt) -> Any:
-            found = one(tx.connection, _TAKE, (*receipt, now))
-            if found is not None:
-                row = Row(*found[1:])
-                row = row if error is None else row._replace(error=error)
-                self._add_dead(tx, agent, row, now_us=now_us, reason=reason)
-            return found
+        def add_dead(row: Row) -> None:
+            row = row if error is None else row._replace(error=error)
+            self._add_dead(tx, agent, row, now_us=now_us, reason=reason)
 
-        return self._change(tx, agent, deliveries, take)
+        return self._change(tx, agent, deliveries, _TAKE, now, taken=add_dead)
 
     def _change(
-        self, tx: Transaction, agent: int, deliveries: Sequence[Delivery], change: Callable[[Receipt], Any]
+        self,
+        tx: Transaction,
+        agent: int,
+        deliveries: Sequence[Delivery],
+        statement: str,
+        *arguments: Any,
+        taken: Callable[[Row], None] | None = None,
     ) -> list[AckResult]:
-        """Change each lease. `change` returns a row that begins with the group, or None if the receipt is stale."""
+        """Change each lease by a statement that returns its group, and nothing if the receipt is stale."""
         check_deliveries(deliveries)
         results, touched = [], set()
         for delivery in deliveries:
             receipt = read_receipt(delivery.receipt)
-            found = change(receipt) if receipt.agent == agent else None
+            found: Any = one(tx.connection, statement, (*receipt, *arguments)) if receipt.agent == agent else None
             if found is None:
                 error = StaleReceipt(f"message {delivery.message_id}: the lease is over")
                 results.append(AckResult(False, error))
             else:
+                if taken is not None:
+                    taken(Row(*found[1:]))
                 touched.add(found[0])
                 results.append(_OK)
         for group in touched:

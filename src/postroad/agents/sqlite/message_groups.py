@@ -144,7 +144,7 @@ def resume(tx: Transaction, agent: int, producer: int, monotonic_us: int) -> boo
 
 
 def discard(tx: Transaction, agent: int, producer: int, monotonic_us: int) -> None:
-    """Remove what waits of the producer."""
+    """Remove the producer's waiting messages."""
     for statement in _DISCARD:
         tx.connection.execute(statement, (agent, producer))
     for group in (TOTAL, producer):

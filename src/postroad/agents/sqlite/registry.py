@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, TypeVar
 
-import apsw
-
 from postroad.agents.model import Deleted, Subscription, milliseconds, taken, time_text
 from postroad.agents.port import AgentRecord, NewAgent
 from postroad.agents.sqlite import message_groups
@@ -71,7 +69,6 @@ class SQLiteRegistry:
         self._engine = engine
 
     def add(self, agents: Sequence[NewAgent]) -> list[str | None]:
-        """Add agents, all or none."""
         rows = [
             (each.agent_id, milliseconds(each.created_at), each.order == "total", each.accept == "all", each.token_hash)
             for each in agents
@@ -88,25 +85,17 @@ class SQLiteRegistry:
         return self._engine.write(work)
 
     def get(self, agent_id: str) -> AgentRecord | None:
-        """Return the agent, or None if it is unknown or deleted."""
         row = self._engine.read(lambda connection: one(connection, _GET, (agent_id,)))
         return None if row is None else _record(row)
 
     def page(self, limit: int, after: str | None) -> list[AgentRecord]:
-        """Return agents behind the id `after`, by id."""
         rows = self._engine.read(lambda connection: every(connection, _PAGE, (after or "", limit)))
         return [_record(row) for row in rows]
 
     def known(self, agent_ids: Collection[str]) -> set[str]:
-        """Return those of the ids that are registered."""
-
-        def look(connection: apsw.Connection) -> set[str]:
-            return {agent_id for agent_id in agent_ids if one(connection, _GET, (agent_id,)) is not None}
-
-        return self._engine.read(look)
+        return self._engine.read(lambda connection: {each for each in agent_ids if one(connection, _GET, (each,))})
 
     def set_token(self, agent_id: str, token_hash: str, *, former_until: float | None) -> bool:
-        """Give the agent another token beside its newest, or in its place."""
         former = () if former_until is None else (former_until,)
         statement = _ROTATE if former else _REPLACE
 
@@ -158,7 +147,6 @@ class SQLiteSubscriptions:
         self._newest = newest
 
     def add(self, pairs: Sequence[tuple[str, str]], *, validate: bool) -> int:
-        """Subscribe each (listener, producer) and return how many are new."""
         # Read before the pairs are written: an event that comes in between is delivered rather than missed.
         created_us = self._engine.now_us()
         newest = {producer: self._newest(producer) for producer in {producer for _, producer in pairs}}
@@ -194,7 +182,6 @@ class SQLiteSubscriptions:
     def page(
         self, limit: int, after: str | None, *, listener_id: str | None = None, producer_id: str | None = None
     ) -> list[Subscription]:
-        """Return subscriptions of one listener or to one producer, by the other side's id."""
         statement = _OF_PRODUCER if listener_id is None else _OF_LISTENER
         arguments = (listener_id or producer_id, after or "", limit)
         rows = self._engine.read(lambda connection: every(connection, statement, arguments))
@@ -204,7 +191,6 @@ class SQLiteSubscriptions:
         ]
 
     def grant(self, producer_id: str, listener_id: str) -> None:
-        """Let the listener subscribe to the producer."""
 
         def work(tx: Transaction) -> None:
             pair = (active(tx.connection, producer_id), active(tx.connection, listener_id))
@@ -213,19 +199,15 @@ class SQLiteSubscriptions:
         self._engine.write(work)
 
     def revoke(self, producer_id: str, listener_id: str) -> None:
-        """Take the grant back."""
         self._engine.write(lambda tx: tx.connection.execute(_REVOKE, (producer_id, listener_id)), removes=True)
 
     def pause(self, listener_id: str, producer_id: str) -> bool:
-        """Withhold this producer's events; False without such a subscription."""
         return self._engine.write(lambda tx: self._change(tx, message_groups.pause, listener_id, producer_id) or False)
 
     def resume(self, listener_id: str, producer_id: str) -> bool:
-        """Deliver what was withheld, before anything newer; False without such a subscription."""
         return self._engine.write(lambda tx: self._change(tx, message_groups.resume, listener_id, producer_id) or False)
 
     def replay(self, listener_id: str, producer_id: str, since_ms: int) -> int | None:
-        """Deliver this producer's events again from then on; return how many, or None without a subscription."""
 
         def replay(tx: Transaction, listener: int, producer: int, monotonic_us: int) -> int | None:
             now_us = self._engine.now_us()
@@ -239,6 +221,5 @@ class SQLiteSubscriptions:
         return None if None in pair else verb(tx, *pair, self._engine.monotonic_us())
 
     def is_granted(self, producer_id: str, listener_id: str) -> bool:
-        """Return whether the producer granted it."""
         found = self._engine.read(lambda connection: one(connection, _IS_GRANTED, (producer_id, listener_id)))
         return found is not None

@@ -135,17 +135,14 @@ class SQLiteAgentStore:
         return self._engine.transaction(durable=False) if self._stream.traits.joins_writes else nullcontext()
 
     def fan_out(self, events: Sequence[StreamEvent]) -> FanOut:
-        """Write one row for each event and subscriber; the same events again change nothing."""
         written = self._engine.write(lambda tx: self._fan_out(tx, events)) if events else 0
         return FanOut(written, released=0 if self._delay_us else written)
 
     def reject(self, rejected: Sequence[Rejected]) -> Sequence[Rejected]:
-        """Put records that can never be handled into the queue of rejects."""
         self._rejected().send([OutgoingMessage(body=entry.to_json()) for entry in rejected])
         return ()
 
     def release_due(self) -> int:
-        """Release what waited for the whole hold-back window; return how many rows."""
         due = self.next_due_seconds()
         if due is None or due > 0:
             return 0
@@ -154,7 +151,6 @@ class SQLiteAgentStore:
         )
 
     def next_due_seconds(self) -> float | None:
-        """Return how long until the next held event is due; None when none is held."""
         row = self._engine.read(lambda connection: one(connection, _NEXT_DUE, (HELD,)))
         return None if row is None else (row[0] + self._delay_us - self._engine.now_us()) / 1_000_000
 
@@ -179,16 +175,13 @@ class SQLiteAgentStore:
         return self._engine.listen(*[Shard(id=num, place=0).channel for (num,) in shards]) if shards else None
 
     def queue(self, agent_id: str) -> SQLiteAgentQueue:
-        """Return the agent's queue."""
         agent = self._engine.read(lambda connection: active(connection, agent_id))
         return SQLiteAgentQueue(self._engine, self._leases, self._traits, agent_id, agent)
 
     def stats(self, agent_id: str) -> LaneStats:
-        """Count what is in the agent's queue."""
         return self._engine.read(lambda connection: count(connection, active(connection, agent_id), self._engine))
 
     def dead_letters(self, agent_id: str, limit: int, after: str | None = None) -> list[PeekedMessage]:
-        """Return the agent's dead letters, oldest first."""
 
         def look(connection: apsw.Connection) -> list[PeekedMessage]:
             agent = active(connection, agent_id)
@@ -197,7 +190,6 @@ class SQLiteAgentStore:
         return self._engine.read(look)
 
     def redrive(self, agent_id: str, limit: int | None) -> int:
-        """Put dead letters behind what waits; return how many."""
 
         def work(tx: Transaction) -> int:
             agent = active(tx.connection, agent_id)

@@ -88,7 +88,7 @@ class DeadLetterRules(QueueSuite):
 
     def test_the_marker_is_json_with_the_error_of_the_last_release(self, ground: QueueFixture) -> None:
         queue, dead = ground.create_with_dead_letters(max_receives=2)
-        needs(queue.traits.keeps_release_error, "the error of a release is not kept, says the trait")
+        needs(queue.traits.keeps_release_error, "the traits say that the error of a release is not kept")
         queue.send(texts("poison"))
         for error in ("first", "ValueError: second"):
             queue.release([take_one(queue)], error=error)
@@ -131,7 +131,7 @@ class DeadLetterRules(QueueSuite):
 
     def test_a_rejected_message_keeps_its_id(self, ground: QueueFixture) -> None:
         queue, dead = ground.create_with_dead_letters()
-        needs(queue.traits.atomic_reject, "rejecting is send, then delete, says the trait")
+        needs(queue.traits.atomic_reject, "the traits say that rejecting is send, then delete")
         [sent] = queue.send(texts("poison"))
 
         queue.reject([take_one(queue)], reason="bad")
@@ -161,7 +161,7 @@ class DeadLetterRules(QueueSuite):
 
     def test_rejecting_with_a_stale_receipt_changes_nothing(self, ground: QueueFixture) -> None:
         queue, dead = ground.create_with_dead_letters(visibility=LEASE)
-        needs(queue.traits.atomic_reject, "rejecting is send, then delete, says the trait")
+        needs(queue.traits.atomic_reject, "the traits say that rejecting is send, then delete")
         queue.send(texts("one"))
         former = take_one(queue)
         ground.outlast_lease()

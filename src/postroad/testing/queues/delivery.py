@@ -104,7 +104,7 @@ class DeliveryRules(QueueSuite):
 
     def test_concurrent_receivers_never_share_a_message(self, ground: QueueFixture) -> None:
         queue = ground.create(visibility=300)
-        needs(queue.traits.exclusive, "a message is nearly always with one receiver only, says the trait")
+        needs(queue.traits.exclusive, "the traits say that a message is nearly always with one receiver only")
         queue.send(texts(*(str(n) for n in range(60))))
 
         def drain(_: int) -> list[Delivery]:
@@ -196,7 +196,7 @@ class DeliveryRules(QueueSuite):
 
     def test_stats_tell_the_age_of_the_oldest_message(self, ground: QueueFixture) -> None:
         queue = ground.create()
-        needs(queue.traits.counts_expired, "the adapter cannot tell ages, says the trait")
+        needs(queue.traits.counts_expired, "the traits say that the adapter cannot tell ages")
         queue.send(texts("old"))
         ground.jump(7)
         queue.send(texts("young"))
@@ -269,5 +269,5 @@ class DeliveryRules(QueueSuite):
 
 def _clean_peeking(ground: QueueFixture) -> Queue:
     queue = ground.create(visibility=60)
-    needs(queue.traits.peeks_clean, "peeking is receiving here, says the trait")
+    needs(queue.traits.peeks_clean, "the traits say that peeking is receiving here")
     return queue

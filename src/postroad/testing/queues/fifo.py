@@ -113,7 +113,7 @@ class FifoRules(QueueSuite):
 
     def test_receivers_in_parallel_never_hold_one_group_together(self, ground: QueueFixture) -> None:
         queue = ground.create(fifo=True, visibility=300)
-        needs(queue.traits.ordered, "the adapter promises no order, says the trait")
+        needs(queue.traits.ordered, "the traits say that the adapter promises no order")
         queue.send([message for group in "abcd" for message in ordered(group, "1", "2")])
 
         with ThreadPoolExecutor(4) as pool:

@@ -20,7 +20,7 @@ ACK: Verb = lambda queue, held: queue.ack(held)  # noqa: E731
 EXTEND: Verb = lambda queue, held: queue.extend(held, seconds=60)  # noqa: E731
 RELEASE: Verb = lambda queue, held: queue.release(held, after=60)  # noqa: E731
 REJECT: Verb = lambda queue, held: queue.reject(held, reason="no")  # noqa: E731
-LATE_ACKS = "a late ack on a standard queue answers success, says the trait"
+LATE_ACKS = "the traits say that a late ack on a standard queue answers success"
 VERBS = [pytest.param(EXTEND, id="extend"), pytest.param(RELEASE, id="release")]
 
 

@@ -315,7 +315,7 @@ class SettingRules(QueueSuite):
         assert queue.name in ground.queues.queues()
 
     def test_an_adapter_that_cannot_remove_idle_queues_says_so(self, ground: QueueFixture) -> None:
-        needs(not ground.create().traits.auto_deletes, "this adapter removes them, says the trait")
+        needs(not ground.create().traits.auto_deletes, "the traits say that this adapter removes them")
         spec = ground.spec(auto_delete_after=60)
 
         with pytest.raises(NotSupported):
@@ -333,5 +333,5 @@ class SettingRules(QueueSuite):
         assert ground.queues.queue(spec.name).stats().visible == 4
 
     def _short_lived(self, ground: QueueFixture) -> str:
-        needs(ground.create().traits.auto_deletes, "the adapter removes no idle queues, says the trait")
+        needs(ground.create().traits.auto_deletes, "the traits say that the adapter removes no idle queues")
         return ground.create(auto_delete_after=60).name

@@ -1,0 +1,1 @@
+"""Agents on the embedded engine: their tables, and queues that share them."""
