@@ -56,7 +56,6 @@ cancelled: Maker = partial(_task, "Task Cancelled", {"reason": "enough"})
 
 
 def completed(request_id: str, ms: int = 0, *, output: Any = None, **given: Any) -> JournalEvent:
-    """Return the event of a task that has completed."""
     return _task("Task Completed", {"output": output, "durationMs": 1, "exitCode": 0}, request_id, ms, **given)
 
 
@@ -68,12 +67,10 @@ def add(journal: Journal, events: Sequence[JournalEvent]) -> None:
 
 
 def ids(events: Iterable[JournalEvent]) -> list[Any]:
-    """Return the ids of events."""
     return [event.event_id for event in events]
 
 
 def in_order(events: Iterable[JournalEvent]) -> list[Any]:
-    """Return the ids of events in journal order."""
     return ids(sorted(events, key=lambda event: (event.timestamp, event.event_id)))
 
 

@@ -158,7 +158,6 @@ GARBAGE: list[Any] = ["", "x", "%%%", "é", "A" * 46, "A" * 45, "=" * 8, "..", 7
 
 
 def every_page(journal: Journal, index: str, **asked: Any) -> Iterator[Page]:
-    """Yield the pages of a query."""
     cursor = None
     while True:
         page = journal.query(index, tenant="acme", cursor=cursor, **asked)

@@ -64,7 +64,6 @@ class QueueModel:
         return body
 
     def at(self, place: Place) -> list[Entry]:
-        """Return the messages of one of the two queues, in order."""
         return [entry for entry in self.entries if entry.place == place]
 
     def reachable(self, place: Place) -> list[Entry]:
@@ -85,7 +84,6 @@ class QueueModel:
         return entry.place == "jobs" and entry.receives >= self.spec.max_receives
 
     def in_flight(self, entry: Entry) -> bool:
-        """Return whether a receiver holds the message."""
         return entry.lease is not None and entry.visible_at > self.now
 
     def check_received(self, place: Place, bodies: Sequence[str], max_messages: int, dead: Sequence[str]) -> None:
@@ -125,15 +123,12 @@ class QueueModel:
         return any(self.in_flight(entry) or (late and not self.spec.fifo) for entry in found)
 
     def find(self, body: str) -> Entry:
-        """Return the message with this body."""
         return next(entry for entry in self.entries if entry.body == body)
 
     def ack(self, body: str) -> None:
-        """Remove the message."""
         self.entries.remove(self.find(body))
 
     def extend(self, body: str, seconds: float) -> None:
-        """Let the lease end at another time."""
         self.find(body).visible_at = self.now + seconds
 
     def release(self, body: str, after: float, error: str) -> None:

@@ -34,11 +34,12 @@ _DISCARD: Final = (
     """,
     "DELETE FROM agent_held_row WHERE lane = ?1 AND producer = ?2",
 )
-_HEAD: Final = "SELECT head FROM agent_lane WHERE lane = ?"
 _SET_HEAD: Final = """
 INSERT INTO agent_lane (lane, head) VALUES (?, ?) ON CONFLICT DO UPDATE SET head = excluded.head
 """
-_BEHIND: Final = "SELECT max(place) FROM agent_row WHERE lane = ?"
+_ENDS: Final = """
+SELECT coalesce((SELECT head FROM agent_lane WHERE lane = ?1), 0), (SELECT max(place) FROM agent_row WHERE lane = ?1)
+"""
 _ASIDE_ALL: Final = """
 INSERT INTO agent_aside (lane, grp, turn, place, producer, replay)
 SELECT held.lane, iif(?3 AND NOT coalesce(pair.paused, 0), 0, held.producer), held.place, held.place, held.producer, 0
@@ -153,9 +154,7 @@ def discard(tx: Transaction, agent: int, producer: int, monotonic_us: int) -> No
 
 def set_all_aside(tx: Transaction, agent: int, monotonic_us: int) -> None:
     """Move the head to the end of the queue, so that everything unsettled is behind it."""
-    row = one(tx.connection, _HEAD, (agent,))
-    head = 0 if row is None else int(row[0])
-    last = one(tx.connection, _BEHIND, (agent,))[0]
+    head, last = one(tx.connection, _ENDS, (agent,))
     if last is None or last < head:
         return
     total = is_total(tx.connection, agent)

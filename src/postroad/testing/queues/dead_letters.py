@@ -425,7 +425,6 @@ def _receive_counts(queue: Queue, times: int) -> list[int]:
 
 
 def _marker_of(letter: Delivery) -> DeadLetter:
-    """Return the marker of a dead letter."""
     marker = read_dead(letter.attributes)
     assert marker is not None
     return marker

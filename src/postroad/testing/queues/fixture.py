@@ -113,7 +113,6 @@ class QueueSuite(Suite):
 
 
 def texts(*bodies: str, **fields: Any) -> list[OutgoingMessage]:
-    """Return messages with these bodies."""
     return [OutgoingMessage(body=body, **fields) for body in bodies]
 
 
@@ -133,12 +132,10 @@ def take(queue: Queue, count: int, *, visibility: float | None = None) -> list[D
 
 
 def take_one(queue: Queue, *, visibility: float | None = None) -> Delivery:
-    """Receive one message."""
     return take(queue, 1, visibility=visibility)[0]
 
 
 def bodies(deliveries: Sequence[Delivery]) -> list[str]:
-    """Return the texts of the deliveries."""
     return [delivery.body.decode() for delivery in deliveries]
 
 
