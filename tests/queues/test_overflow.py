@@ -1,19 +1,15 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from tests.memory import memory_blobs, memory_queues
-from tests.waiting import eventually
 
-from postroad import connect
 from postroad.blobs import BlobRef
 from postroad.blobs.directory import DirectoryBlobs
 from postroad.errors import (
@@ -499,22 +495,3 @@ def test_the_first_blob_that_is_stored_prunes_at_once(fixture: Fixture) -> None:
         assert queue.send([OutgoingMessage(LARGE)])[0].ok
 
     assert blobs.prunings == 1
-
-
-def test_blobs_are_not_pruned_on_a_thread_whose_transaction_others_wait_for(tmp_path: Path) -> None:
-    pruned_by: list[threading.Thread] = []
-
-    class NotingBlobs(DirectoryBlobs):
-        def prune(self, prefix: str, *, older_than: float) -> int:
-            pruned_by.append(threading.current_thread())
-            return super().prune(prefix, older_than=older_than)
-
-    with connect(f"sqlite:///{tmp_path / 'file.db'}") as backend:
-        inner = backend.create_queue(QueueSpec("jobs"), overflow="fail")
-        queue = OverflowingQueue(inner, NotingBlobs(tmp_path / "blobs"), limit=1_024)
-        with backend.transaction():
-            queue.send([OutgoingMessage(LARGE)])
-        eventually(lambda: pruned_by)
-
-        assert pruned_by[0] is not threading.current_thread()
-        assert [delivery.body for delivery in queue.receive()] == [LARGE.encode()]

@@ -41,21 +41,27 @@ class Blobs(Protocol):
     @property
     def bucket(self) -> str:
         """Return the name of the S3 bucket, or of the kind of store that takes its place."""
+        ...
 
     def put(self, key: str, data: bytes) -> BlobRef:
         """Store the bytes durably; an existing key is overwritten."""
+        ...
 
     def get(self, ref: BlobRef) -> bytes:
         """Return the bytes that were put; raise `BlobNotFound`, or `StorageDamaged` if they have changed."""
+        ...
 
     def delete(self, ref: BlobRef) -> None:
         """Remove the bytes; deleting twice changes nothing."""
+        ...
 
     def keep(self, ref: BlobRef) -> None:
         """Make the blob as new as if it had just been put; raise `BlobNotFound` if it is gone."""
+        ...
 
     def prune(self, prefix: str, *, older_than: float) -> int:
         """Remove blobs under `prefix` that were put or kept more than `older_than` seconds ago; return how many."""
+        ...
 
 
 def check_key(key: object) -> str:

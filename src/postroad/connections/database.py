@@ -285,15 +285,19 @@ class Session(Protocol):
     @property
     def connection(self) -> Any:
         """The driver's own connection."""
+        ...
 
     def rows(self, statement: str, values: Sequence[object] = ()) -> list[Row]:
         """Return the rows of the statement."""
+        ...
 
     def change(self, statement: str, values: Sequence[object] = ()) -> int:
         """Run the statement and return how many rows it changed."""
+        ...
 
     def script(self, statements: str) -> None:
         """Run several statements that have no values."""
+        ...
 
 
 class Database(Protocol):
@@ -301,15 +305,19 @@ class Database(Protocol):
 
     def transaction(self) -> AbstractContextManager[Session]:
         """Return a transaction that commits at the end of the block; an exception rolls it back."""
+        ...
 
     def reading(self) -> AbstractContextManager[Session]:
         """Return a transaction that only reads."""
+        ...
 
     def create(self) -> None:
         """Make the file if the database is a file and does not exist; a database on a server must exist."""
+        ...
 
     def close(self) -> None:
         """Close all connections. A closed database opens again when it is used."""
+        ...
 
 
 C = TypeVar("C")

@@ -80,6 +80,7 @@ class Items(Protocol):
 
     def get(self, key: str) -> Item | None:
         """Return the item as the last write left it."""
+        ...
 
     def put(self, key: str, value: bytes, *, expect: Expected = ANY) -> ItemResult:
         """Write the value if the condition holds.
@@ -89,12 +90,15 @@ class Items(Protocol):
             value: At most 256 KiB.
             expect: The version that must be there, `ABSENT` for none, or `ANY`.
         """
+        ...
 
     def delete(self, key: str, *, expect: Expected = ANY) -> ItemResult:
         """Remove the item if the expected version is there; with `ANY` it is ok if there is none."""
+        ...
 
     def scan(self, prefix: str, *, limit: int = 100, cursor: str | None = None) -> ItemPage:
         """Return items whose key starts with `prefix`, which contains the whole tenant, in key order."""
+        ...
 
 
 def check_key(key: object) -> str:

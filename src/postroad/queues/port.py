@@ -154,6 +154,7 @@ class Queue(Protocol):
 
     def send(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
         """Store the messages; what is ok is durable. One message that breaks a limit refuses the whole call."""
+        ...
 
     def receive(self, *, max_messages: int = 10, wait: float = 0.0, visibility: float | None = None) -> list[Delivery]:
         """Lease messages: nobody else receives them until their visibility ends.
@@ -163,12 +164,15 @@ class Queue(Protocol):
             wait: Seconds to wait for the first message, 0 to 20.
             visibility: Seconds until unsettled messages come back, up to 43,200; None for the queue's setting.
         """
+        ...
 
     def ack(self, deliveries: Sequence[Delivery]) -> list[AckResult]:
         """Remove the messages. Acking a stale receipt changes nothing."""
+        ...
 
     def extend(self, deliveries: Sequence[Delivery], *, seconds: float) -> list[AckResult]:
         """Keep the leases for `seconds` from now."""
+        ...
 
     def release(
         self, deliveries: Sequence[Delivery], *, after: float = 0.0, error: str | None = None
@@ -177,18 +181,22 @@ class Queue(Protocol):
 
         `error` says why; where the traits say so, the dead letter will hold it.
         """
+        ...
 
     def reject(self, deliveries: Sequence[Delivery], *, reason: str, error: str | None = None) -> list[AckResult]:
         """Move the messages to the dead letters now, with the reason."""
+        ...
 
     def peek(self, *, limit: int = 10, after: str | None = None, force: bool = False) -> list[PeekedMessage]:
         """Return up to `limit` messages behind the message id `after` without leasing them.
 
         On SQS this counts as a receive, so that a queue with dead letters needs `force`.
         """
+        ...
 
     def stats(self) -> QueueStats:
         """Count what the queue holds."""
+        ...
 
 
 @runtime_checkable
@@ -197,12 +205,15 @@ class Watchable(Protocol):
 
     def undo(self, deliveries: Sequence[Delivery], *, after: float = 0.0) -> list[AckResult]:
         """Give the messages back as if they had not been received, to be received after `after` seconds."""
+        ...
 
     def watch(self, wake: Callable[[bool], None]) -> AbstractContextManager[object]:
         """During a block, call `wake` on any thread: True when the queue changed, False when it may have changed."""
+        ...
 
     def due_seconds(self) -> float | None:
         """Return the seconds until a receive may find something: 0 for now, None for not before `wake` is called."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,9 +237,11 @@ class QueueStore(Protocol):
 
     def overviews(self, names: Iterable[str] | None = None) -> list[QueueOverview]:
         """Return these queues, by default all, in the order of their names; queues that are gone are left out."""
+        ...
 
     def sources(self, dead_letters: str) -> list[str]:
         """Return the names of the queues that have this one as their dead-letter queue, sorted."""
+        ...
 
 
 class Move(msgspec.Struct, frozen=True):
@@ -287,27 +300,35 @@ class Movable(Protocol):
         One atomic step on the embedded engine: a message is in exactly one of the two queues. On SQS it is send,
         then delete. Group and body are kept, the receive count starts at 0, the message keeps its id where it can.
         """
+        ...
 
     def look(self, *, cursor: str | None = None, limit: int = 500) -> Looked:
         """Return up to `limit` messages behind `cursor` in sequence order; as clean as peeking is."""
+        ...
 
     def stop(self, cursor: str | None) -> None:
         """End a walk before the queue's end, and release what it held."""
+        ...
 
     def end(self) -> str | None:
         """Return the cursor behind the last message the queue holds now; None where messages have no order."""
+        ...
 
     def whereabouts(self, ids: Collection[str]) -> Mapping[str, str] | None:
         """Return the queue that each message is in, settled ones left out; None where the store cannot know."""
+        ...
 
     def native(self) -> MoveTasks | None:
         """Return the store's own moves; None where it has none."""
+        ...
 
     def take_out(self, keep: Keep) -> int:
         """Pass what the queue holds now to `keep`, in parts, and remove each part once `keep` has stored it."""
+        ...
 
     def purge(self) -> int:
         """Remove everything the queue holds, leased messages included; return how many there were."""
+        ...
 
 
 def as_movable(queue: Queue) -> Movable:

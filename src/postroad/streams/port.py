@@ -102,9 +102,11 @@ class Stream(Protocol):
 
     def shards(self) -> list[str]:
         """Return the names of the shards, parents before children."""
+        ...
 
     def put(self, records: Sequence[Record]) -> list[PutResult]:
         """Store the records; those of one key in their order. After a failure later ones of its key are `HeldBack`."""
+        ...
 
     def read(self, shard: str, *, after: str, limit: int = 100, wait: float = 0.0) -> list[StreamRecord]:
         """Return records behind a position, or an empty list if none arrived within `wait` seconds.
@@ -115,21 +117,26 @@ class Stream(Protocol):
             limit: The most records to return, 1 to 10,000.
             wait: Seconds to wait for the first record, 0 to 20.
         """
+        ...
 
     def latest(self, shard: str) -> str:
         """Return a position to read from behind which lies what arrives from now on, and nothing else."""
+        ...
 
     def checkpoint(self, consumer: str, shard: str, sequence: str, *, lease: ShardLease | None = None) -> bool:
         """Store that `consumer` is done up to `sequence`; a position never goes back.
 
         With a lease that is no longer held, change nothing and return False.
         """
+        ...
 
     def position(self, consumer: str, shard: str) -> str | None:
         """Return the last checkpoint, or None."""
+        ...
 
     def lease(self, consumer: str, worker: str, *, seconds: float = 5.0) -> list[ShardLease]:
         """Take or renew this worker's share of the shards for `seconds`; the leases of a dead worker expire."""
+        ...
 
 
 def other_shards(name: str, existing: int, wanted: int) -> ConfigurationError:

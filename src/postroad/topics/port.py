@@ -77,6 +77,7 @@ class Topic(Protocol):
 
     def publish(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
         """Copy each message to every queue whose filter matches its attributes."""
+        ...
 
     def subscribe(self, queue: Queue, *, filter: Filter | None = None, keep_filter: bool = False) -> None:
         """Give the queue a copy of each message from now on; again, replace its filter unless `keep_filter` is set.
@@ -86,12 +87,15 @@ class Topic(Protocol):
             filter: The values allowed for each attribute; None lets every message through.
             keep_filter: Leave the filter of an existing subscription as it is.
         """
+        ...
 
     def unsubscribe(self, queue: Queue) -> bool:
         """Stop the copies, and return whether the queue was subscribed; what it holds stays."""
+        ...
 
     def subscriptions(self) -> list[Subscription]:
         """Return the subscriptions in the order of the queues' names."""
+        ...
 
 
 class OverflowingTopic:
