@@ -250,7 +250,6 @@ class OwnQueue:
             return spec, self._store.create_queue(spec)
 
     def _sweep(self, tags: QueueTags) -> None:
-        """Remove the queues of this topic whose owners are gone."""
         with suppress(PostroadError):
             for name in tags.abandoned(self._names.own_prefix, seconds=self._orphan_after):
                 self._remove(self._store.queue(name))
