@@ -44,7 +44,7 @@ class Inlet(Protocol):
         ...
 
     def open(self) -> None:
-        """Subscribe the queue. Opening twice changes nothing."""
+        """Subscribe the queue; called once."""
         ...
 
     def admit(self, types: Collection[str] | None) -> None:
@@ -74,15 +74,12 @@ class GivenQueue:
     def __init__(self, queue: Queue, topic: Topic | None = None) -> None:
         self.source = queue
         self._topic = topic
-        self._subscribed = topic is None
 
     def open(self) -> None:
-        if self._subscribed or self._topic is None:
-            return
-        # A process that may not subscribe the queue relies on one that may.
-        with suppress(NotPermitted):
-            self._topic.subscribe(self.source)
-        self._subscribed = True
+        if self._topic is not None:
+            # A process that may not subscribe the queue relies on one that may.
+            with suppress(NotPermitted):
+                self._topic.subscribe(self.source)
 
     def admit(self, types: Collection[str] | None) -> None:
         """The owner of the queue decides what it receives."""
@@ -184,8 +181,7 @@ class OwnQueue:
 
     def open(self) -> None:
         with self._lock:
-            if self._queue is None:
-                self._make()
+            self._make()
 
     def admit(self, types: Collection[str] | None) -> None:
         """The queue of one process keeps the filter that it was made with."""
@@ -254,7 +250,6 @@ class OwnQueue:
             return spec, self._store.create_queue(spec)
 
     def _sweep(self, tags: QueueTags) -> None:
-        """Remove the queues of this topic whose owners are gone."""
         with suppress(PostroadError):
             for name in tags.abandoned(self._names.own_prefix, seconds=self._orphan_after):
                 self._remove(self._store.queue(name))

@@ -22,7 +22,7 @@ from postroad.receiving import HandlingContext, current_context, handling, in_th
 from postroad.telemetry import tracing
 
 _CHUNK = 10
-_NO_RECEIVERS = "Nobody subscribes to this topic; create a group first: postroad bus group create TOPIC GROUP"
+_NO_RECEIVERS = "No queue is subscribed to this topic; create a group first: postroad bus group create TOPIC GROUP"
 # What SQS allows in a group id, and in text.
 _GROUP_ID = re.compile(r"[!-~]{1,128}")
 _TEXT = re.compile("[\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]+")

@@ -446,7 +446,6 @@ class RemoteEventBus:
         return reopened
 
     def _observe(self, what: str, delivery: Delivery | None, /, **fields: Any) -> None:
-        """Count and log what the receiver did with a message."""
         about = fields.get("about")
         if not isinstance(about, Handled):
             self._telemetry.observe(what, delivery, None, **fields)

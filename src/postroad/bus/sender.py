@@ -103,7 +103,6 @@ class GroupCommit:
             self._changed.notify_all()
 
     def _start(self) -> None:
-        """Let the thread take the messages that wait."""
         self._changed.notify_all()
         if not self._running:
             self._running = True
@@ -114,7 +113,7 @@ class GroupCommit:
             late = {id(entry) for entry in entries if entry.state == "waiting"}
             if late:
                 self._waiting = deque(entry for entry in self._waiting if id(entry) not in late)
-            unsent = _failed(Unavailable("not sent: there was no turn for it in time"))
+            unsent = _failed(Unavailable("not sent: its turn did not come in time"))
             unknown = _failed(OutcomeUnknown("no answer in time; the message may have been sent"))
             return [entry.result or (unsent if id(entry) in late else unknown) for entry in entries]
 

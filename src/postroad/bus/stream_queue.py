@@ -250,7 +250,7 @@ class StreamQueue:
         raise NotSupported("a stream has no dead letters of its own; give the bus a queue for them")
 
     def peek(self, *, limit: int = 10, after: str | None = None, force: bool = False) -> list[PeekedMessage]:
-        raise NotSupported("a stream is read, not peeked into")
+        raise NotSupported("a stream can be read, but not peeked into")
 
     def stats(self) -> QueueStats:
         """Return how many records this worker has read; how many the stream holds is unknown."""

@@ -165,4 +165,4 @@ def _in_utc(moment: datetime, field: str) -> datetime:
     try:
         return moment.astimezone(UTC)
     except OverflowError as error:
-        raise InvalidMessage(f"{field}: {moment.isoformat()} lies outside the calendar in UTC", field=field) from error
+        raise InvalidMessage(f"{field}: {moment.isoformat()} is outside the calendar in UTC", field=field) from error

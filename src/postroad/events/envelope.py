@@ -137,7 +137,7 @@ def _leaf_fault(value: object, path: str) -> tuple[str, str] | None:
     if isinstance(value, BaseException):
         return None
     if isinstance(value, float) and not isfinite(value):
-        return path, f"{value} is not a number of JSON"
+        return path, f"JSON has no {value}"
     try:
         msgspec.json.encode(value)
     except UnicodeEncodeError as error:

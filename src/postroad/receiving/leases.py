@@ -97,17 +97,15 @@ class Housekeeper:
 _SOON = 0.1
 
 
+@dataclass(slots=True, eq=False)
 class Held:
     """A delivery that is not settled yet."""
 
-    __slots__ = ("begun_at", "covered_until", "delivery", "lost", "queue")
-
-    def __init__(self, queue: Queue, delivery: Delivery, covered_until: float) -> None:
-        self.queue = queue
-        self.delivery = delivery
-        self.begun_at: float | None = None
-        self.covered_until = covered_until
-        self.lost = False
+    queue: Queue
+    delivery: Delivery
+    covered_until: float
+    begun_at: float | None = None
+    lost: bool = False
 
 
 class Leases:

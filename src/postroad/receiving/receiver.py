@@ -37,7 +37,7 @@ from postroad.receiving.outcomes import (
 from postroad.receiving.settlement import Counts, Settlement, log_to
 from postroad.receiving.workers import SLICE_SECONDS, Loop, Poller, Work, current_work
 
-# As good as for ever: locks refuse to wait much longer than this.
+# Practically for ever: locks refuse to wait much longer.
 _YEAR_SECONDS = 31_536_000.0
 _Count = whole_number(1, 1_000)
 _Delay = Annotated[float, Meta(ge=0, le=43_200, description="a number of seconds from 0 to 43200")]

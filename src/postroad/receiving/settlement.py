@@ -153,7 +153,6 @@ class Settlement:
             self._release(helds, undo=not begun)
 
     def _is_last(self, held: Held, outcome: Retry) -> bool:
-        """Return whether the message has no attempts left."""
         most = self.max_receives if outcome.max_attempts is None else outcome.max_attempts
         return outcome.label is None and most is not None and self.attempts.number(held.delivery) >= most
 
@@ -222,7 +221,6 @@ class Settlement:
         return moved
 
     def _reject_on_queue(self, held: Held, outcome: Retry) -> bool:
-        """Move the message to the queue's own dead letters now."""
         try:
             (result,) = held.queue.reject([held.delivery], reason=HANDLER_FAILED, error=outcome.error)
         except PostroadError:

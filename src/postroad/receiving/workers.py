@@ -191,7 +191,6 @@ class Work:
         context.run(self._run, group)
 
     def _run(self, group: Group) -> None:
-        """Have the messages of one group decided one after another."""
         token = _inside.set(self)
         steps = self._steps(group)
         with self._users.inside():
@@ -385,7 +384,7 @@ class Loop:
         return ended
 
     def _within(self, deadline: float, action: Callable[[], None]) -> None:
-        """Do it, but do not wait for its end if a network that is gone takes too long."""
+        """Run the action; when the time is over, go on without it, because the network may be gone."""
         if self._poller.short_waits:
             action()
             return
