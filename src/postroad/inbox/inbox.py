@@ -247,7 +247,7 @@ class Inbox:
 
     async def _first_time(self, caller: Caller | AsyncCaller, key: _Key, fingerprint: str | None) -> bool:
         if caller.dialect != self._dialect:
-            raise TypeError(f"connection: is one to {caller.dialect}, but the inbox is on {self._dialect}")
+            raise TypeError(f"connection: is to {caller.dialect}, but the inbox is on {self._dialect}")
         try:
             first = bool(await settled(caller.rows(marked(self._sql.first, caller), (*key, fingerprint))))
             failpoints.hit("inbox.after_insert")

@@ -28,7 +28,7 @@ class Autoscaler:
         max_tasks: The largest number, by default 10.
         target_backlog: Messages that may wait for each task, by default 100.
         age_threshold: Seconds that the oldest message may wait, by default 300; beyond it a task is added, and beyond
-            twice of it two are.
+            twice that time two are.
         in_cooldown: Seconds after a change before tasks are removed, by default 300.
         out_cooldown: Seconds after tasks were added before more are, by default 60.
 

@@ -252,7 +252,7 @@ def checked_token(value: object, field: str = "token") -> str:
     if not text:
         raise _refused(field, "is empty")
     if _TOKEN.fullmatch(text) is None or ".." in text:
-        raise _refused(field, "holds what no device token holds, or more than 1,024 characters")
+        raise _refused(field, "is not a device token: it has a wrong character, or more than 1,024")
     return text
 
 
@@ -271,9 +271,9 @@ def _checked_data(value: object) -> dict[str, str]:
         check_text(name, "payload.data")
         check_text(each, f"payload.data.{name[:80]}")
         if name == "aps":
-            raise _refused("payload.data.aps", "is a name that APNs keeps for itself")
+            raise _refused("payload.data.aps", "is a name that APNs reserves")
         if name in _FCM_NAMES or name.startswith(_FCM_PREFIXES):
-            raise _refused(f"payload.data.{name[:80]}", "is a name that FCM keeps for itself")
+            raise _refused(f"payload.data.{name[:80]}", "is a name that FCM reserves")
     return dict(value)
 
 

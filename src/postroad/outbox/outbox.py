@@ -47,7 +47,7 @@ class Outbox:
         table: The name of the table; change it to have several outboxes in one database.
         schema: The schema of the table on PostgreSQL; SQLite has none.
         cipher: Encrypts payloads; by default they are stored as JSON that everybody with access can read.
-        max_bytes: The largest event in bytes that is recorded, 262,144 by default; the limit of SNS and SQS.
+        max_bytes: The size of the largest event that is recorded, by default 262,144 bytes, the limit of SNS and SQS.
         registry: Finds the names and versions of event classes; by default those made by `@event`.
         clock: The time of events that come without one; for tests.
 
@@ -234,7 +234,7 @@ class Outbox:
         return self._queries().get(event_id)
 
     def failed(self, *, limit: int = 50, after: EventId | int | None = None) -> list[OutboxRow]:
-        """Return failed rows, oldest first, behind the event or the `seq` that `after` names."""
+        """Return failed rows, oldest first; only those after the event or the `seq` that `after` names."""
         return self._queries().failed(limit=_positive("limit", limit), after=after)
 
     def failed_groups(self) -> list[FailureGroup]:
@@ -281,8 +281,8 @@ class Outbox:
             tenant_id: Only events of this tenant.
             type: Only events of this type.
             group: Only events of this group of `failed_groups`.
-            limit: At most so many, the oldest first; other events of their parked keys come with them.
-            canary: Redrive so many first, and the others only once those were sent.
+            limit: Redrive at most this many, the oldest first; other events of their parked keys come with them.
+            canary: Redrive this many first, and the others only once those were sent.
             dry_run: Return the ids, and change nothing.
 
         Raises:

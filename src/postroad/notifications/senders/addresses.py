@@ -77,7 +77,7 @@ def _checked_url(base_url: object) -> str:
         raise ConfigurationError(
             "base_url: is not an https address without user, query and fragment",
             field="base_url",
-            remedy="Give the provider's own address; http is for servers of this machine only.",
+            remedy="Give the provider's own address; http is only for servers on this machine.",
         )
     return str(url).rstrip("/")
 

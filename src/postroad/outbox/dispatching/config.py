@@ -71,7 +71,7 @@ class DispatcherConfig:
         return sum(self.pause(attempt, chance=1.0) for attempt in range(1, self.retry_max))
 
     def pause(self, attempts: int, *, chance: float) -> float:
-        """Return the seconds to the next attempt after so many failed ones; `chance` is from 0 to 1."""
+        """Return the seconds to the next attempt after this many failed ones; `chance` is from 0 to 1."""
         return self.backoff[min(attempts, len(self.backoff)) - 1] * (1 + chance * self.jitter)
 
 

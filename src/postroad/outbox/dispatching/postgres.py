@@ -122,7 +122,7 @@ class PostgresDispatchStore:
                 **mine,
                 owner=self._owner,
                 states=_array(each.state for each in settlements),
-                counts=_array("t" if each.counts else "f" for each in settlements),
+                counts=_array("f" if each.kind == "held" else "t" for each in settlements),
                 delays=_array("NULL" if each.delay is None else repr(each.delay) for each in settlements),
                 errors=errors if any(errors) else [],
             )

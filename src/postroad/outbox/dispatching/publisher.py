@@ -29,7 +29,7 @@ _OF_THE_TARGET = (
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """The target took it."""
+    """The target accepted it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def verdict_of(error: BaseException) -> Verdict:
     if isinstance(error, errors.HeldBack):
         return UNTRIED
     if isinstance(error, _OF_THE_TARGET):
-        # The publisher may be anybody's, and so may be its retry_after.
+        # The publisher may be the user's own code, so its retry_after may be anything.
         asked = getattr(error, "retry_after", None)
         is_time = isinstance(asked, int | float) and 0 < asked < math.inf
         return TargetDown(described(error), asked if is_time else None)

@@ -267,7 +267,7 @@ class SQLiteDispatchStore:
             "token": each.row.token,
             "owner": self._owner,
             "state": each.state,
-            "counts": each.counts,
+            "counts": each.kind != "held",
             "error": each.error,
             "delay": each.delay,
         }

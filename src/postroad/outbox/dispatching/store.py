@@ -48,16 +48,12 @@ class Settlement:
 
     row: ClaimedRow
     kind: Literal["sent", "retried", "failed", "held"]
+    """All but "held" count as an attempt."""
     state: str
     error: str | None = None
     """None leaves the last error as it is, or clears it where the row is sent."""
     delay: float | None = None
     """Seconds until it is due again; None leaves the time as it is."""
-
-    @property
-    def counts(self) -> bool:
-        """Whether it was an attempt."""
-        return self.kind != "held"
 
 
 class Settled(NamedTuple):
