@@ -441,6 +441,20 @@ def test_a_zygote_that_dies_under_a_running_task_costs_no_attempt(on_sqlite: Bac
     eventually(lambda: not set(ours(os.getpid())) - before)
 
 
+def test_a_zygote_that_dies_under_an_idle_worker_costs_no_attempt(on_sqlite: Backend) -> None:
+    bench, before = Bench(on_sqlite), set(ours(os.getpid()))
+    with working(bench, concurrency=1, max_attempts=1):
+        bench.ended("echo", {"n": 1})
+        processes = set(ours(os.getpid())) - before
+        (zygote,) = [pid for pid in processes if parent_of(pid) == os.getpid()]
+
+        os.kill(zygote, 9)
+        eventually(lambda: not any(is_alive(pid) for pid in processes))
+        following = bench.ended("echo", {"n": 2})
+
+    assert (following.state, following.attempt, following.output) == ("completed", 1, {"n": 2})
+
+
 def test_a_keeper_that_hangs_is_killed_with_its_child(
     on_sqlite: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
