@@ -12,11 +12,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.tasks.benches import CHORES, Bench, is_alive, lines, ours, parent_of, working
+from tests.tasks.benches import CHORES, Bench, is_alive, lines, ours, working
 from tests.waiting import eventually
 
 from postroad import Backend
-from postroad.errors import ConfigurationError
 from postroad.tasks import runner
 from postroad.tasks.pool import ChildPool, ChildSlot, SlotLost
 from postroad.tasks.processes import RESULT, Active, Frames, FrameTooLong, Order, Ready, Report, frame
@@ -365,51 +364,6 @@ def test_a_closed_seat_ends_what_runs_there(shared: ChildPool, tmp_path: Path) -
     eventually(lambda: not any(is_alive(int(pid)) for pid in lines(notes)))
 
 
-def test_a_zygote_that_ends_before_it_reads_its_plan_is_a_configuration_error() -> None:
-    made = ChildPool((), imports=(), environment={"PYTHONHOME": "/nowhere"}, child_reuse=1, max_output_bytes=100_000)
-
-    with pytest.raises(ConfigurationError, match="it ended at once"):
-        made.start()
-
-    made.close()
-
-
-def test_a_running_task_keeps_its_directory_when_the_zygote_is_replaced() -> None:
-    before = set(ours(os.getpid()))
-    registry = TaskRegistry()
-    registry.command("slow", ["sh", "-c", 'sleep 1; touch here && echo \'{"output": "kept"}\''])
-    with pool(registry) as made:
-        slot = made.slot()
-        ready(slot)
-        (zygote,) = [pid for pid in set(ours(os.getpid())) - before if parent_of(pid) == os.getpid()]
-        slot.order(order("slow"))
-
-        os.kill(zygote, 9)
-        eventually(lambda: not is_alive(zygote))
-        other = made.slot()
-
-        assert verdict_of(report(slot), is_command=True) == Completed("kept", None)
-        assert output(run(other, "echo")) == {}
-        slot.close()
-        other.close()
-
-
-def test_a_zygote_that_dies_is_started_again(tmp_path: Path) -> None:
-    before = set(ours(os.getpid()))
-    with pool() as made:
-        slot = made.slot()
-        ready(slot)
-        (zygote,) = [pid for pid in set(ours(os.getpid())) - before if parent_of(pid) == os.getpid()]
-
-        os.kill(zygote, 9)
-        slot.close()
-        eventually(lambda: not is_alive(zygote))
-        other = made.slot()
-
-        assert output(run(other, "echo")) == {}
-        other.close()
-
-
 def test_nothing_is_left_of_a_closed_nursery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     before = ours(os.getpid())
@@ -421,24 +375,6 @@ def test_nothing_is_left_of_a_closed_nursery(tmp_path: Path, monkeypatch: pytest
 
     eventually(lambda: not any(is_alive(pid) for pid in processes))
     assert [path.name for path in tmp_path.iterdir()] == ["notes"]
-
-
-def test_a_zygote_that_dies_under_a_running_task_costs_no_attempt(on_sqlite: Backend, tmp_path: Path) -> None:
-    notes, go, bench = tmp_path / "notes", tmp_path / "go", Bench(on_sqlite)
-    before = set(ours(os.getpid()))
-    with working(bench, concurrency=1):
-        running = bench.producer.submit("wait-for-file", {"notes": str(notes), "until": str(go)})
-        eventually(lambda: lines(notes))
-        (zygote,) = [pid for pid in set(ours(os.getpid())) - before if parent_of(pid) == os.getpid()]
-
-        os.kill(zygote, 9)
-        eventually(lambda: not is_alive(zygote))
-        go.touch()
-        following = bench.ended("echo", {"n": 1})
-
-    assert (bench.state(running.request_id).state, bench.state(running.request_id).attempt) == ("completed", 1)
-    assert (following.output, following.attempt) == ({"n": 1}, 1)
-    eventually(lambda: not set(ours(os.getpid())) - before)
 
 
 def test_a_keeper_that_hangs_is_killed_with_its_child(

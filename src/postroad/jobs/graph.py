@@ -258,11 +258,11 @@ class JobRecords:
             with self._backend.transaction():
                 held = self._put(job_id, job, version)
                 if held is not None:
-                    self._mark(job_id, is_open=is_open)
+                    self.mark(job_id, is_open=is_open)
                     self._append(events)
             return held
         if is_open:
-            self._mark(job_id, is_open=True)
+            self.mark(job_id, is_open=True)
         due = [*self._jobs.owed(job), *events]
         path = f"jobs/{job_id}/{due[-1].event_id if due else 'none'}.json"
         held = self._put(job_id, self._jobs.owing(job, due, path), version)
@@ -270,7 +270,7 @@ class JobRecords:
             return None
         held = self._pay(job_id, held)
         if not is_open:
-            self._mark(job_id, is_open=False)
+            self.mark(job_id, is_open=False)
         return held
 
     def open_jobs(self) -> Iterator[str]:
@@ -282,14 +282,11 @@ class JobRecords:
             if (cursor := page.cursor) is None:
                 return
 
-    def close(self, job_id: str) -> None:
-        """Let dispatchers skip the job."""
-        self._mark(job_id, is_open=False)
-
     def _key(self, job_id: str) -> str:
         return f"{self._tenant}/JOB#{job_id}"
 
-    def _mark(self, job_id: str, *, is_open: bool) -> None:
+    def mark(self, job_id: str, *, is_open: bool) -> None:
+        """Let dispatchers look at the job, or skip it."""
         key = open_job_key(self._tenant, job_id)
         if is_open:
             self._items.put(key, b"1")

@@ -193,7 +193,7 @@ class Jobs:
             if self._scheduler.jobs.write(job_id, job, [event], expect=held, is_open=True) is not None:
                 break
         cancelled = self._scheduler.cancel_tasks(job_id, graph)
-        self._scheduler.jobs.close(job_id)
+        self._scheduler.jobs.mark(job_id, is_open=False)
         return Cancelled(job_id, cancelled)
 
     def job_status(self, job_id: str) -> JobStatus | None:

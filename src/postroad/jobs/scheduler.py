@@ -98,12 +98,10 @@ class Scheduler:
         held, progress = self._open(job_id)
         if held is None or progress is None:
             return DispatchResult()
-        if held.job.status == "cancelled":
-            self.cancel_tasks(job_id, progress.graph)
-            self.jobs.close(job_id)
-            return DispatchResult()
         if held.job.is_over:
-            self.jobs.close(job_id)
+            if held.job.status == "cancelled":
+                self.cancel_tasks(job_id, progress.graph)
+            self.jobs.mark(job_id, is_open=False)
             return DispatchResult()
         leases = self.leases(job_id)
         waiting = [task_id for task_id in progress.graph.tasks if task_id not in leases]
@@ -121,7 +119,7 @@ class Scheduler:
         failed = self._note_failure(job_id) if is_failed is not held.job.failure_recorded else None
         rests = not any(state in ("pending", "processing") for state in states.values())
         if is_failed and held.job.failure_recorded and not begun and rests:
-            self.jobs.close(job_id)
+            self.jobs.mark(job_id, is_open=False)
         return DispatchResult(begun, failed_task=failed)
 
     def state(self, job_id: str, task_id: str) -> str | None:

@@ -81,7 +81,7 @@ def _steps(
 ) -> Iterator[tuple[int | None, Pruned]]:
     """Remove page after page, each in its own short commit; yield the time each page reached, None at the end."""
     if not isinstance(journal, StoredJournal):
-        raise NotSupported("this journal cannot forget events")
+        raise NotSupported("this journal cannot remove events")
     living = _Living(journal, tenant, before)
     cursor = None
     while True:

@@ -74,7 +74,7 @@ class StoredJournal:
         records: The store of the events.
         overflow: Moves large properties into blobs.
         clock: The time at which events are stored.
-        ttl_days: How many days an event is kept; by default for ever.
+        ttl_days: How many days an event is kept; forever by default.
         sender: Where appended events go instead of `records`; reads return an event once it has arrived there.
     """
 
@@ -127,7 +127,7 @@ class StoredJournal:
     def follow(self, tenant: str, event_types: Collection[str], position: str | None) -> Followed:
         """Return the next events of these types after the position, in the order of their arrival.
 
-        A position of None is the present end. An event may be returned more than once.
+        A position of None means the current end. An event may be returned more than once.
         """
         followed = self._records.follow(tenant, event_types, position)
         if followed is not None:

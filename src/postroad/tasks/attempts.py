@@ -35,31 +35,19 @@ class Attempt:
         self._shared = shared
         self._delivery = delivery
         self._message = message
-        self._entry = entry
+        self._pass_env = entry.pass_env
         self.task = message.task(tenant)
+        self.max_attempts = entry.max_attempts or shared.config.max_attempts
+        timeout_ms = message.timeout_ms
+        self.timeout = timeout_ms / 1_000 if timeout_ms is not None else entry.timeout or shared.config.timeout
+        """How long the child may take, in seconds."""
+        self.is_command = entry.command is not None
         self._held: Held | None = None
         self._pid = 0
         self._beats = 0
         self._failed_extensions = 0
         self._began = 0.0
         self.activity: bytes | None = None
-
-    @property
-    def max_attempts(self) -> int:
-        """How many attempts the task has."""
-        return self._entry.max_attempts or self._shared.config.max_attempts
-
-    @property
-    def timeout(self) -> float:
-        """How long the child may take, in seconds."""
-        if self._message.timeout_ms is not None:
-            return self._message.timeout_ms / 1_000
-        return self._entry.timeout or self._shared.config.timeout
-
-    @property
-    def is_command(self) -> bool:
-        """Whether the task is a program instead of a function."""
-        return self._entry.command is not None
 
     def take(self, before: Held | None, pid: int) -> bool:
         """Take the lease and record the start; return False if another worker was faster."""
@@ -100,7 +88,7 @@ class Attempt:
             deadline=self._shared.now() + self.timeout,
             job_id=self.task.job_id,
             task_id=self.task.task_id,
-            env={name: os.environ[name] for name in self._entry.pass_env if name in os.environ},
+            env={name: os.environ[name] for name in self._pass_env if name in os.environ},
         )
 
     def beat(self) -> bool:

@@ -69,7 +69,7 @@ class EventPublisher:
         while True:
             item = self._items.get(self._key)
             progress = _Progress(position="") if item is None else msgspec.json.decode(item.value, type=_Progress)
-            if progress.until > self._now() and progress.owner != self._me:
+            if progress.until > self._backend.clock.now().timestamp() and progress.owner != self._me:
                 # Another worker publishes, or died while doing so.
                 return published
             followed = self._follow(progress.position or None)
@@ -97,7 +97,8 @@ class EventPublisher:
         version = ABSENT if item is None else item.version
         new = [event for event in followed.events if event.event_id not in self._known]
         if new:
-            claim = msgspec.structs.replace(progress, owner=self._me, until=self._now() + _CLAIM_SECONDS)
+            until = self._backend.clock.now().timestamp() + _CLAIM_SECONDS
+            claim = msgspec.structs.replace(progress, owner=self._me, until=until)
             claimed = self._items.put(self._key, msgspec.json.encode(claim), expect=version)
             if not claimed.ok or claimed.item is None:
                 return None
@@ -146,6 +147,3 @@ class EventPublisher:
     @cached_property
     def _topic(self) -> Topic:
         return self._backend.topic(TOPIC)
-
-    def _now(self) -> float:
-        return self._backend.clock.now().timestamp()

@@ -190,7 +190,7 @@ def open_queue(backend: Store, queue: str, *, ending: str = "") -> Queue:
         raise QueueNotFound(
             error.message,
             field=error.field,
-            remedy=f"Make the queues of tasks with their dead letters: `postroad task init{option}` or the topology.",
+            remedy=f"Create the queues of tasks and dead letters: `postroad task init{option}` or the topology.",
         ) from error
 
 

@@ -14,7 +14,7 @@ import msgspec
 from postroad.arguments import check
 from postroad.blobs import Blobs
 from postroad.errors import ConfigurationError, InvalidInput, OverflowMismatch, PostroadError
-from postroad.items import ABSENT, Item, Items
+from postroad.items import ABSENT, Items
 from postroad.journal import FAILED, PENDING, Expiry, Journal, JournalEvent, Overflow, every_event, task_state
 from postroad.ports import Store
 from postroad.queues import legible
@@ -40,18 +40,16 @@ class LeaseExpiry:
     def step(self, now_ms: int) -> int:
         """Examine the next few leases; return how many were deleted."""
         page = self._items.scan(self._prefix, limit=_AT_ONCE, cursor=self.cursor)
-        forgotten = sum(self._forget(item, now_ms - KEPT_SECONDS * 1_000) for item in page.items)
+        forgotten = 0
+        for item in page.items:
+            outcome = decode_lease(item.value).outcome
+            if outcome is not None and outcome.at < now_ms - KEPT_SECONDS * 1_000:
+                # The lease of a run that began again meanwhile has another version, and stays.
+                forgotten += self._items.delete(item.key, expect=item.version).ok
         self.cursor = page.cursor
         if page.cursor is None and self._blobs is not None:
             self._blobs.prune(LEASES, older_than=KEPT_SECONDS)
         return forgotten
-
-    def _forget(self, item: Item, before_ms: int) -> bool:
-        outcome = decode_lease(item.value).outcome
-        if outcome is None or outcome.at >= before_ms:
-            return False
-        # The lease of a run that began again meanwhile has another version, and stays.
-        return self._items.delete(item.key, expect=item.version).ok
 
 
 # Events may arrive an hour late; an earlier look has seen what is older.

@@ -116,8 +116,8 @@ class TaskRunner:
             try:
                 if self._slot is None:
                     self._slot = self._shared.pool.slot()
-                while self._pid is None:
-                    received = self._slot.receive()
+                # Read to the end: after its last Ready a monitor may have replaced the child, or died itself.
+                while (received := self._slot.receive(None if self._pid is None else 0.0)) is not None:
                     if isinstance(received, Ready):
                         self._pid, self._monitor = received.pid, received.monitor
             except SlotLost:

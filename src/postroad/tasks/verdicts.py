@@ -110,7 +110,7 @@ def _outcome(report: Report, *, is_command: bool) -> Completed | Failed:
         return _of_a_command(report) if is_command else _of_a_function(report)
     except msgspec.DecodeError:
         # The task wrote into a pipe that is not for tasks.
-        return crashed("the child's last word cannot be read", "no-result", report)
+        return crashed("the child's last reply cannot be read", "no-result", report)
 
 
 def _of_a_function(report: Report) -> Completed | Failed:

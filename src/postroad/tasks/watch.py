@@ -14,7 +14,6 @@ from pathlib import Path
 from postroad.tasks import processes
 from postroad.tasks.child_output import Echo, Lines, Tail, checked_activity
 from postroad.tasks.processes import Halt, Order, Report, WorkerGone, WorkerLink
-from postroad.tasks.registry import TaskDefinition
 from postroad.tasks.task_child import ChildSetup, run_child
 
 _SETTLING_MS = 30_000
@@ -36,10 +35,6 @@ class ChildExits:
             os.set_blocking(end, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(written, warn_on_full_buffer=False)
-
-    def clear(self) -> None:
-        """Reset `readable` until the next end."""
-        read_some(self.readable)
 
     def look_for_oom(self) -> bool:
         """Return whether the kernel has killed for lack of memory since the last look; an idle monitor looks often."""
@@ -131,7 +126,14 @@ class Watch:
         self._grace = order.kill_grace
         self._task = setup.tasks.get(order.name)
         self._lasts = child.served + 1 < setup.plan.child_reuse and self._task.command is None and not self._task.fresh
-        self._unfed = memoryview(_input_of(order, directory, self._task, setup))
+        data = processes.encode(order)
+        unfed = processes.frame(str(directory).encode()) + processes.frame(data)
+        # What an exec'd program or interpreter reads after its order.
+        if self._task.command is not None:
+            unfed += order.document
+        elif self._task.fresh:
+            unfed += processes.frame(setup.encoded_plan) + processes.frame(data)
+        self._unfed = memoryview(unfed)
         child.frames.limit = setup.plan.max_output_bytes + _FRAME_BYTES
         self._tail = Tail()
         self._streams = {child.out: Lines(setup.plan.max_output_bytes), child.err: Lines(setup.plan.max_output_bytes)}
@@ -168,7 +170,7 @@ class Watch:
 
     def _attend(self, descriptor: int, events: select.poll) -> None:
         if descriptor == self._exits.readable:
-            self._exits.clear()
+            read_some(descriptor)
             self.ended = self._child.has_ended()
         elif descriptor == self._link.fileno():
             for received in self._link.receive():
@@ -271,15 +273,6 @@ class Watch:
             last_lines=self._tail.lines(),
             last_activity=self._activity,
         )
-
-
-def _input_of(order: Order, directory: Path, task: TaskDefinition, setup: ChildSetup) -> bytes:
-    """Return the child's input: its directory, its order, and what an exec'd program reads after them."""
-    data = processes.encode(order)
-    head = processes.frame(str(directory).encode()) + processes.frame(data)
-    if task.command is not None:
-        return head + order.document
-    return head + processes.frame(setup.encoded_plan) + processes.frame(data) if task.fresh else head
 
 
 def _name(number: int) -> str:

@@ -27,7 +27,7 @@ import msgspec
 from postroad.tasks import processes
 from postroad.tasks.processes import Order, Plan, WorkerGone, WorkerLink
 from postroad.tasks.task_child import ChildSetup, entry_of, find_tasks
-from postroad.tasks.watch import Child, ChildExits, ChildNotReady, Watch, fork_child
+from postroad.tasks.watch import Child, ChildExits, ChildNotReady, Watch, fork_child, read_some
 
 _TICK_MS = 1_000
 _KILL_SECONDS = 5.0
@@ -77,7 +77,7 @@ class Monitor:
                 if orders:
                     return orders[0]
             if self._exits.readable in ready:
-                self._exits.clear()
+                read_some(self._exits.readable)
                 if child.has_ended():
                     return None
             if os.getppid() != self._zygote:

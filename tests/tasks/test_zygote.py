@@ -1,0 +1,96 @@
+"""The zygote of a worker: it is replaced when it dies, and its death costs no task an attempt."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from tests.tasks.benches import Bench, is_alive, lines, ours, parent_of, working
+from tests.tasks.test_children import order, output, pool, ready, report, run
+from tests.waiting import eventually
+
+from postroad import Backend
+from postroad.errors import ConfigurationError
+from postroad.tasks.pool import ChildPool
+from postroad.tasks.registry import TaskRegistry
+from postroad.tasks.verdicts import Completed, verdict_of
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_zygote_that_ends_before_it_reads_its_plan_is_a_configuration_error() -> None:
+    made = ChildPool((), imports=(), environment={"PYTHONHOME": "/nowhere"}, child_reuse=1, max_output_bytes=100_000)
+
+    with pytest.raises(ConfigurationError, match="it ended at once"):
+        made.start()
+
+    made.close()
+
+
+def test_a_running_task_keeps_its_directory_when_the_zygote_is_replaced() -> None:
+    before = set(ours(os.getpid()))
+    registry = TaskRegistry()
+    registry.command("slow", ["sh", "-c", 'sleep 1; touch here && echo \'{"output": "kept"}\''])
+    with pool(registry) as made:
+        slot = made.slot()
+        ready(slot)
+        (zygote,) = [pid for pid in set(ours(os.getpid())) - before if parent_of(pid) == os.getpid()]
+        slot.order(order("slow"))
+
+        os.kill(zygote, 9)
+        eventually(lambda: not is_alive(zygote))
+        other = made.slot()
+
+        assert verdict_of(report(slot), is_command=True) == Completed("kept", None)
+        assert output(run(other, "echo")) == {}
+        slot.close()
+        other.close()
+
+
+def test_a_zygote_that_dies_is_started_again(tmp_path: Path) -> None:
+    before = set(ours(os.getpid()))
+    with pool() as made:
+        slot = made.slot()
+        ready(slot)
+        (zygote,) = [pid for pid in set(ours(os.getpid())) - before if parent_of(pid) == os.getpid()]
+
+        os.kill(zygote, 9)
+        slot.close()
+        eventually(lambda: not is_alive(zygote))
+        other = made.slot()
+
+        assert output(run(other, "echo")) == {}
+        other.close()
+
+
+def test_a_zygote_that_dies_under_a_running_task_costs_no_attempt(on_sqlite: Backend, tmp_path: Path) -> None:
+    notes, go, bench = tmp_path / "notes", tmp_path / "go", Bench(on_sqlite)
+    before = set(ours(os.getpid()))
+    with working(bench, concurrency=1):
+        running = bench.producer.submit("wait-for-file", {"notes": str(notes), "until": str(go)})
+        eventually(lambda: lines(notes))
+        (zygote,) = [pid for pid in set(ours(os.getpid())) - before if parent_of(pid) == os.getpid()]
+
+        os.kill(zygote, 9)
+        eventually(lambda: not is_alive(zygote))
+        go.touch()
+        following = bench.ended("echo", {"n": 1})
+
+    assert (bench.state(running.request_id).state, bench.state(running.request_id).attempt) == ("completed", 1)
+    assert (following.output, following.attempt) == ({"n": 1}, 1)
+    eventually(lambda: not set(ours(os.getpid())) - before)
+
+
+def test_a_zygote_that_dies_under_an_idle_worker_costs_no_attempt(on_sqlite: Backend) -> None:
+    bench, before = Bench(on_sqlite), set(ours(os.getpid()))
+    with working(bench, concurrency=1, max_attempts=1):
+        bench.ended("echo", {"n": 1})
+        processes = set(ours(os.getpid())) - before
+        (zygote,) = [pid for pid in processes if parent_of(pid) == os.getpid()]
+
+        os.kill(zygote, 9)
+        eventually(lambda: not any(is_alive(pid) for pid in processes))
+        following = bench.ended("echo", {"n": 2})
+
+    assert (following.state, following.attempt, following.output) == ("completed", 1, {"n": 2})
