@@ -91,11 +91,12 @@ def test_query_for_people_is_a_table(postroad: Postroad, events: list[JournalEve
         "--entity task#1",
         "--order up",
         "--from yesterday",
+        "--from=--5",
         "--cursor x",
         "--tenant a#b",
     ],
 )
-def test_a_query_that_cannot_be_is_exit_2(postroad: Postroad, flags: str) -> None:
+def test_a_query_that_cannot_be_is_exit_2(postroad: Postroad, events: list[JournalEvent], flags: str) -> None:
     outcome = postroad("journal", "query", *flags.split())
 
     assert outcome.code == 2

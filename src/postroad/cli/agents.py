@@ -46,12 +46,12 @@ def create(
         made = agents.register(agent_id, order=order, accept=accept)  # type: ignore[arg-type]  # checked there
     call.show(
         AgentMade(made.agent_id, made.token, made.created_at),
-        f"made agent {made.agent_id}",
-        f"token, shown this once: {made.token}",
+        f"created agent {made.agent_id}",
+        f"token, shown only once: {made.token}",
     )
 
 
-@verb("agent list", "")
+@verb("agent list")
 def list_agents(
     call: Call,
     limit: Annotated[int, typer.Option(metavar="N", help="At most this many, 1 to 100.")] = 20,
@@ -64,7 +64,7 @@ def list_agents(
         page = agents.list(limit=limit, cursor=cursor)
     items = [agent_row(agent) for agent in page.items]
     rows = ([each.agent_id, each.order, each.accept, each.created_at] for each in items)
-    shown = table(["AGENT", "ORDER", "ACCEPT", "MADE"], rows, "no agents; make one with: postroad agent create")
+    shown = table(["AGENT", "ORDER", "ACCEPT", "CREATED"], rows, "no agents; make one with: postroad agent create")
     more = [] if page.next_cursor is None else [f"more with --cursor {legible(page.next_cursor)}"]
     call.show(AgentPage(items, page.next_cursor), shown, *more)
 
@@ -103,7 +103,7 @@ def token(
         made = backend.agents().rotate_token(agent_id, overlap=overlap)
         until = now_text(backend.clock.now() + timedelta(seconds=overlap))
     document = AgentToken(made, until)
-    call.show(document, f"token, shown this once: {made}", f"the former token opens until {until}")
+    call.show(document, f"token, shown only once: {made}", f"the previous token is valid until {until}")
 
 
 @verb("agent delete", "ann --yes", destructive=True)
@@ -116,11 +116,11 @@ def delete(call: Call, agent_id: AgentId, yes: Yes = False) -> None:
         confirm_yes(
             yes,
             f'deleting agent "{legible(agent_id)}"',
-            lambda: f'removes "{legible(agent_id)}" with {waiting.visible + waiting.in_flight:,} waiting messages',
+            lambda: f'deletes "{legible(agent_id)}" with {waiting.visible + waiting.in_flight:,} waiting messages',
         )
         gone = agents.delete(agent_id)
     document = AgentGone(gone.discarded, gone.subscriptions, gone.subscribers)
-    call.show(document, f"removed {legible(agent_id)}; {gone.discarded:,} messages went with it")
+    call.show(document, f"deleted {legible(agent_id)} with {gone.discarded:,} messages")
 
 
 @verb("agent subscribe", "bob ann")
@@ -158,7 +158,7 @@ def pause(call: Call, listener: Listener, producer: Producer) -> None:
     """Hold a producer's events back from a listener; they are kept."""
     with agents_of(call) as agents:
         agents.pause(listener, producer)
-    call.show({"state": "paused"}, f"{producer} is withheld from {listener}")
+    call.show({"state": "paused"}, f"events of {producer} are held back from {listener}")
 
 
 @verb("agent resume", "bob ann")
@@ -166,7 +166,7 @@ def resume(call: Call, listener: Listener, producer: Producer) -> None:
     """Deliver the held events, before any newer ones."""
     with agents_of(call) as agents:
         agents.resume(listener, producer)
-    call.show({"state": "active"}, f"{producer} is delivered to {listener}")
+    call.show({"state": "active"}, f"events of {producer} are delivered to {listener}")
 
 
 @verb("agent replay", "bob ann --since 2025-07-01T12:00:00Z")
@@ -184,12 +184,12 @@ def replay(
     call.show(Replayed(replayed), f"{replayed:,} events are delivered again")
 
 
-@verb("agent provision", "")
+@verb("agent provision")
 def provision(call: Call) -> None:
     """Create the tables, streams and queues that are missing."""
     with agents_of(call) as agents:
         agents.provision()
-    call.show({"provisioned": True}, "everything that agents need is there")
+    call.show({"provisioned": True}, "everything that agents need exists")
 
 
 @verb("agent dead", "bob")
@@ -220,4 +220,4 @@ def redrive(
     del yes
     with agents_of(call) as agents:
         redriven = agents.redrive(agent_id, limit=limit)
-    call.show(Redriven(redriven), f"{redriven:,} dead letters are back")
+    call.show(Redriven(redriven), f"redrove {redriven:,} dead letters")

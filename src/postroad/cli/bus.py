@@ -159,7 +159,7 @@ def replay(
         wanted = {"since": since, "until": until, "types": type_ or None}
         report = backend.archive(source).replay_untyped(pass_on, rate=rate, dry_run=dry_run, **wanted)
     failed = f", {report.failed:,} failed" if report.failed else ""
-    done = f"replayed {report.replayed:,} to {to} ({report.duplicates:,} duplicates passed over){failed}"
+    done = f"replayed {report.replayed:,} to {to} ({report.duplicates:,} duplicates skipped){failed}"
     would = f"would replay {report.read - report.duplicates - report.failed:,} to {to}"
     document = {name: getattr(report, name) for name in ("read", "replayed", "duplicates", "failed")}
     call.show(document, would if dry_run else done, ok=not report.failed)

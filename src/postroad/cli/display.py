@@ -59,7 +59,7 @@ def queue_card(document: QueueDetail) -> Iterator[RenderableType]:
     settings = {key: value for key, value in document.settings.items() if key not in ("name", "dead_letter")}
     rows = [(key, _setting(key, value)) for key, value in settings.items() if value is not None]
     if document.sources:
-        rows.append(("takes dead letters of", ", ".join(document.sources)))
+        rows.append(("receives dead letters of", ", ".join(document.sources)))
     yield table(["SETTING", "VALUE"], rows)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -138,15 +139,15 @@ def _milliseconds(text: str | None, field: str) -> int | None:
     """Return a time in milliseconds, given as that or as ISO 8601, in UTC unless it names its zone."""
     if text is None:
         return None
-    if text.lstrip("-").isdecimal() and text.isascii():
+    if re.fullmatch(r"-?[0-9]{1,18}", text) is not None:
         return int(text)
     try:
         moment = datetime.fromisoformat(text)
+        aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        return round(aware.timestamp() * 1000)
     except ValueError:
         remedy = "Give milliseconds since 1970, or ISO 8601 such as 2030-01-01T00:00:00Z."
-        raise InvalidQuery(f"{field}: {text!r} is not a moment", field=field, remedy=remedy) from None
-    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    return round(aware.timestamp() * 1000)
+        raise InvalidQuery(f"{field}: {text!r} is not a time", field=field, remedy=remedy) from None
 
 
 @verb("why", "req-123")

@@ -81,7 +81,7 @@ def status(
     ]
     if found.oldest_open_transaction_seconds:
         age = short_duration(found.oldest_open_transaction_seconds)
-        lines.append(f"a transaction has added events for {age} and not ended")
+        lines.append(f"a transaction that added events has been open for {age}")
     if found.target_error is not None:
         lines.append(legible(f"the target is not available: {found.target_error}"))
     replace(call, json=call.json or format == "json").show(asdict(found), *lines)
@@ -251,7 +251,7 @@ def redrive(
     reason: Reason = "",
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most this many.")] = None,
     canary: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="So many first; stop if one fails in the same way.")
+        int | None, typer.Option(min=1, metavar="N", help="This many first; stop if one fails in the same way.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be redriven, change nothing.")] = False,
 ) -> None:

@@ -140,7 +140,7 @@ def peek(
             done["seen"] = len(found)
         now = backend.clock.now()
     if not queue.traits.peeks_clean:
-        write("note: this is a sample; the queue may hold more, and looking counts as a receive", sys.stderr)
+        write("note: this is a sample; the queue may hold more, and peeking counts as a receive", sys.stderr)
     items = [peeked(message, body=body) for message in found]
     cursor = found[-1].message_id if len(found) == limit else None
     call.show(PeekedPage(items, cursor), *message_blocks(items, now))
@@ -186,7 +186,7 @@ def groups(
         open_queue(backend, name)
         document = failure_groups_page(failure_groups(backend, name, limit=limit))
     if not document.complete:
-        write(f"note: {document.scanned:,} messages were looked at; the queue may hold more", sys.stderr)
+        write(f"note: {document.scanned:,} messages were examined; the queue may hold more", sys.stderr)
     call.show(document, group_table(document.items))
 
 

@@ -123,7 +123,7 @@ def _show_tasks(call: Call, name: str) -> None:
         open_queue(backend, name)
         items = redrive_tasks(backend, name)
     lines = [f"{item.status.lower()}: {item.moved:,} moved of {item.to_move or 0:,}" for item in items]
-    call.show({"items": items}, *(lines or ["SQS moves nothing out of it by itself"]))
+    call.show({"items": items}, *(lines or ["SQS itself moves nothing out of this queue"]))
 
 
 def _progress(report: RedriveReport) -> str:
@@ -132,16 +132,16 @@ def _progress(report: RedriveReport) -> str:
 
 def _summary(report: RedriveReport) -> Iterator[str]:
     if report.status == "native":
-        yield f"SQS moves about {_counts(report.destinations)} by itself; --status shows how far it is"
+        yield f"SQS moves about {_counts(report.destinations)} by itself; --status shows the progress"
         return
     verb = "would move" if report.status == "dry_run" else "moved"
     yield f"{verb} {_counts(report.destinations)} ({report.matched:,} matched)"
     for why, count in report.skipped.items():
         yield f"left {count:,}: {why.replace('_', ' ')}"
     if report.status == "canary_failed" and not report.returned:
-        yield "stopped: the canary was not handled in time; look at why before going on"
+        yield "stopped: the canary was not handled in time; find out why before you go on"
     elif report.status in _STOPPED:
-        yield f"stopped: {report.returned:,} came back; look at why before going on"
+        yield f"stopped: {report.returned:,} came back; find out why before you go on"
     if report.status == "limit":
         yield "more matched than the limit; run it again for the rest"
 

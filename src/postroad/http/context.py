@@ -84,13 +84,8 @@ def make_context(
 ) -> Context:
     """Return what a server with these settings needs; secrets come from the files beside the data.
 
-    Args:
-        settings: The settings of the server.
-        backend: The backend, which the caller closes.
-        admin: The secret of the admin token.
-        clock: The clock; tests pass another one.
-        body_seconds: How long a request may take to send its body.
-        max_polls: How many long polls and streams may be open.
+    `admin` is the secret of the admin token. A request may take `body_seconds` to send its body, and `max_polls` long
+    polls and streams may be open. The caller closes the backend.
     """
     tokens = TokenFile(beside(settings.url, "tokens.json"), clock=clock)
     threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="http")

@@ -221,14 +221,9 @@ async def page(
     cursor: str | None,
     find: Callable[[str | None], tuple[list[Any], str | None]],
 ) -> Response[Page]:
-    """Answer one page of a list.
+    """Answer one page of the list `of`, whose name includes its filters: a cursor is valid for this list only.
 
-    Args:
-        request: The request.
-        into: The page's description.
-        of: Names the list and its filters; a cursor is valid for this list only.
-        cursor: The cursor that the caller gave.
-        find: Returns the rows behind a position, and the position of the next page; it runs on a thread.
+    `find` runs on a thread and returns the rows behind a position, and the position of the next page.
     """
     cursors = request.context.cursors
     after = None if cursor is None else cursors.open(of, cursor)

@@ -255,7 +255,7 @@ def _file_findings(url: str, now: datetime) -> Iterator[Finding]:
     log = data.with_name(f"{data.name}-wal")
     size = log.stat().st_size if log.exists() else 0
     if size > MOST_LOG_BYTES:
-        message = f"{log}: the log has {size / 1e9:.1f} GB; a program that reads for long prevents a restart"
+        message = f"{log}: the log has {size / 1e9:.1f} GB; a program that reads for long keeps it growing"
         yield Finding("wal-size", "warning", str(log), message, "End the program that has the file open for reading.")
     space = shutil.disk_usage(data.absolute().parent)
     if space.free < LEAST_FREE_BYTES or space.free < LEAST_FREE_PART * space.total:

@@ -210,9 +210,8 @@ class _Template:
         self._parameters |= _CODE
         for rule, arn in settings["callers"].items():
             caller = {"Action": INVOKE, "Principal": "events.amazonaws.com", "SourceArn": arn}
-            self._add(
-                form, f"{_camel(rule)}Permission", "AWS::Lambda::Permission", {"FunctionName": function, **caller}
-            )
+            permission = {"FunctionName": function, **caller}
+            self._add(form, f"{_camel(rule)}Permission", "AWS::Lambda::Permission", permission)
         if settings["on_failure"] is not None:
             to = {"OnFailure": {"Destination": settings["on_failure"]}}
             config = {"FunctionName": function, "Qualifier": "$LATEST", "DestinationConfig": to}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, TypeVar
 
 from litestar import Response
 from litestar.params import PathParameter, QueryParameter
@@ -28,6 +29,7 @@ from postroad.views import (
     task_shown,
 )
 
+Result = TypeVar("Result")
 NewTaskBody = Annotated[forms.NewTask, example({"name": "scrape-store", "input": {"storeId": "store-123"}})]
 RequestId = Annotated[str, PathParameter(description="The task's request id.")]
 At = Annotated[int | None, QueryParameter(ge=0, description="As it was at this moment, in milliseconds.")]
@@ -53,7 +55,7 @@ async def submit_task(request: ApiRequest, data: NewTaskBody) -> Response[Any]:
 async def show_task(request: ApiRequest, task: RequestId, at: At = None) -> Response[TaskShown]:
     """Show the state of a task, now or at a time."""
     look = request.context.work.task_state
-    return Response(task_shown(await request.context.run(lambda: _or_not_found(task, lambda: look(task, at)))))
+    return Response(task_shown(await request.context.run(lambda: _found("task", task, lambda: look(task, at)))))
 
 
 @route("GET /tasks/{task:str}/history", "read", EventPage, 404)
@@ -64,7 +66,7 @@ async def show_task_history(
     context = request.context
 
     def find(after: str | None) -> tuple[list[Any], str | None]:
-        _or_not_found(task, lambda: context.work.task_state(task))
+        _found("task", task, lambda: context.work.task_state(task))
         found = context.backend.journal().query(
             "GSI1",
             tenant=context.settings.tenant,
@@ -76,17 +78,6 @@ async def show_task_history(
         return [event_item(event) for event in found.events], found.cursor
 
     return await page(request, EventPage, f"tasks/{task}/history/{order}", cursor, find)
-
-
-def _or_not_found(task: str, ask: Any) -> Any:
-    """Return what `ask` finds; an id that no task can have is not found either."""
-    try:
-        found = ask()
-    except InvalidTask:
-        found = None
-    if found is None:
-        raise NotFound(f'there is no task "{task[:300]}"')
-    return found
 
 
 _TASKS = [
@@ -127,7 +118,7 @@ async def list_jobs(
 async def show_job(request: ApiRequest, job: JobId) -> Response[JobStatus]:
     """Show a job with the state of each of its tasks."""
     look = request.context.work.views.job_status
-    return Response(await request.context.run(lambda: _known(job, lambda: look(job))))
+    return Response(await request.context.run(lambda: _found("job", job, lambda: look(job))))
 
 
 @route("POST /jobs/{job:str}/tasks", "publish", TasksAdded, 404, 409, says="The tasks are part of the job.")
@@ -135,7 +126,7 @@ async def add_job_tasks(request: ApiRequest, job: JobId, data: MoreTasksBody) ->
     """Add tasks to a job that has not ended."""
 
     def add() -> Answer:
-        added = _known(job, lambda: request.context.work.jobs.add_tasks(job, data.tasks))
+        added = _found("job", job, lambda: request.context.work.jobs.add_tasks(job, data.tasks))
         return Answer(200, added)
 
     return await perform(request, add)
@@ -147,7 +138,7 @@ async def resume_job(request: ApiRequest, job: JobId) -> Response[Any]:
     await request.no_body()
 
     def resume() -> Answer:
-        resumed = _known(job, lambda: request.context.work.jobs.resume(job))
+        resumed = _found("job", job, lambda: request.context.work.jobs.resume(job))
         return Answer(200, JobResumed(job, resumed.resumed_tasks))
 
     return await perform(request, resume)
@@ -159,20 +150,20 @@ async def cancel_job(request: ApiRequest, job: JobId) -> Response[Any]:
     await request.no_body()
 
     def cancel() -> Answer:
-        cancelled = _known(job, lambda: request.context.work.jobs.cancel(job))
+        cancelled = _found("job", job, lambda: request.context.work.jobs.cancel(job))
         return Answer(200, JobCancelled(job, cancelled.cancelled_tasks))
 
     return await perform(request, cancel)
 
 
-def _known(job: str, ask: Any) -> Any:
-    """Return what `ask` finds; an id that no job can have is not found either."""
+def _found(kind: str, name: str, ask: Callable[[], Result | None]) -> Result:
+    """Return what `ask` finds; an id that no task or job can have is not found either."""
     try:
         found = ask()
-    except InvalidJob as error:
-        if error.field != "jobId":
+    except (InvalidTask, InvalidJob) as error:
+        if error.field not in ("requestId", "jobId"):
             raise
         found = None
     if found is None:
-        raise NotFound(f'there is no job "{job[:300]}"')
+        raise NotFound(f'there is no {kind} "{name[:300]}"')
     return found

@@ -69,10 +69,8 @@ class Alarms:
 
     def update(self, form: Form, fields: Collection[str]) -> None:
         if set(fields) - {"tags"}:
-            definition = alarm_definition(form.settings)
-            ask(
-                f"changing alarm {form.name!r}", self.aws.cloudwatch.put_metric_alarm, AlarmName=form.name, **definition
-            )
+            definition, put = alarm_definition(form.settings), self.aws.cloudwatch.put_metric_alarm
+            ask(f"changing alarm {form.name!r}", put, AlarmName=form.name, **definition)
         if "tags" in fields:
             arn, tags = self.place.arn("alarm", form.name), tag_pairs(form.settings["tags"])
             ask(f"tagging alarm {form.name!r}", self.aws.cloudwatch.tag_resource, ResourceARN=arn, Tags=tags)

@@ -249,12 +249,8 @@ class Functions:
                 ask(what, operation, "ResourceConflictException", FunctionName=form.name, StatementId=rule, **caller)
 
     def _on_failure(self, form: Form) -> str | None:
-        answer = ask(
-            f"function {form.name!r}",
-            self.aws.functions.get_function_event_invoke_config,
-            *_MISSING,
-            FunctionName=form.name,
-        )
+        operation = self.aws.functions.get_function_event_invoke_config
+        answer = ask(f"function {form.name!r}", operation, *_MISSING, FunctionName=form.name)
         found = (((answer or {}).get("DestinationConfig") or {}).get("OnFailure") or {}).get("Destination")
         return None if found is None else str(found)
 

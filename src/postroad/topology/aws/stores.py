@@ -234,12 +234,8 @@ class Buckets:
             rules.append({"ID": EXPIRY, "Status": "Enabled", "Filter": {"Prefix": ""}, "Expiration": {"Days": days}})
         what = f"expiry of bucket {name!r}"
         if rules:
-            ask(
-                what,
-                self.aws.s3.put_bucket_lifecycle_configuration,
-                Bucket=name,
-                LifecycleConfiguration={"Rules": rules},
-            )
+            operation = self.aws.s3.put_bucket_lifecycle_configuration
+            ask(what, operation, Bucket=name, LifecycleConfiguration={"Rules": rules})
         else:
             ask(what, self.aws.s3.delete_bucket_lifecycle, Bucket=name)
 
