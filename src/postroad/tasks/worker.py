@@ -42,22 +42,36 @@ _PASSED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
-    """The numbers of a worker and their bounds; `TaskWorker` describes each."""
+    """The numbers of a worker; seconds unless the name says otherwise."""
 
     concurrency: _Positive = 3
+    """How many children run at the same time."""
     wait: Annotated[float, Meta(ge=0, le=MAX_WAIT, description="is not from 0 to 20 seconds")] = 20.0
+    """How long one poll waits for messages."""
     visibility_extension: _Extension = 30.0
+    """By how much a message and its lease are extended; more than `extension_interval`."""
     extension_interval: _Interval = 20.0
+    """The time between two extensions."""
     timeout: Timeout = 200.0
+    """How long an attempt may take, unless its task or message says otherwise."""
     kill_grace: _Pause = 5.0
+    """The time between SIGTERM and SIGKILL."""
     max_attempts: _Positive = 3
+    """How often a task is tried, unless the task says otherwise."""
     retry_base: _Pause = 1.0
+    """The pause before the second attempt; doubled before each further one."""
     retry_cap: _Pause = 30.0
+    """The longest pause between two attempts."""
     drain_timeout: _Pause = 30.0
+    """How long running children may continue after a stop."""
     pass_env: tuple[str, ...] = ()
+    """Names of environment variables that children see besides the usual ones."""
     max_output_bytes: _Positive = 5_242_880
+    """The largest result, as JSON."""
     child_reuse: Annotated[int, Meta(ge=1, le=1_000)] = 1
+    """How many tasks one child runs."""
     unknown_grace: _Pause = 600.0
+    """How long a task with an unknown name is left to other workers."""
 
     def __post_init__(self) -> None:
         check_settings(self)
