@@ -126,8 +126,9 @@ class GivenDeadLetters:
             reason=reason,
         )
         fifo = self.letters.name.endswith(".fifo")
-        # If it is sent again after a crash, the dedup id shows that it is the same.
-        dedup_id = f"{delivery.message_id}-{delivery.receive_count}" if fifo else None
+        # After a crash, or if the lease ended before the ack, it is sent again: the dedup id shows that it is the same.
+        # A dead letter that is redriven has an id of its own.
+        dedup_id = delivery.message_id if fifo else None
         group = (delivery.group or delivery.message_id) if fifo else None
         (sent,) = self.letters.send([OutgoingMessage(delivery.body, attributes, group=group, dedup_id=dedup_id)])
         if sent.ok:
