@@ -77,7 +77,7 @@ class Aws:
     def refusing(self, service: str, operation: str, code: str) -> Iterator[None]:
         """Let this operation fail with this code for a while."""
         answer = SimpleNamespace(status_code=400), {"Error": {"Code": code, "Message": "refused"}}
-        events = self._connection._client(service).meta.events
+        events = self._connection.client(service).meta.events
         refuse = {"handler": lambda **_: answer, "unique_id": f"refuse-{uuid.uuid4().hex}"}
         events.register(f"before-call.{service}.{operation}", **refuse)
         try:
@@ -94,7 +94,7 @@ class Aws:
         """Count the calls that the backend makes from now on."""
         counted = Calls()
         for service in ("sqs", "sns", "kinesis", "dynamodb", "s3", "events", "cloudwatch", "lambda", "iam", "sts"):
-            client = self._connection._client(service)
+            client = self._connection.client(service)
             client.meta.events.register("before-call", counted.note, unique_id=f"count-{uuid.uuid4().hex}")
         return counted
 

@@ -379,7 +379,7 @@ def throttle(aws: Aws, share: float) -> None:
 
     site: Any = aws.backend.site()
     for service in ("sqs", "sns", "cloudwatch", "iam", "sts", "events", "dynamodb", "kinesis", "s3"):
-        site._connection._client(service).meta.events.register("before-send", throttled)
+        site._connection.client(service).meta.events.register("before-send", throttled)
 
 
 @pytest.mark.slow
