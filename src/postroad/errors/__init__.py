@@ -265,6 +265,7 @@ __all__ = [
     "UnknownTask",
 ]
 
+_error: type[PostroadError] = PostroadError
 for _name in __all__:
     _error = globals()[_name]
     # One place to import from is one name in messages, tracebacks and documents: `postroad.errors:QueueNotFound`.

@@ -41,6 +41,7 @@ from postroad.receiving.workers import SLICE_SECONDS, Loop, Poller, Work, curren
 _YEAR_SECONDS = 31_536_000.0
 _Count = whole_number(1, 1_000)
 _Delay = Annotated[float, Meta(ge=0, le=43_200, description="a number of seconds from 0 to 43200")]
+_OptionalDelay = _Delay | None
 _Delays = Annotated[list[_Delay], Meta(description="numbers of seconds from 0 to 43200")]
 
 
@@ -115,7 +116,7 @@ class Receiver:
         checked = (
             *(("concurrency", concurrency, _Count), ("batch", batch, _Count), ("together", together, _Count)),
             *(("wait", wait, seconds_between(0, 20)), ("retry_delays", delays, _Delays)),
-            *(("visibility", visibility, _Delay | None), ("max_receives", max_receives, whole_number(1) | None)),
+            *(("visibility", visibility, _OptionalDelay), ("max_receives", max_receives, whole_number(1) | None)),
         )
         for field, value, kind in checked:
             check(value, kind, field, ConfigurationError)

@@ -78,7 +78,8 @@ class _Template:
         for form in self._forms:
             name = self._ids[form.kind, form.name]
             # It comes before the resources that its properties add.
-            resource = self._resources[name] = {"Type": _TYPES[form.kind]}
+            resource: dict[str, Any] = {"Type": _TYPES[form.kind]}
+            self._resources[name] = resource
             properties = self._substituted(getattr(self, f"_{form.kind}")(form))
             if "tags" in form.settings:
                 properties["Tags"] = self._substituted(tag_pairs(form.settings["tags"]))

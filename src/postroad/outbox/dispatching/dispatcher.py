@@ -278,7 +278,8 @@ def store_for(outbox: Outbox, *, owner: str, config: DispatcherConfig) -> Dispat
         from postroad.outbox.dispatching.postgres import PostgresDispatchStore as store
     else:
         from postroad.outbox.dispatching.sqlite import SQLiteDispatchStore as store
-    return store(outbox.database, outbox.tables, owner=owner, lease=config.lease, policy=config.policy)
+    database: Any = outbox.database
+    return store(database, outbox.tables, owner=owner, lease=config.lease, policy=config.policy)
 
 
 def _waker_for(outbox: Outbox, wake: Callable[[], None]) -> Listener | Watcher:
@@ -302,7 +303,7 @@ class OutboxMetrics:
         self.observe: Callable[[float], None] = (
             histogram("postroad_publish_seconds", registry).labels(service=service).observe
         )
-        mine = ref(self)
+        mine: ref[OutboxMetrics] = ref(self)
         for place, (name, labels) in enumerate(_GAUGES.items()):
             gauge(name, registry).labels(service=service, **labels).set_function(partial(_read, mine, place))
 
