@@ -27,14 +27,16 @@ with postroad.connect(sys.argv[1]) as backend, backend.bus("bench") as bus:
     queues = [backend.bus("bench", f"group{n}") for n in range(int(sys.argv[2]))]
     print(postroad.__file__, flush=True)
     for line in sys.stdin:
+        events = [Placed(number) for number in range(int(line))]
         started = time.perf_counter()
-        sent = sum(bus.publish(Placed(number)).ok for number in range(int(line)))
+        results = bus.publish_many(events) if sys.argv[3] == "many" else map(bus.publish, events)
+        sent = sum(result.ok for result in results)
         print(sent / (time.perf_counter() - started) if sent == int(line) else "lost", flush=True)
 """
 
 
-def publishing(commit: str | None = None) -> Open:
-    """A side that publishes events to ten groups, one by one; events per second."""
+def publishing(how: str, commit: str | None = None) -> Open:
+    """A side that publishes events to ten groups, "many" in one call or "one" by one; events per second."""
 
     @contextmanager
     def opened(directory: Path, load: Load) -> Iterator[Opened]:
@@ -42,7 +44,7 @@ def publishing(commit: str | None = None) -> Open:
             source = _ROOT / "src" if commit is None else _extract(commit, Path(extracted))
             url = f"sqlite:///{directory / 'postroad.db'}"
             with subprocess.Popen(
-                [sys.executable, "-c", _PUBLISH, url, str(GROUPS)],
+                [sys.executable, "-c", _PUBLISH, url, str(GROUPS), how],
                 env={**os.environ, "PYTHONPATH": str(source)},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -87,14 +89,19 @@ def _known() -> str | None:
     return found.stdout.strip() or None
 
 
-ROWS = [
-    Row(
-        name="publish-10-groups",
-        what="events published one by one to a topic with ten groups, on the embedded engine",
+def _row(name: str, how: str, what: str, target: float) -> Row:
+    return Row(
+        name=name,
+        what=f"events published {what} to a topic with ten groups, on the embedded engine",
         unit="per_second",
-        target=1.3,
-        ours=Side(label="postroad", open=publishing()),
-        peer=Side(label="postroad before", open=publishing(_BEFORE_ONE_RECEIVER), needs=_known),
+        target=target,
+        ours=Side(label="postroad", open=publishing(how)),
+        peer=Side(label="postroad before", open=publishing(how, _BEFORE_ONE_RECEIVER), needs=_known),
         loads=Loads(full=Load(messages=1_000), quick=Load(messages=200), smallest=Load(messages=10)),
-    ),
+    )
+
+
+ROWS = [
+    _row("publish-10-groups", "many", "in one call", 1.3),
+    _row("publish-10-groups-one", "one", "one by one", 1.3),
 ]

@@ -69,7 +69,12 @@ from postroad.queues.rules import (
     dedup_id as dedup_id,
     queue_missing as queue_missing,
 )
-from postroad.queues.sqlite import SQLiteQueues as SQLiteQueues
+from postroad.queues.sqlite import (
+    Content as Content,
+    QueueState as QueueState,
+    SQLiteQueues as SQLiteQueues,
+    content_of as content_of,
+)
 from postroad.queues.sqlite.state import MessageIds as MessageIds
 from postroad.queues.walks import Destinations as Destinations
 

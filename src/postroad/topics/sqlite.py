@@ -8,14 +8,17 @@ from typing import Any, Final
 import msgspec
 
 from postroad.engine import Engine, Schema, Transaction, every, one, text_of
-from postroad.errors import StorageDamaged
+from postroad.errors import StorageDamaged, TopicNotFound
 from postroad.queues import (
     MAX_MESSAGE_BYTES,
+    Content,
     OutgoingMessage,
     Queue,
+    QueueState,
     SendResult,
     SQLiteQueues,
     check_messages,
+    content_of,
     dedup_id,
     queue_missing,
 )
@@ -137,7 +140,8 @@ class SQLiteTopic:
         bodies = port.check_published(messages, fifo=self._fifo, limit=MAX_MESSAGE_BYTES)
         if not bodies:
             return []
-        results = self._engine.write(lambda tx: self._publish(tx, messages, bodies))
+        contents = [content_of(message, body) for message, body in zip(messages, bodies, strict=True)]
+        results = self._engine.write(lambda tx: self._publish(tx, contents))
         if self._engine.clock.monotonic() >= self._queues.sweep_at:
             self._queues.sweep(in_background=True)
         return results
@@ -147,65 +151,90 @@ class SQLiteTopic:
         port.check_subscriber(self.name, fifo=self._fifo, queue=queue)
         text = None if values is None else msgspec.json.encode(values).decode()
         row = (self._id, text, queue.name, keep_filter)
-        if self._engine.write(lambda tx: one(tx.connection, _SUBSCRIBE, row), relieves=True) is None:
-            raise queue_missing(queue.name)
+
+        def work(tx: Transaction) -> None:
+            self._count(tx, 0)
+            if self._change(tx, _SUBSCRIBE, row) is None:
+                raise queue_missing(queue.name)
+
+        self._engine.write(work, relieves=True)
 
     def unsubscribe(self, queue: Queue) -> bool:
         name = port.check_queue(queue)
-        removed = self._engine.write(lambda tx: one(tx.connection, _UNSUBSCRIBE, (self._id, name)), removes=True)
+        removed = self._engine.write(lambda tx: self._change(tx, _UNSUBSCRIBE, (self._id, name)), removes=True)
         return removed is not None
+
+    def _count(self, tx: Transaction, published: int) -> int:
+        """Count what is published and return the next number; raise `TopicNotFound` if the topic was deleted."""
+        found = one(tx.connection, _COUNT, (published, self._id))
+        if found is None:
+            raise TopicNotFound(
+                f'topic "{self.name}" was deleted',
+                field="topic",
+                remedy=f"Get it anew with backend.topic({self.name!r}), which creates it, and subscribe its queues.",
+            )
+        return int(found[0])
+
+    def _change(self, tx: Transaction, statement: str, arguments: tuple[Any, ...]) -> Any:
+        self._queues.states.subscriptions.clear()
+        return one(tx.connection, statement, arguments)
 
     def subscriptions(self) -> list[Subscription]:
         rows = self._engine.read(lambda connection: every(connection, _SUBSCRIPTIONS, (self._id,)))
         return [Subscription(str(text_of(name)), self._read_filter(name, text)) for _, name, text in rows]
 
-    def _publish(
-        self, tx: Transaction, messages: Sequence[OutgoingMessage], bodies: Sequence[bytes]
-    ) -> list[SendResult]:
-        first = one(tx.connection, _COUNT, (len(messages), self._id))[0] - len(messages)
-        numbers = [_TOPIC_BIT | self._id << 40 | first + index for index in range(len(messages))]
-        pairs = list(zip(messages, bodies, strict=True))
-        known = [self._known(tx, *pair, number) for pair, number in zip(pairs, numbers, strict=True)]
-        fresh = [pair for pair, first_number in zip(pairs, known, strict=True) if first_number is None]
-        subscribed = every(tx.connection, _SUBSCRIPTIONS, (self._id,))
-        self._queues.states.load(tx, [queue_id for queue_id, _, _ in subscribed])
-        receivers = [0] * len(fresh)
-        for queue_id, name, text in subscribed:
-            self._copy(tx, queue_id, self._read_filter(name, text), fresh, receivers)
+    def _publish(self, tx: Transaction, contents: Sequence[Content]) -> list[SendResult]:
+        first = self._count(tx, len(contents)) - len(contents)
+        numbers = [_TOPIC_BIT | self._id << 40 | first + index for index in range(len(contents))]
+        known = [self._known(tx, content, number) for content, number in zip(contents, numbers, strict=True)]
+        fresh = [content for content, first_number in zip(contents, known, strict=True) if first_number is None]
+        subscribed = self._subscribed(tx)
+        receivers = [len(subscribed)] * len(fresh)
+        for queue_id, filter in subscribed:
+            wanted = fresh
+            if filter is not None:
+                wanted = []
+                for place, content in enumerate(fresh):
+                    if port.lets_through(filter, content.message.attributes):
+                        wanted.append(content)
+                    else:
+                        receivers[place] -= 1
+            if wanted:
+                self._copy(tx, self._queues.states.for_sending(tx, queue_id), wanted)
         counted = iter(receivers)
         return [
             self._result(number, next(counted)) if first_number is None else self._result(first_number, None)
             for number, first_number in zip(numbers, known, strict=True)
         ]
 
-    def _known(self, tx: Transaction, message: OutgoingMessage, body: bytes, number: int) -> int | None:
+    def _subscribed(self, tx: Transaction) -> list[tuple[int, Values | None]]:
+        """Return the queues and their filters, which are kept in memory like the states of the queues."""
+        states = self._queues.states
+        states.refresh(tx)
+        found = states.subscriptions.get(self._id)
+        if found is None:
+            rows = every(tx.connection, _SUBSCRIPTIONS, (self._id,))
+            found = states.subscriptions[self._id] = [
+                (queue_id, self._read_filter(name, text)) for queue_id, name, text in rows
+            ]
+            states.load(tx, [queue_id for queue_id, _ in found])
+        return found
+
+    def _known(self, tx: Transaction, content: Content, number: int) -> int | None:
         """Return the number of the first message under this dedup id; None if this is the first, or not FIFO."""
         if not self._fifo:
             return None
-        return self._queues.verbs.first_under(tx, -self._id, "", dedup_id(message, body), number)
+        return self._queues.verbs.first_under(tx, -self._id, "", dedup_id(content.message, content.body), number)
 
-    def _copy(
-        self,
-        tx: Transaction,
-        queue_id: int,
-        filter: Values | None,
-        fresh: Sequence[tuple[OutgoingMessage, bytes]],
-        receivers: list[int],
-    ) -> None:
-        state = self._queues.states.for_sending(tx, queue_id)
-        places = [place for place, (message, _) in enumerate(fresh) if port.lets_through(filter, message.attributes)]
-        for place in places:
-            receivers[place] += 1
-        wanted = [fresh[place] for place in places]
-        if not wanted:
-            return
-        copies = [
-            message if state.spec.fifo or message.dedup_id is None else msgspec.structs.replace(message, dedup_id=None)
-            for message, _ in wanted
-        ]
+    def _copy(self, tx: Transaction, state: QueueState, contents: Sequence[Content]) -> None:
         if state.spec.max_message_bytes < MAX_MESSAGE_BYTES:
-            check_messages(state.spec, copies)
-        self._queues.verbs.send(tx, state, copies, [body for _, body in wanted])
+            # A standard queue ignores the dedup ids of a FIFO topic.
+            messages = [content.message for content in contents]
+            check_messages(
+                state.spec,
+                messages if state.spec.fifo else [msgspec.structs.replace(each, dedup_id=None) for each in messages],
+            )
+        self._queues.verbs.send(tx, state, contents)
         self._queues.claimer.deliver(tx, state)
 
     def _result(self, number: int, receivers: int | None) -> SendResult:

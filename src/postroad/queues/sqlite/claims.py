@@ -117,11 +117,7 @@ class Claimer:
             # Deleted in the same transaction.
             return
         state.unserved = False
-
-        def claim(waiter: Waiter) -> list[Leased]:
-            return self.claim(tx, state, waiter.limit, waiter.visibility_us)
-
-        self.parking.serve(tx, queue_id, claim)
+        self.parking.serve(tx, queue_id, lambda waiter: self.claim(tx, state, waiter.limit, waiter.visibility_us))
         if state.spec.fifo or state.head < state.next:
             tx.touch(channel(queue_id))
 

@@ -29,7 +29,7 @@ from postroad.queues.port import (
 )
 from postroad.queues.rules import MAX_VISIBILITY, Note, QueueSpec, check_messages, check_receive
 from postroad.queues.sqlite.claims import Leased, Waiter
-from postroad.queues.sqlite.state import channel, id_range
+from postroad.queues.sqlite.state import Content, channel, content_of, id_range
 
 if TYPE_CHECKING:
     from postroad.queues.sqlite.store import SQLiteQueues
@@ -94,14 +94,15 @@ class SQLiteQueue:
         bodies = check_messages(self._spec, messages)
         if not bodies:
             return []
+        contents = [content_of(message, body) for message, body in zip(messages, bodies, strict=True)]
         try:
-            results = self._engine.write(lambda tx: self._send(tx, messages, bodies))
+            row_ids = self._engine.write(lambda tx: self._send(tx, contents))
         except QueueNotFound as error:
             raise self._deleted() from error
         failpoints.hit("queue.send.after_commit")
         if self._spec.fifo and self._engine.clock.monotonic() >= self._store.sweep_at:
             self._store.sweep(in_background=True)
-        return results
+        return [SendResult(True, self._store.ids.text(row_id), row_id) for row_id in row_ids]
 
     def receive(self, *, max_messages: int = 10, wait: float = 0.0, visibility: float | None = None) -> list[Delivery]:
         check_receive(max_messages, wait, visibility)
@@ -227,12 +228,12 @@ class SQLiteQueue:
     def _deleted(self) -> QueueNotFound:
         return QueueNotFound(f'queue "{self.name}" was deleted')
 
-    def _send(self, tx: Transaction, messages: Sequence[OutgoingMessage], bodies: Sequence[bytes]) -> list[SendResult]:
+    def _send(self, tx: Transaction, contents: Sequence[Content]) -> Sequence[int]:
         state = self._store.states.for_sending(tx, self.id)
-        results = self._store.verbs.send(tx, state, messages, bodies)
+        row_ids = self._store.verbs.send(tx, state, contents)
         self._store.claimer.deliver(tx, state)
         failpoints.hit("queue.send.before_commit")
-        return results
+        return row_ids
 
     def _claim(self, limit: int, visibility_us: int | None) -> list[Leased]:
         return self._write(self._store.claimer.claim, limit, visibility_us, durable=False)

@@ -15,6 +15,7 @@ import msgspec
 
 from postroad.engine import Transaction, one, run_many, text_of
 from postroad.errors import QueueNotFound, StorageDamaged
+from postroad.queues.port import OutgoingMessage
 from postroad.queues.rules import QueueSpec
 from postroad.queues.sqlite.tables import ID_BITS
 
@@ -102,6 +103,15 @@ class Row(NamedTuple):
         return self.id if self.origin is None else self.origin
 
 
+class Content(NamedTuple):
+    """A message as it is stored in every queue that gets it."""
+
+    message: OutgoingMessage
+    body: bytes
+    attributes: str | None
+    checksum: int
+
+
 class MessageIds:
     """UUIDs (version 8) made of 60 bits that are unique to the file and the 62 bits of the row id."""
 
@@ -146,6 +156,12 @@ def checksum(body: bytes, attributes: Text, group: Text) -> int:
     if group is not None:
         total = zlib.crc32(group.encode() if isinstance(group, str) else group, total)
     return total
+
+
+def content_of(message: OutgoingMessage, body: bytes) -> Content:
+    """Return the message with what is stored beside its body."""
+    attributes = write_attributes(message.attributes)
+    return Content(message, body, attributes, checksum(body, attributes, message.group))
 
 
 def is_damaged(row: Row) -> bool:
@@ -269,6 +285,8 @@ class States:
     """The states of the queues, kept from one transaction to the next as long as nobody else commits."""
 
     def __init__(self, trail_keep: int) -> None:
+        self.subscriptions: dict[int, list[Any]] = {}
+        """What the topics know of their subscriptions. It is kept as long as the states are."""
         self._trail_keep = trail_keep
         self._kept: dict[int, QueueState] = {}
         self._touched: dict[int, QueueState] = {}
@@ -284,6 +302,7 @@ class States:
         """Return the queue's state for a caller that only adds messages."""
         if queue_id in self._touched:
             return self._touched[queue_id]
+        self.refresh(tx)
         self.load(tx, (queue_id,))
         state = self._kept.get(queue_id)
         if state is None:
@@ -291,17 +310,22 @@ class States:
         self._touched[queue_id] = state
         return state
 
-    def load(self, tx: Transaction, queue_ids: Iterable[int]) -> None:
-        """Read the states that are not in memory by one statement, for a caller that is about to use all of them."""
+    def refresh(self, tx: Transaction) -> None:
+        """Forget what was kept if another connection has committed since."""
         if not self._touched and (version := tx.connection.data_version()) != self._version:
             self._kept.clear()
+            self.subscriptions.clear()
             self._version = version
+
+    def load(self, tx: Transaction, queue_ids: Iterable[int]) -> None:
+        """Read the states that are not in memory by one statement, for a caller that is about to use all of them."""
         if unknown := [(queue_id,) for queue_id in queue_ids if queue_id not in self._kept]:
             for row in run_many(tx.connection, _LOAD, unknown):
                 self._kept[row[0]] = QueueState(row)
 
     def forget(self, queue_id: int) -> None:
         """Drop the state of a queue that this transaction changes or deletes."""
+        self.subscriptions.clear()
         self._kept.pop(queue_id, None)
         self._touched.pop(queue_id, None)
 
@@ -349,5 +373,6 @@ class States:
 
     def drop(self) -> None:
         """Forget all states, so that they are read again."""
+        self.subscriptions.clear()
         self._kept.clear()
         self._touched.clear()

@@ -9,11 +9,12 @@ from postroad import failpoints
 from postroad.engine import Engine, Transaction, moment, one, run_many, text_of
 from postroad.errors import NotSupported, StaleReceipt
 from postroad.queues.markers import mark_dead
-from postroad.queues.port import AckResult, Delivery, OutgoingMessage, SendResult
+from postroad.queues.port import AckResult, Delivery
 from postroad.queues.rules import DEDUP_SECONDS, MAX_VISIBILITY, check_deliveries, dedup_id
 from postroad.queues.sqlite.state import (
     ENTRY,
     LEASED_ROWS,
+    Content,
     MessageIds,
     QueueState,
     Row,
@@ -84,49 +85,40 @@ class Verbs:
         self._ids = ids
         self._states = states
 
-    def send(
-        self, tx: Transaction, state: QueueState, messages: Sequence[OutgoingMessage], bodies: Sequence[bytes]
-    ) -> list[SendResult]:
-        """Store the messages at the end of the queue."""
-        state.last_us = max(state.last_us, self._engine.now_us())
-        monotonic_us = self._engine.monotonic_us()
+    def send(self, tx: Transaction, state: QueueState, contents: Sequence[Content]) -> Sequence[int]:
+        """Store the messages at the end of the queue; return the ids of their rows."""
+        now_us = state.last_us = max(state.last_us, self._engine.now_us())
         if state.spec.fifo:
-            return [
-                self._send_ordered(tx, state, message, body, monotonic_us)
-                for message, body in zip(messages, bodies, strict=True)
-            ]
-        rows, results, now_us, row_id, any_delayed = state.unwritten, [], state.last_us, state.next, False
-        for message, body in zip(messages, bodies, strict=True):
-            attributes = write_attributes(message.attributes)
-            proof = checksum(body, attributes, message.group)
-            rows.append((row_id, now_us, None, None, None, message.group, body, attributes, proof))
+            return [self._send_ordered(tx, state, content) for content in contents]
+        any_delayed = False
+        row_ids = range(state.next, state.next + len(contents))
+        for row_id, (message, body, attributes, proof) in zip(row_ids, contents, strict=True):
+            state.unwritten.append((row_id, now_us, None, None, None, message.group, body, attributes, proof))
             if delay_us := int((message.delay or state.spec.delay) * 1_000_000):
-                tx.connection.execute(_DELAY, (row_id, state.id, monotonic_us + delay_us, now_us + delay_us, now_us))
-                state.returns_us, any_delayed = 0, True
-                tx.touch(channel(state.id))
-            results.append(SendResult(True, self._ids.text(row_id), row_id))
-            row_id += 1
-        state.next = row_id
+                visible_us = self._engine.monotonic_us() + delay_us
+                tx.connection.execute(_DELAY, (row_id, state.id, visible_us, now_us + delay_us, now_us))
+                any_delayed = True
+        state.next = row_ids.stop
         if any_delayed:
+            state.returns_us = 0
+            tx.touch(channel(state.id))
             # A delayed message is given out by its lease, which is joined with its row.
             state.write(tx)
-        state.size += len(bodies)
-        state.sent += len(bodies)
-        return results
+        state.size += len(contents)
+        state.sent += len(contents)
+        return row_ids
 
-    def _send_ordered(
-        self, tx: Transaction, state: QueueState, message: OutgoingMessage, body: bytes, monotonic_us: int
-    ) -> SendResult:
+    def _send_ordered(self, tx: Transaction, state: QueueState, content: Content) -> int:
+        message, body, attributes, _ = content
         group = message.group or ""
         scope = group if state.spec.dedup_scope == "group" else ""
         first = self.first_under(tx, state.id, scope, dedup_id(message, body), state.next)
         if first is not None:
-            return SendResult(True, self._ids.text(first), first)
+            return first
         delay_us = int(state.spec.delay * 1_000_000)
-        content = (state.last_us, group, body, write_attributes(message.attributes))
-        row_id = self.append(tx, state, content, due_us=monotonic_us + delay_us if delay_us else None)
+        due_us = self._engine.monotonic_us() + delay_us if delay_us else None
         state.sent += 1
-        return SendResult(True, self._ids.text(row_id), row_id)
+        return self.append(tx, state, (state.last_us, group, body, attributes), due_us=due_us)
 
     def append(
         self,
