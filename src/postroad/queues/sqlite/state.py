@@ -303,7 +303,8 @@ class States:
         if queue_id in self._touched:
             return self._touched[queue_id]
         self.refresh(tx)
-        self.load(tx, (queue_id,))
+        if queue_id not in self._kept:
+            self.load(tx, (queue_id,))
         state = self._kept.get(queue_id)
         if state is None:
             raise QueueNotFound("the queue was deleted")
