@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -17,6 +18,7 @@ from postroad.errors import ConfigurationError, Unavailable
 from postroad.notifications import (
     NotificationStore,
     NotificationWorker,
+    OfflineProcessor,
     PushNotification,
     TokenResult,
     WorkerReport,
@@ -66,6 +68,32 @@ def test_a_missed_message_reaches_the_device_in_one_turn(backend: Backend, store
     assert report == WorkerReport(stored=1, duplicates=1, relayed=1, sent=1)
     assert fcm.asked == [(offline_push_id("ann", "m1"), "t1")]
     assert held(backend, "offline-queue") == held(backend, "push-queue") == 0
+
+
+def test_failures_are_logged_with_their_handler_and_at_level_debug_with_their_traceback(
+    backend: Backend, store: NotificationStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Picky(OfflineProcessor):
+        def handle_all(self, messages: Any) -> Any:
+            raise ValueError("no such user, password=hunter2")
+
+    send(backend, "offline-queue", missed().to_json())
+    with caplog.at_level(logging.DEBUG, logger="postroad.notifications"):
+        worker = worker_for(backend, store, offline=Picky(store), retry_delays=(0,))
+        worker.run_once()
+        worker.run_once()
+
+    lines = [record.msg for record in caplog.records if isinstance(record.msg, dict)]
+    retried, dead_lettered = (
+        next(line for line in lines if line["event"] == f"notification_{name}") for name in ("retried", "dead_lettered")
+    )
+    tracebacks = [line["traceback"] for line in lines if line["event"] == "notification_traceback"]
+    assert (retried["attempt"], retried["retry_in_seconds"], dead_lettered["attempt"]) == (1, 0, 2)
+    for line in (retried, dead_lettered):
+        assert line["error"] == "ValueError: no such user, password=*** [test_worker.py:handle_all]"
+        assert line["handler"] == f"{__name__}.{Picky.__qualname__}"
+    assert ["in handle_all" in each for each in tracebacks] == [True, True]
+    assert "hunter2" not in caplog.text
 
 
 def test_a_push_that_came_twice_is_shown_once(backend: Backend, store: NotificationStore) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from postroad.bus.config import HandlerLimits, SQSEventBusConfig, Unhandled
 from postroad.bus.deduplication import Done, Failure, Memory
-from postroad.bus.local import EventBus, EventHandler, InProcessEventBus, PublishResult, log_traceback
+from postroad.bus.local import EventBus, EventHandler, InProcessEventBus, PublishResult
 from postroad.bus.telemetry import BusTelemetry
 from postroad.errors import ConfigurationError, InvalidMessage, PostroadError, describe
 from postroad.events import Codec, DomainEvent, Envelope
@@ -40,7 +40,7 @@ from postroad.receiving import (
     name_of,
     read_envelope,
 )
-from postroad.telemetry import tracing
+from postroad.telemetry import log_traceback, tracing
 
 
 class DatabaseFailed(Exception):
@@ -254,7 +254,7 @@ class Dispatch:
             if error is None:
                 succeeded.append((handler, None))
             else:
-                log_traceback(error, handler=name_of(handler))
+                log_traceback("bus", "bus_handler_traceback", error, handler=name_of(handler))
                 failed.append((handler, describe(error)))
         if not failed and not given_up:
             return Ack(about=Handled(envelope, ready.event))

@@ -346,6 +346,7 @@ class Decisions:
         except Exception as error:
             if isinstance(error, _THE_DATABASE):
                 self.database_failed = True
+            self.telemetry.observe("raised", delivery, error=error, about=event)
             outcome = Retry(error=describe(error))
         return outcome if isinstance(outcome, Defer) else replace(outcome, about=event)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from postroad.queues import MAX_DELAY, AckResult, Delivery, OutgoingMessage, Que
 from postroad.receiving.breaker import Breaker
 from postroad.receiving.leases import Acks, Attempts, Held, Leases
 from postroad.receiving.outcomes import Ack, DeadLetters, Defer, Observe, Outcome, Reject, Retry
-from postroad.telemetry import get_logger, redact
+from postroad.telemetry import get_logger, log_traceback
 
 HANDLER_FAILED = "handler_failed"
 Withdraw = Callable[[Sequence[Held]], list[Held]]
@@ -44,9 +43,8 @@ def log_to(name: str) -> Observe:
 
     def observe(what: str, delivery: Delivery | None, /, **fields: Any) -> None:
         level = logging.INFO if what in _QUIET else logging.WARNING
-        if what == "raised" and _standard.isEnabledFor(logging.DEBUG):
-            lines = redact("".join(traceback.format_exception(fields["error"])))
-            get_logger("receiving").debug("receiver_traceback", receiver=name, traceback=lines)
+        if what == "raised":
+            log_traceback("receiving", "receiver_traceback", fields["error"], receiver=name)
         if what not in _LINES or not _standard.isEnabledFor(level):
             return
         fields.pop("about", None)
