@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,26 @@ def test_failures_are_logged_with_their_handler_and_at_level_debug_with_their_tr
         assert line["handler"] == f"{__name__}.{Picky.__qualname__}"
     assert ["in handle_all" in each for each in tracebacks] == [True, True]
     assert "hunter2" not in caplog.text
+
+
+def test_run_ends_with_the_error_that_ended_the_thread_of_a_receiver(
+    backend: Backend, store: NotificationStore
+) -> None:
+    def refuse(record: logging.LogRecord) -> bool:
+        raise RuntimeError("this filter of the program is broken")
+
+    logger = logging.getLogger("postroad.notifications")
+    send(backend, "offline-queue", "{")
+    with worker_for(backend, store) as worker, ThreadPoolExecutor() as pool:
+        logger.addFilter(refuse)
+        try:
+            running = pool.submit(worker.run, stop := threading.Event())
+            eventually(running.done)
+        finally:
+            logger.removeFilter(refuse)
+            stop.set()
+
+    assert str(running.exception()) == "this filter of the program is broken"
 
 
 def test_a_push_that_came_twice_is_shown_once(backend: Backend, store: NotificationStore) -> None:

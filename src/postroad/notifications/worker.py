@@ -208,7 +208,9 @@ class NotificationWorker:
             for receiver in self.receivers.values():
                 receiver.start()
             sweeping.start()
-            stop.wait()
+            while not stop.wait(_SLICE_SECONDS):
+                for receiver in self.receivers.values():
+                    receiver.check()
         finally:
             self._wind_up()
         sweeping.join(_GRACE_SECONDS)
