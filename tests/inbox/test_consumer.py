@@ -87,14 +87,15 @@ def test_a_failure_is_logged_with_its_handler_and_at_level_debug_with_its_traceb
         raise error("no such order, password=hunter2")
 
     consumer = Consumer(queue, post, name="ledger", inbox=inbox, effects=effects, on_unknown="retry")
-    with caplog.at_level(logging.DEBUG, logger="postroad.inbox"):
+    with caplog.at_level(logging.DEBUG, logger="postroad"):
         consumer.run_once()
 
     lines = {record.msg["event"]: record.msg for record in caplog.records if isinstance(record.msg, dict)}
-    retried, traced = lines["consumer_retried"], lines["consumer_traceback"]
+    retried, traced = lines["consumer_retried"], lines["receiver_traceback"]
     assert (retried["attempt"], retried["retry_in_seconds"]) == (1, 0)
     assert retried["error"] == f"{error.__name__}: no such order, password=*** [test_consumer.py:post]"
-    assert retried["handler"] == traced["handler"] == f"{__name__}.{post.__qualname__}"
+    assert retried["message_id"] == traced["message_id"]
+    assert retried["handler"] == f"{__name__}.{post.__qualname__}"
     assert "in post" in traced["traceback"]
     assert "hunter2" not in caplog.text
 

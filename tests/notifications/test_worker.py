@@ -79,7 +79,7 @@ def test_failures_are_logged_with_their_handler_and_at_level_debug_with_their_tr
             raise ValueError("no such user, password=hunter2")
 
     send(backend, "offline-queue", missed().to_json())
-    with caplog.at_level(logging.DEBUG, logger="postroad.notifications"):
+    with caplog.at_level(logging.DEBUG, logger="postroad"):
         worker = worker_for(backend, store, offline=Picky(store), retry_delays=(0,))
         worker.run_once()
         worker.run_once()
@@ -88,7 +88,7 @@ def test_failures_are_logged_with_their_handler_and_at_level_debug_with_their_tr
     retried, dead_lettered = (
         next(line for line in lines if line["event"] == f"notification_{name}") for name in ("retried", "dead_lettered")
     )
-    tracebacks = [line["traceback"] for line in lines if line["event"] == "notification_traceback"]
+    tracebacks = [line["traceback"] for line in lines if line["event"] == "receiver_traceback"]
     assert (retried["attempt"], retried["retry_in_seconds"], dead_lettered["attempt"]) == (1, 0, 2)
     for line in (retried, dead_lettered):
         assert line["error"] == "ValueError: no such user, password=*** [test_worker.py:handle_all]"
@@ -103,12 +103,12 @@ def test_run_ends_with_the_error_that_ended_the_thread_of_a_receiver(
     def refuse(record: logging.LogRecord) -> bool:
         raise RuntimeError("this filter of the program is broken")
 
-    logger = logging.getLogger("postroad.notifications")
+    logger, stop = logging.getLogger("postroad.notifications"), threading.Event()
     send(backend, "offline-queue", "{")
     with worker_for(backend, store) as worker, ThreadPoolExecutor() as pool:
         logger.addFilter(refuse)
         try:
-            running = pool.submit(worker.run, stop := threading.Event())
+            running = pool.submit(worker.run, stop)
             eventually(running.done)
         finally:
             logger.removeFilter(refuse)

@@ -65,13 +65,13 @@ def test_run_ends_with_the_error_that_ended_the_thread_of_a_bus() -> None:
 
     orders = Bus("orders", "billing", config=QUICK)
     orders.on(OrderPlaced)(lambda event: 1 / 0)
-    logger = logging.getLogger("postroad.bus")
+    logger, stop = logging.getLogger("postroad.bus"), threading.Event()
     with postroad.connect("memory://") as backend, ThreadPoolExecutor() as pool:
         orders.bind(backend)
         orders.publish(OrderPlaced("A-1"))
         logger.addFilter(refuse)
         try:
-            running = pool.submit(postroad.run, orders, stop=(stop := threading.Event()))
+            running = pool.submit(postroad.run, orders, stop=stop)
             eventually(running.done)
         finally:
             logger.removeFilter(refuse)

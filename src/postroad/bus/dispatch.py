@@ -37,10 +37,11 @@ from postroad.receiving import (
     handling,
     in_thread,
     is_async,
+    log_traceback,
     name_of,
     read_envelope,
 )
-from postroad.telemetry import log_traceback, tracing
+from postroad.telemetry import tracing
 
 
 class DatabaseFailed(Exception):
@@ -254,7 +255,7 @@ class Dispatch:
             if error is None:
                 succeeded.append((handler, None))
             else:
-                log_traceback("bus", "bus_handler_traceback", error, handler=name_of(handler))
+                log_traceback(error, part="bus", line="bus_handler_traceback", handler=name_of(handler))
                 failed.append((handler, describe(error)))
         if not failed and not given_up:
             return Ack(about=Handled(envelope, ready.event))

@@ -13,8 +13,8 @@ import msgspec
 from postroad.errors import describe
 from postroad.events import EventRegistry, can_travel
 from postroad.queues import legible
-from postroad.receiving import LoopThread, in_thread, is_async, name_of
-from postroad.telemetry import get_logger, log_traceback
+from postroad.receiving import LoopThread, in_thread, is_async, log_traceback, name_of
+from postroad.telemetry import get_logger
 
 EventHandler = Callable[..., Any]
 """A plain function or an async one; it takes the event, and on a bus with an inbox the connection too."""
@@ -113,7 +113,7 @@ def local_part(bus: EventBus) -> EventBus:
 def _log_failure(event: object, handler: EventHandler, error: Exception) -> None:
     text = legible(describe(error))
     get_logger("bus").warning("bus_handler_failed", type=type(event).__qualname__, handler=name_of(handler), error=text)
-    log_traceback("bus", "bus_handler_traceback", error, handler=name_of(handler))
+    log_traceback(error, part="bus", line="bus_handler_traceback", handler=name_of(handler))
 
 
 ControlBus = EventBus

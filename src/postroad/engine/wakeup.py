@@ -26,7 +26,6 @@ _ALL: Final = b"*"
 _LONGEST_NAMES: Final = 4_000
 _LONGEST_ADDRESS: Final = 104
 _LONGEST_DATAGRAM: Final = 4_096
-_LONGEST_ERROR: Final = 500
 
 
 class WakeupSocket:
@@ -200,7 +199,7 @@ class Watch:
             self._call(changed)
         except Exception as error:
             # The thread that reports has others to wake.
-            get_logger("engine").warning("engine_watch_failed", error=redact(describe(error))[:_LONGEST_ERROR])
+            get_logger("engine").warning("engine_watch_failed", error=redact(describe(error))[:500])
 
 
 AnyListener = TypeVar("AnyListener", Listener, Watch)

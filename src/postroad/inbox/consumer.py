@@ -38,7 +38,7 @@ from postroad.queues import Delivery, Queue
 from postroad.receiving import NO_DEAD_LETTERS, Counts, Hooks, Receiver, completed, in_thread, is_async, name_of
 from postroad.settings import aws_place
 from postroad.signals import stopped_by_sigterm
-from postroad.telemetry import gauge, get_logger, histogram, log_traceback
+from postroad.telemetry import gauge, get_logger, histogram
 
 if TYPE_CHECKING:
     from prometheus_client import Gauge, Histogram
@@ -332,8 +332,7 @@ class ConsumerTelemetry:
 
     def __init__(self, consumer: str, queue: str, service: str, handler: str) -> None:
         self._names = {"consumer": consumer, "queue": queue}
-        self._labels = (service, queue)
-        self._handler = handler
+        self._labels, self._handler = (service, queue), handler
 
     def observe(self, what: str, delivery: Delivery | None, /, **fields: Any) -> None:
         """Write the log line of what the receiver did with a message."""
@@ -352,8 +351,6 @@ class ConsumerTelemetry:
             log.warning("consumer_retried", retry_in_seconds=fields["after"], **about)
         elif what == "rejected":
             log.warning("consumer_dead_lettered", reason=fields["reason"], **about)
-        elif what == "raised":
-            log_traceback("inbox", "consumer_traceback", fields["error"], handler=self._handler, **about)
         elif what == "released":
             log.info("consumer_released", messages=len(fields["deliveries"]), **about)
         elif what in _LINES:

@@ -19,8 +19,8 @@ from postroad.notifications.messages import PUSH, OfflineMessage, PushNotificati
 from postroad.notifications.offline import OfflineProcessor
 from postroad.notifications.push import Attempt, PushProcessor
 from postroad.queues import Delivery, OutgoingMessage
-from postroad.receiving import Ack, Counts, Defer, Outcome, Reject, Retry
-from postroad.telemetry import counter, get_logger, log_traceback
+from postroad.receiving import Ack, Counts, Defer, Outcome, Reject, Retry, log_traceback
+from postroad.telemetry import counter, get_logger
 
 _standard = logging.getLogger("postroad.notifications")
 _log = get_logger("notifications")
@@ -179,7 +179,7 @@ def _read(delivery: Delivery) -> _Received | Reject:
 
 def _failed(error: Exception, delivery: Delivery, retries: RetryPolicy) -> Outcome:
     """Retry while the database is down, however often; give up on other failures after the last try."""
-    log_traceback("notifications", "notification_traceback", error, message_id=delivery.message_id)
+    log_traceback(error, message_id=delivery.message_id)
     is_database = isinstance(error, _OF_THE_DATABASE)
     if retries.is_last(delivery.receive_count) and not is_database:
         return rejected("handler_failed", describe(error))
@@ -233,8 +233,6 @@ class EventLog:
         elif what == "rejected":
             self._count("dead_lettered")
             _log.warning("notification_dead_lettered", reason=fields["reason"], **about)
-        elif what == "raised":
-            log_traceback("notifications", "notification_traceback", fields["error"], **about)
         elif what == "released":
             for each in fields["deliveries"]:
                 _log.info("notification_released", **self._about(each))

@@ -288,12 +288,10 @@ class NotificationWorker:
             why = "no sender is configured; pushes are queued and not sent"
             _log.warning("notification_consumer_disabled", queue="push_queue", why=why)
             return None
-        retries = self._retries(self.push_queue)
-        consumer = PushConsumer(processor=self._processor, retries=retries, counts=self._counts)
+        processor, retries = self._processor, self._retries(self.push_queue)
+        consumer = PushConsumer(processor=processor, retries=retries, counts=self._counts)
         breaker = ProviderBreakers(self.breakers.values())
-        return self._receiver(
-            self.push_queue, self._processor, consumer, letters, concurrency=concurrency, breaker=breaker
-        )
+        return self._receiver(self.push_queue, processor, consumer, letters, concurrency=concurrency, breaker=breaker)
 
     def _retries(self, queue: Queue) -> RetryPolicy:
         retention = self._backend.queue_spec(queue.name).retention

@@ -156,6 +156,7 @@ class Receiver:
         acks.wake = self._leases.wake = self._housekeeper.wake
         self._attempts = Attempts(clock)
         self._settlement = Settlement(
+            name=self.name,
             acks=acks,
             leases=self._leases,
             attempts=self._attempts,

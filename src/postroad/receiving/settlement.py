@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from postroad.queues import MAX_DELAY, AckResult, Delivery, OutgoingMessage, Que
 from postroad.receiving.breaker import Breaker
 from postroad.receiving.leases import Acks, Attempts, Held, Leases
 from postroad.receiving.outcomes import Ack, DeadLetters, Defer, Observe, Outcome, Reject, Retry
-from postroad.telemetry import get_logger, log_traceback
+from postroad.telemetry import get_logger, redact
 
 HANDLER_FAILED = "handler_failed"
 Withdraw = Callable[[Sequence[Held]], list[Held]]
@@ -43,8 +44,6 @@ def log_to(name: str) -> Observe:
 
     def observe(what: str, delivery: Delivery | None, /, **fields: Any) -> None:
         level = logging.INFO if what in _QUIET else logging.WARNING
-        if what == "raised":
-            log_traceback("receiving", "receiver_traceback", fields["error"], receiver=name)
         if what not in _LINES or not _standard.isEnabledFor(level):
             return
         fields.pop("about", None)
@@ -60,6 +59,15 @@ def log_to(name: str) -> Observe:
         get_logger("receiving").log(level, _LINES[what], receiver=name, **present)
 
     return observe
+
+
+def log_traceback(
+    error: BaseException, *, part: str = "receiving", line: str = "receiver_traceback", **about: object
+) -> None:
+    """Log the redacted traceback of a failure at level debug."""
+    if logging.getLogger(f"postroad.{part}").isEnabledFor(logging.DEBUG):
+        lines = redact("".join(traceback.format_exception(error)))
+        get_logger(part).debug(line, traceback=lines, **about)
 
 
 class Counts:
@@ -90,6 +98,7 @@ class Counts:
 class Settlement:
     """Settles the messages of one receiver."""
 
+    name: str
     acks: Acks
     leases: Leases
     attempts: Attempts

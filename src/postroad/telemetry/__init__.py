@@ -1,15 +1,7 @@
 """Telemetry: log lines, metrics and traces, without payloads and secrets."""
 
 from postroad.telemetry.log_names import LOG_EVENTS
-from postroad.telemetry.logs import (
-    Auditor,
-    configure_logs,
-    get_logger,
-    legible,
-    log_traceback as log_traceback,
-    recorded,
-    redact as redact,
-)
+from postroad.telemetry.logs import Auditor, configure_logs, get_logger, legible, recorded, redact as redact
 from postroad.telemetry.tracing import (
     counter as counter,
     gauge as gauge,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import re
 import sys
-import traceback
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -58,13 +57,6 @@ def redact(text: str) -> str:
     text = _BEARER.sub(rf"\g<name>{HIDDEN}", text)
     text = without_credentials(text)
     return _KEY.sub(rf"\g<name>{HIDDEN}", text)
-
-
-def log_traceback(part: str, line: str, error: BaseException, **about: object) -> None:
-    """Log the redacted traceback of a failure under the name `line` at level debug."""
-    if logging.getLogger(f"postroad.{part}").isEnabledFor(logging.DEBUG):
-        lines = redact("".join(traceback.format_exception(error)))
-        get_logger(part).debug(line, traceback=lines, **about)
 
 
 class Line(dict[str, Any]):
