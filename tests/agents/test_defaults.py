@@ -12,6 +12,7 @@ from postroad.agents.aws import fanout
 from postroad.agents.aws.release import ATTEMPTS, MAX_ENTRIES
 from postroad.agents.runner import LEASE_SECONDS
 from postroad.agents.tables import RETENTION_SECONDS
+from postroad.errors import ConfigurationError
 from postroad.settings.environment import agent_polls, agent_rate, dispatch_delay_text, events_stream
 from postroad.wiring import Backend
 
@@ -62,3 +63,12 @@ def test_the_limits_of_aws_are_kept() -> None:
     assert (fanout.BATCH, fanout.ATTEMPTS, fanout.GIVE_UP_SECONDS, fanout.EARLY_MS) == (25, 3, 5.0, 5_000)
     assert (MAX_ENTRIES, ATTEMPTS) == (10, 3)
     assert (RETENTION_SECONDS, LEASE_SECONDS) == (14 * 86_400, 5.0)
+
+
+@pytest.mark.parametrize("text", ["-1", "1.5", "\u0663", "1000000001", "9" * 5_000])
+def test_a_limit_that_is_no_whole_number_is_refused_with_its_variable(text: str) -> None:
+    for variable, limit in (("POSTROAD_AGENT_RATE", agent_rate), ("POSTROAD_AGENT_POLLS", agent_polls)):
+        with pytest.raises(ConfigurationError, match="is not a whole number") as caught:
+            limit({variable: text})
+
+        assert caught.value.field == variable

@@ -40,6 +40,13 @@ def test_agents_are_listed_and_shown(village: Postroad) -> None:
     assert "total" in people.out
 
 
+def test_a_missing_age_is_shown_as_a_dash(village: Postroad) -> None:
+    shown = village("agent", "show", "bob")
+
+    assert "oldestAgeSeconds: -\n" in shown.out
+    assert "None" not in shown.out
+
+
 def test_an_event_is_published_moved_and_tailed(village: Postroad) -> None:
     published = village("agent", "publish", "ann", "placed", '{"n": 1}', "--event-id", "e1", "--json")
     moved = village("agent", "run", "--once", "--json")

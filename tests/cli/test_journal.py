@@ -128,6 +128,7 @@ def test_verify_is_exit_1_on_a_difference(postroad: Postroad, events: list[Journ
 
     assert outcome.code == 1
     assert outcome.document["differences"] == [{"requestId": "req-2", "kept": None, "folded": "pending"}]
+    assert "req-2: kept -, folded pending" in postroad("journal", "verify").out
 
 
 def test_verify_of_an_empty_journal_finds_no_differences(postroad: Postroad) -> None:

@@ -101,7 +101,21 @@ def test_failed_rows_are_listed_page_by_page_and_in_groups(postroad: Postroad, r
     assert [row["event_id"] for row in (*first["items"], *second["items"])] == ids
     assert second["next_cursor"] is None
     assert [group["count"] for group in groups["items"]] == [3]
-    assert postroad("outbox", "failed", "--dsn", DSN, "--after", "x").code == 2
+
+
+@pytest.mark.parametrize("cursor", ["x", "-1", "\u0663", "9" * 20, "9" * 5_000])
+def test_a_cursor_that_is_none_is_refused_with_its_field(
+    postroad: Postroad, record: Callable[..., str], cursor: str
+) -> None:
+    record("tr_1", state="FAILED", error="rejected: no")
+
+    refused = postroad("outbox", "failed", "--dsn", DSN, f"--after={cursor}")
+    last = postroad("outbox", "failed", "--dsn", DSN, f"--after={'9' * 19}")
+
+    assert refused.code == 2
+    assert refused.err.startswith("error: after: ")
+    assert "Give the next_cursor of a list." in refused.err
+    assert (last.code, last.out) == (0, "no failed rows\n")
 
 
 def test_a_held_key_is_listed_and_why_says_what_blocks_it(postroad: Postroad, record: Callable[..., str]) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +9,10 @@ from pathlib import Path
 import pytest
 from tests.waiting import eventually
 
+import postroad
+from postroad import OutgoingMessage, QueueSpec
 from postroad.engine.wakeup import CROWD, WakeupSocket
+from postroad.queues import OverflowingQueue, Watchable
 
 
 @pytest.fixture
@@ -83,3 +88,32 @@ def test_a_crowd_is_woken_when_no_thread_can_be_started(
         sender.send(b"orders")
 
     assert [opened.listen(0) for opened in crowd] == [{b"orders"}] * CROWD
+
+
+def test_a_watcher_that_raises_is_logged_and_hears_of_the_next_change(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = f"sqlite:///{tmp_path / 'postroad.db'}"
+    send = "import sys, postroad; postroad.connect(sys.argv[1]).queue('jobs').send([postroad.OutgoingMessage('one')])"
+    calls: list[bool] = []
+
+    def fail(changed: bool) -> None:
+        calls.append(changed)
+        raise ValueError("no such listener, password=hunter2")
+
+    with postroad.connect(url) as backend:
+        queue = backend.create_queue(QueueSpec("jobs"))
+        plain = queue.inner if isinstance(queue, OverflowingQueue) else queue
+        assert isinstance(plain, Watchable)
+        with plain.watch(fail):
+            subprocess.run([sys.executable, "-c", send, url], check=True)
+            eventually(lambda: calls)
+            heard = len(calls)
+            subprocess.run([sys.executable, "-c", send, url], check=True)
+            eventually(lambda: len(calls) > heard)
+            (sent,) = queue.send([OutgoingMessage("two")])
+
+    lines = [record.msg for record in caplog.records if isinstance(record.msg, dict)]
+    assert sent.ok
+    assert {line["event"] for line in lines} == {"engine_watch_failed"}
+    assert lines[0]["error"] == "ValueError: no such listener, password=*** [test_wakeup.py:fail]"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -16,7 +17,7 @@ from tests.inbox.mail import DEAD, FIFO, conflicts, drained, event, held, postin
 
 from postroad import Backend, Queue, QueueSpec
 from postroad.errors import ConfigurationError, SchemaMismatch
-from postroad.inbox import Consumer, ConsumeReport, DomainEvent, Inbox, Windows
+from postroad.inbox import Consumer, ConsumeReport, DomainEvent, EffectNotDone, Inbox, Windows
 from postroad.queues.markers import read_dead
 
 
@@ -73,6 +74,44 @@ def test_two_consumers_with_other_names_each_handle_every_event_once(fixture: In
         assert drained(consumer, queue) == ConsumeReport(received=6, handled=3, duplicates=3)
 
     assert [fixture.times(f"tr_{n}") for n in range(3)] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("error", [ValueError, EffectNotDone])
+@pytest.mark.parametrize("effects", ["database", "external"])
+def test_a_failure_is_logged_with_its_handler_and_at_level_debug_with_its_traceback(
+    inbox: Inbox, queue: Queue, effects: Any, error: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    send(queue, event("tr_1"))
+
+    def post(event: DomainEvent, given: Any) -> None:
+        raise error("no such order, password=hunter2")
+
+    consumer = Consumer(queue, post, name="ledger", inbox=inbox, effects=effects, on_unknown="retry")
+    with caplog.at_level(logging.DEBUG, logger="postroad"):
+        consumer.run_once()
+
+    lines = {record.msg["event"]: record.msg for record in caplog.records if isinstance(record.msg, dict)}
+    retried, traced = lines["consumer_retried"], lines["receiver_traceback"]
+    assert (retried["attempt"], retried["retry_in_seconds"]) == (1, 0)
+    assert retried["error"] == f"{error.__name__}: no such order, password=*** [test_consumer.py:post]"
+    assert retried["message_id"] == traced["message_id"]
+    assert retried["handler"] == f"{__name__}.{post.__qualname__}"
+    assert "in post" in traced["traceback"]
+    assert "hunter2" not in caplog.text
+
+
+def test_a_dead_letter_is_logged_with_its_error_its_attempt_and_the_handler(
+    fixture: InboxFixture, queue: Queue, dead_letters: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    send_body(queue, b"{")
+    post = posting(fixture)
+
+    Consumer(queue, post, name="ledger", inbox=fixture.inbox, dead_letters=dead_letters).run_once()
+
+    (line,) = [record.msg for record in caplog.records if isinstance(record.msg, dict)]
+    assert (line["event"], line["attempt"]) == ("consumer_dead_lettered", 1)
+    assert line["handler"] == f"{post.__module__}.{post.__qualname__}"
+    assert line["error"].startswith("InvalidMessage: ")
 
 
 def test_an_exception_rolls_back_and_the_event_comes_again(fixture: InboxFixture, queue: Queue) -> None:

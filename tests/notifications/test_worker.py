@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from postroad.errors import ConfigurationError, Unavailable
 from postroad.notifications import (
     NotificationStore,
     NotificationWorker,
+    OfflineProcessor,
     PushNotification,
     TokenResult,
     WorkerReport,
@@ -66,6 +69,52 @@ def test_a_missed_message_reaches_the_device_in_one_turn(backend: Backend, store
     assert report == WorkerReport(stored=1, duplicates=1, relayed=1, sent=1)
     assert fcm.asked == [(offline_push_id("ann", "m1"), "t1")]
     assert held(backend, "offline-queue") == held(backend, "push-queue") == 0
+
+
+def test_failures_are_logged_with_their_handler_and_at_level_debug_with_their_traceback(
+    backend: Backend, store: NotificationStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Picky(OfflineProcessor):
+        def handle_all(self, messages: Any) -> Any:
+            raise ValueError("no such user, password=hunter2")
+
+    send(backend, "offline-queue", missed().to_json())
+    with caplog.at_level(logging.DEBUG, logger="postroad"):
+        worker = worker_for(backend, store, offline=Picky(store), retry_delays=(0,))
+        worker.run_once()
+        worker.run_once()
+
+    lines = [record.msg for record in caplog.records if isinstance(record.msg, dict)]
+    retried, dead_lettered = (
+        next(line for line in lines if line["event"] == f"notification_{name}") for name in ("retried", "dead_lettered")
+    )
+    tracebacks = [line["traceback"] for line in lines if line["event"] == "receiver_traceback"]
+    assert (retried["attempt"], retried["retry_in_seconds"], dead_lettered["attempt"]) == (1, 0, 2)
+    for line in (retried, dead_lettered):
+        assert line["error"] == "ValueError: no such user, password=*** [test_worker.py:handle_all]"
+        assert line["handler"] == f"{__name__}.{Picky.__qualname__}"
+    assert ["in handle_all" in each for each in tracebacks] == [True, True]
+    assert "hunter2" not in caplog.text
+
+
+def test_run_ends_with_the_error_that_ended_the_thread_of_a_receiver(
+    backend: Backend, store: NotificationStore
+) -> None:
+    def refuse(record: logging.LogRecord) -> bool:
+        raise RuntimeError("this filter of the program is broken")
+
+    logger, stop = logging.getLogger("postroad.notifications"), threading.Event()
+    send(backend, "offline-queue", "{")
+    with worker_for(backend, store) as worker, ThreadPoolExecutor() as pool:
+        logger.addFilter(refuse)
+        try:
+            running = pool.submit(worker.run, stop)
+            eventually(running.done)
+        finally:
+            logger.removeFilter(refuse)
+            stop.set()
+
+    assert str(running.exception()) == "this filter of the program is broken"
 
 
 def test_a_push_that_came_twice_is_shown_once(backend: Backend, store: NotificationStore) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import threading
 
 import pytest
 from tests.platform.events import QUICK, OrderPlaced, OrderShipped
-from tests.waiting import eventually
+from tests.waiting import NEVER_SECONDS, eventually
 
 import postroad
 from postroad import Backend, Receiver
@@ -241,6 +242,26 @@ def test_a_bus_that_is_run_by_a_task_stops_with_it() -> None:
 
     asyncio.run(main())
     assert seen == ["A-1", "A-2"]
+
+
+def test_a_bus_that_is_run_by_a_task_ends_with_the_error_that_ended_its_thread() -> None:
+    def refuse(record: logging.LogRecord) -> bool:
+        raise RuntimeError("this filter of the program is broken")
+
+    async def main() -> None:
+        async with postroad.connect("memory://") as backend, backend.bus("orders", "billing", config=QUICK) as bus:
+            bus.on(OrderPlaced)(lambda event: 1 / 0)
+            await bus.apublish(OrderPlaced("A-1"))
+            async with asyncio.timeout(NEVER_SECONDS):
+                await bus.arun()
+
+    logger = logging.getLogger("postroad.bus")
+    logger.addFilter(refuse)
+    try:
+        with pytest.raises(RuntimeError, match="this filter of the program is broken"):
+            asyncio.run(main())
+    finally:
+        logger.removeFilter(refuse)
 
 
 def test_an_async_decide_of_a_raw_receiver_needs_no_loop_of_the_program() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,28 @@ def test_handlers_that_were_registered_before_are_called_after_it_is_bound() -> 
             orders.bind(backend)
 
     assert seen == [OrderPlaced("A-1")]
+
+
+def test_run_ends_with_the_error_that_ended_the_thread_of_a_bus() -> None:
+    def refuse(record: logging.LogRecord) -> bool:
+        raise RuntimeError("this filter of the program is broken")
+
+    orders = Bus("orders", "billing", config=QUICK)
+    orders.on(OrderPlaced)(lambda event: 1 / 0)
+    logger, stop = logging.getLogger("postroad.bus"), threading.Event()
+    with postroad.connect("memory://") as backend, ThreadPoolExecutor() as pool:
+        orders.bind(backend)
+        orders.publish(OrderPlaced("A-1"))
+        logger.addFilter(refuse)
+        try:
+            running = pool.submit(postroad.run, orders, stop=stop)
+            eventually(running.done)
+        finally:
+            logger.removeFilter(refuse)
+            stop.set()
+
+        assert str(running.exception()) == "this filter of the program is broken"
+        assert not orders.health().running
 
 
 def test_run_connects_binds_and_receives_until_it_is_stopped(tmp_path: Path) -> None:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
-from tests.waiting import eventually
+from tests.waiting import NEVER_SECONDS, eventually
 
 import postroad
 from postroad import Backend, Delivery, OutgoingMessage, Queue, QueueSpec
 from postroad.errors import ConfigurationError
 from postroad.queues.markers import read_dead
-from postroad.receiving import Ack, CircuitBreakerConfig, Defer, Outcome, Receiver, Reject, Retry
+from postroad.receiving import Ack, BreakerState, CircuitBreakerConfig, Defer, Outcome, Receiver, Reject, Retry
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -184,6 +185,51 @@ def test_a_breaker_stops_receiving_for_a_while_after_failures_in_a_row(queue: Qu
     assert [poll.get("received", 0) for poll in polls] == [1, 1, 0]
     assert receiver.breaker is not None
     assert receiver.breaker.state == "closed"
+
+
+class _BrokenBreaker:
+    """A breaker of the user's whose every call fails, so that the receiver's thread ends."""
+
+    state: BreakerState = "closed"
+
+    def pause(self) -> NoReturn:
+        raise RuntimeError("the breaker is broken")
+
+    succeeded = failed = pause
+
+
+def test_run_ends_with_the_error_that_ended_the_thread(queue: Queue) -> None:
+    receiver = Receiver(queue, lambda delivery: Ack(), breaker=_BrokenBreaker())
+
+    with pytest.raises(RuntimeError, match="the breaker is broken"):
+        receiver.run()
+    assert not receiver.is_running
+
+
+def test_arun_ends_with_the_error_that_ended_the_thread(queue: Queue) -> None:
+    receiver = Receiver(queue, lambda delivery: Ack(), breaker=_BrokenBreaker())
+
+    async def main() -> None:
+        async with asyncio.timeout(NEVER_SECONDS):
+            await receiver.arun()
+
+    with pytest.raises(RuntimeError, match="the breaker is broken"):
+        asyncio.run(main())
+    assert not receiver.is_running
+
+
+def test_arun_ends_when_the_receiver_is_stopped_elsewhere(queue: Queue) -> None:
+    receiver = Receiver(queue, lambda delivery: Ack(), wait=0.1)
+
+    async def main() -> None:
+        async with asyncio.timeout(NEVER_SECONDS):
+            running = asyncio.create_task(receiver.arun())
+            while not receiver.is_running:
+                await asyncio.sleep(0.01)
+            await asyncio.to_thread(receiver.stop)
+            await running
+
+    asyncio.run(main())
 
 
 def test_a_rejected_message_rests_in_the_dead_letters_with_its_reason(queue: Queue, dead: Queue) -> None:

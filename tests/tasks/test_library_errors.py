@@ -265,6 +265,10 @@ def test_a_network_that_is_not_there_is_known_by_its_number(number: int) -> None
     assert classify_exception(OSError(f"Multiple exceptions: [Errno {number}] x, [Errno 111] y")).category == "network"
 
 
+def test_a_number_in_the_text_that_is_too_long_for_an_errno_is_none() -> None:
+    assert classify_exception(RuntimeError(f"[Errno {'9' * 5_000}] x")) == classify_exception(RuntimeError("x"))
+
+
 def test_a_locked_file_of_sqlite_is_tried_again_and_a_wrong_statement_is_not(tmp_path: Path) -> None:
     path = str(tmp_path / "a.db")
     with sqlite3.connect(path) as first, sqlite3.connect(path, timeout=0) as second:

@@ -10,7 +10,7 @@ from typing import Any
 
 from postroad.bus.config import HandlerLimits, SQSEventBusConfig, Unhandled
 from postroad.bus.deduplication import Done, Failure, Memory
-from postroad.bus.local import EventBus, EventHandler, InProcessEventBus, PublishResult, log_traceback
+from postroad.bus.local import EventBus, EventHandler, InProcessEventBus, PublishResult
 from postroad.bus.telemetry import BusTelemetry
 from postroad.errors import ConfigurationError, InvalidMessage, PostroadError, describe
 from postroad.events import Codec, DomainEvent, Envelope
@@ -37,6 +37,7 @@ from postroad.receiving import (
     handling,
     in_thread,
     is_async,
+    log_traceback,
     name_of,
     read_envelope,
 )
@@ -254,7 +255,7 @@ class Dispatch:
             if error is None:
                 succeeded.append((handler, None))
             else:
-                log_traceback(error, handler=name_of(handler))
+                log_traceback(error, part="bus", line="bus_handler_traceback", handler=name_of(handler))
                 failed.append((handler, describe(error)))
         if not failed and not given_up:
             return Ack(about=Handled(envelope, ready.event))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import threading
-import traceback
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, Protocol, runtime_checkable
 from uuid import UUID
@@ -15,8 +13,8 @@ import msgspec
 from postroad.errors import describe
 from postroad.events import EventRegistry, can_travel
 from postroad.queues import legible
-from postroad.receiving import LoopThread, in_thread, is_async, name_of
-from postroad.telemetry import get_logger, redact
+from postroad.receiving import LoopThread, in_thread, is_async, log_traceback, name_of
+from postroad.telemetry import get_logger
 
 EventHandler = Callable[..., Any]
 """A plain function or an async one; it takes the event, and on a bus with an inbox the connection too."""
@@ -115,14 +113,7 @@ def local_part(bus: EventBus) -> EventBus:
 def _log_failure(event: object, handler: EventHandler, error: Exception) -> None:
     text = legible(describe(error))
     get_logger("bus").warning("bus_handler_failed", type=type(event).__qualname__, handler=name_of(handler), error=text)
-    log_traceback(error, handler=name_of(handler))
-
-
-def log_traceback(error: Exception, **about: str) -> None:
-    """Log the traceback of a handler's failure at the level DEBUG."""
-    if logging.getLogger("postroad.bus").isEnabledFor(logging.DEBUG):
-        lines = redact("".join(traceback.format_exception(error)))
-        get_logger("bus").debug("bus_handler_traceback", traceback=lines, **about)
+    log_traceback(error, part="bus", line="bus_handler_traceback", handler=name_of(handler))
 
 
 ControlBus = EventBus

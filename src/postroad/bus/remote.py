@@ -293,10 +293,9 @@ class RemoteEventBus:
 
     async def arun(self, stop: asyncio.Event | None = None) -> None:
         """Receive until `stop` is set or the task is cancelled; async handlers run on this loop."""
-        stopping = asyncio.Event() if stop is None else stop
         self.start_receiver()
         try:
-            await stopping.wait()
+            await self._receiving().until(stop)
         finally:
             await asyncio.shield(in_thread(self.stop_receiver))
 
@@ -326,6 +325,11 @@ class RemoteEventBus:
         check(timeout, _Timeout, "timeout", remedy="Give the seconds that stopping may take.")
         if self._receiver is not None:
             self._receiver.stop(timeout)
+
+    def check_receiver(self) -> None:
+        """Raise the error that ended the receiver's thread, if one did since its start."""
+        if self._receiver is not None:
+            self._receiver.check()
 
     def receive_once(self) -> list[Any]:
         """Poll once, handle what came, and return the events that were handled without error."""

@@ -80,7 +80,7 @@ def show(call: Call, agent_id: AgentId) -> None:
         document = agent_detail(agents.get(agent_id))
         stats = agent_stats(agents.stats(agent_id))
     shown = {**msgspec.to_builtins(document), **msgspec.to_builtins(stats)}
-    lines = [f"{name}: {value}" for name, value in shown.items() if name != "subscriptions"]
+    lines = [f"{name}: {'-' if value is None else value}" for name, value in shown.items() if name != "subscriptions"]
     subscriptions = [f"listens to {each.producer_id} ({each.state})" for each in document.subscriptions]
     call.show(document, *map(legible, [*lines, *subscriptions]))
 
@@ -202,7 +202,8 @@ def dead(
     with agents_of(call) as agents:
         items = [agent_dead_letter(each) for each in agents.dead_letters(agent_id, limit=limit)]
     lines = [
-        legible(f"{each.event_id}  {each.event_type} of {each.agent_id}: {each.error or each.reason}") for each in items
+        legible(f"{each.event_id}  {each.event_type} of {each.agent_id}: {each.error or each.reason or '-'}")
+        for each in items
     ]
     call.show(AgentDeadLetterPage(items), *(lines or ["no dead letters"]))
 

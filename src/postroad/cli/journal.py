@@ -102,7 +102,7 @@ def verify(call: Call, tenant: Tenant = None) -> None:
     if found.keeps_states:
         lines = [
             f"{read}, {len(found.differences):,} differences",
-            *(f"{each.request_id}: kept {each.kept}, folded {each.folded}" for each in found.differences),
+            *(f"{each.request_id}: kept {each.kept or '-'}, folded {each.folded or '-'}" for each in found.differences),
         ]
     call.show(document, *lines, ok=not found.differences)
 

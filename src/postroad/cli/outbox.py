@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
@@ -108,7 +109,7 @@ def failed(
     after: Annotated[str | None, typer.Option(metavar="CURSOR", help="Continue after this cursor.")] = None,
 ) -> None:
     """List failed events, with the last error of each."""
-    if after is not None and not after.isdecimal():
+    if after is not None and re.fullmatch(r"[0-9]{1,19}", after) is None:
         raise InvalidInput(f"after: {after!r} is not a cursor", field="after", remedy="Give the next_cursor of a list.")
     nothing = "no failed rows"
     with at.open() as outbox:

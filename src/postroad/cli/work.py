@@ -81,7 +81,7 @@ def status(
         f"{utc_text(task.last_event_at)}  {legible(task.last_event_type)}",
     ]
     if task.error is not None:
-        lines.append(f"{legible(task.error_category)}: {legible(task.error)}")
+        lines.append(f"{legible(task.error_category or '-')}: {legible(task.error)}")
     if task.output is not None:
         # Plain ASCII, so that no output controls the terminal.
         lines.append(json.dumps(task.output))

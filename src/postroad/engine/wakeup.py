@@ -14,6 +14,9 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Final, Generic, TypeVar
 
+from postroad.errors import describe
+from postroad.telemetry import get_logger, redact
+
 CROWD: Final = 8
 """How many other processes are woken by a thread of its own instead of the writer."""
 LISTING_LASTS: Final = 0.02
@@ -185,11 +188,18 @@ class Watch:
 
     def wake(self) -> None:
         """Report that something changed."""
-        self._call(True)
+        self._report(True)
 
     def wake_perhaps(self) -> None:
         """Report that another process committed, which may have changed anything."""
-        self._call(False)
+        self._report(False)
+
+    def _report(self, changed: bool) -> None:
+        try:
+            self._call(changed)
+        except Exception as error:
+            # The thread that reports has others to wake.
+            get_logger("engine").warning("engine_watch_failed", error=redact(describe(error))[:500])
 
 
 AnyListener = TypeVar("AnyListener", Listener, Watch)

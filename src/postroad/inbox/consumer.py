@@ -35,7 +35,7 @@ from postroad.inbox.effects import (
 from postroad.inbox.external import DEAD, RELEASED, OnUnknown, Outside, Renewals
 from postroad.inbox.inbox import Inbox, Windows, check_windows
 from postroad.queues import Delivery, Queue
-from postroad.receiving import NO_DEAD_LETTERS, Counts, Hooks, Receiver, completed, in_thread, is_async
+from postroad.receiving import NO_DEAD_LETTERS, Counts, Hooks, Receiver, completed, in_thread, is_async, name_of
 from postroad.settings import aws_place
 from postroad.signals import stopped_by_sigterm
 from postroad.telemetry import gauge, get_logger, histogram
@@ -136,7 +136,7 @@ class Consumer:
         self._dead_letters, self._count_dead_at = dead_letters, 0.0
         self._prune_at = 0.0
         self._counts = Counts()
-        self._telemetry = ConsumerTelemetry(name, queue.name, service)
+        self._telemetry = ConsumerTelemetry(name, queue.name, service, name_of(handler))
         self._timing = Timing(queue.name, queue.traits.visibility)
         self._is_async = is_async(handler)
         timed = (AsyncTimed if self._is_async else Timed)(handler, self._timing, self._telemetry)
@@ -330,9 +330,9 @@ def _in_handling(service: str, queue: str) -> _InHandling:
 class ConsumerTelemetry:
     """The log lines and metrics of one consumer."""
 
-    def __init__(self, consumer: str, queue: str, service: str) -> None:
+    def __init__(self, consumer: str, queue: str, service: str, handler: str) -> None:
         self._names = {"consumer": consumer, "queue": queue}
-        self._labels = (service, queue)
+        self._labels, self._handler = (service, queue), handler
 
     def observe(self, what: str, delivery: Delivery | None, /, **fields: Any) -> None:
         """Write the log line of what the receiver did with a message."""
@@ -342,15 +342,15 @@ class ConsumerTelemetry:
             about |= {"message_id": delivery.message_id, "receives": delivery.receive_count}
         if isinstance(event, DomainEvent):
             about |= {"event_id": str(event.event_id), "type": event.type}
+        if what in ("retried", "rejected"):
+            about |= {"error": fields["error"], "attempt": fields["attempt"], "handler": self._handler}
         if what == "acked":
             if _standard.isEnabledFor(logging.INFO):
                 log.info("consumer_settled", outcome=fields["label"] or "handled", **about)
         elif what == "retried" and fields["label"] != RELEASED:
-            after, attempt = fields["after"], fields["attempt"]
-            log.warning("consumer_retried", error=fields["error"], attempt=attempt, retry_in_seconds=after, **about)
+            log.warning("consumer_retried", retry_in_seconds=fields["after"], **about)
         elif what == "rejected":
-            reason, attempt = fields["reason"], fields["attempt"]
-            log.warning("consumer_dead_lettered", reason=reason, error=fields["error"], attempt=attempt, **about)
+            log.warning("consumer_dead_lettered", reason=fields["reason"], **about)
         elif what == "released":
             log.info("consumer_released", messages=len(fields["deliveries"]), **about)
         elif what in _LINES:

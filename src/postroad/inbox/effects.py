@@ -44,6 +44,7 @@ from postroad.receiving import (
     current_context,
     handling,
     is_async,
+    log_traceback,
     name_of,
     read_envelope,
 )
@@ -346,6 +347,7 @@ class Decisions:
         except Exception as error:
             if isinstance(error, _THE_DATABASE):
                 self.database_failed = True
+            log_traceback(error, message_id=delivery.message_id)
             outcome = Retry(error=describe(error))
         return outcome if isinstance(outcome, Defer) else replace(outcome, about=event)
 

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from postroad import failpoints
 from postroad.clock import Clock
-from postroad.errors import PostroadError, describe
+from postroad.errors import PostroadError
 from postroad.events import DomainEvent
 from postroad.receiving import Ack, Outcome, Reject, Retry, to_its_end
 
@@ -131,9 +131,9 @@ class Outside:
                 returned = self.handler(passed, effect)
                 if self.is_async:
                     await returned
-        except EffectNotDone as error:
+        except EffectNotDone:
             await self._run(self.inbox.forget, effect)
-            return Retry(error=describe(error))
+            raise
         except BaseException:
             # The outcome is unknown; the next attempt must not have to wait for the lease to say so.
             with suppress(PostroadError):

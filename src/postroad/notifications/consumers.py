@@ -19,7 +19,7 @@ from postroad.notifications.messages import PUSH, OfflineMessage, PushNotificati
 from postroad.notifications.offline import OfflineProcessor
 from postroad.notifications.push import Attempt, PushProcessor
 from postroad.queues import Delivery, OutgoingMessage
-from postroad.receiving import Ack, Counts, Defer, Outcome, Reject, Retry
+from postroad.receiving import Ack, Counts, Defer, Outcome, Reject, Retry, log_traceback
 from postroad.telemetry import counter, get_logger
 
 _standard = logging.getLogger("postroad.notifications")
@@ -179,6 +179,7 @@ def _read(delivery: Delivery) -> _Received | Reject:
 
 def _failed(error: Exception, delivery: Delivery, retries: RetryPolicy) -> Outcome:
     """Retry while the database is down, however often; give up on other failures after the last try."""
+    log_traceback(error, message_id=delivery.message_id)
     is_database = isinstance(error, _OF_THE_DATABASE)
     if retries.is_last(delivery.receive_count) and not is_database:
         return rejected("handler_failed", describe(error))
@@ -211,26 +212,27 @@ _FAILURES = {
 class EventLog:
     """The log lines and counters of the consumer of one queue."""
 
-    def __init__(self, queue: str) -> None:
-        self._queue = queue
+    def __init__(self, queue: str, handler: str) -> None:
+        self._queue, self._handler = queue, handler
 
     def observe(self, what: str, delivery: Delivery | None, /, **fields: Any) -> None:
         """Count what the receiver did with a message, and write its log line."""
         about = {"queue": self._queue} if delivery is None else self._about(delivery)
+        if what in ("retried", "rejected"):
+            about |= {"error": fields["error"], "attempt": fields["attempt"], "handler": self._handler}
         if what == "acked":
             self._count(fields["label"])
             if _standard.isEnabledFor(logging.INFO):
                 _log.info("notification_settled", outcome=fields["label"], **about)
         elif what == "retried":
             self._count("retried")
-            after = round(fields["after"], 3)
-            _log.warning("notification_retried", error=fields["error"], after_seconds=after, **about)
+            _log.warning("notification_retried", retry_in_seconds=round(fields["after"], 3), **about)
         elif what == "deferred":
             self._count("deferred")
             _log.info("notification_deferred", after_seconds=round(fields["after"], 3), **about)
         elif what == "rejected":
             self._count("dead_lettered")
-            _log.warning("notification_dead_lettered", reason=fields["reason"], error=fields["error"], **about)
+            _log.warning("notification_dead_lettered", reason=fields["reason"], **about)
         elif what == "released":
             for each in fields["deliveries"]:
                 _log.info("notification_released", **self._about(each))

@@ -40,6 +40,7 @@ from postroad.receiving import (
     Hooks,
     OwnDeadLetters,
     Receiver,
+    name_of,
 )
 from postroad.settings import data_path
 from postroad.telemetry import get_logger
@@ -207,7 +208,9 @@ class NotificationWorker:
             for receiver in self.receivers.values():
                 receiver.start()
             sweeping.start()
-            stop.wait()
+            while not stop.wait(_SLICE_SECONDS):
+                for receiver in self.receivers.values():
+                    receiver.check()
         finally:
             self._wind_up()
         sweeping.join(_GRACE_SECONDS)
@@ -276,7 +279,7 @@ class NotificationWorker:
         consumer = OfflineConsumer(processor=processor, retries=self._retries(self.offline_queue), counts=self._counts)
         decide = consumer if self._batch > 1 else lambda delivery: consumer([delivery])[0]
         # On one thread and in one transaction: they all write to one database, and wait for nothing else.
-        return self._receiver(self.offline_queue, decide, letters, concurrency=1, together=self._batch)
+        return self._receiver(self.offline_queue, processor, decide, letters, concurrency=1, together=self._batch)
 
     def _push_receiver(self, concurrency: int, letters: DeadLetters) -> Receiver | None:
         if self.push_queue is None:
@@ -285,10 +288,10 @@ class NotificationWorker:
             why = "no sender is configured; pushes are queued and not sent"
             _log.warning("notification_consumer_disabled", queue="push_queue", why=why)
             return None
-        retries = self._retries(self.push_queue)
-        consumer = PushConsumer(processor=self._processor, retries=retries, counts=self._counts)
+        processor, retries = self._processor, self._retries(self.push_queue)
+        consumer = PushConsumer(processor=processor, retries=retries, counts=self._counts)
         breaker = ProviderBreakers(self.breakers.values())
-        return self._receiver(self.push_queue, consumer, letters, concurrency=concurrency, breaker=breaker)
+        return self._receiver(self.push_queue, processor, consumer, letters, concurrency=concurrency, breaker=breaker)
 
     def _retries(self, queue: Queue) -> RetryPolicy:
         retention = self._backend.queue_spec(queue.name).retention
@@ -297,6 +300,7 @@ class NotificationWorker:
     def _receiver(
         self,
         queue: Queue,
+        processor: OfflineProcessor | PushProcessor,
         decide: Decide | DecideTogether,
         letters: DeadLetters,
         *,
@@ -304,7 +308,7 @@ class NotificationWorker:
         together: int = 1,
         breaker: Breaker | None = None,
     ) -> Receiver:
-        event_log = EventLog(queue.name)
+        event_log = EventLog(queue.name, name_of(type(processor)))
 
         def observe(what: str, delivery: Delivery | None, /, **fields: Any) -> None:
             if what in _COUNTED:

@@ -32,7 +32,7 @@ from postroad.receiving.outcomes import (
     Retry,
 )
 from postroad.receiving.receiver import Receiver
-from postroad.receiving.settlement import HANDLER_FAILED as HANDLER_FAILED, Counts
+from postroad.receiving.settlement import HANDLER_FAILED as HANDLER_FAILED, Counts, log_traceback as log_traceback
 from postroad.receiving.workers import current_work
 
 __all__ = [

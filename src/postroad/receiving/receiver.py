@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from typing import Annotated, Any, cast
 
 from msgspec import Meta
@@ -155,6 +156,7 @@ class Receiver:
         acks.wake = self._leases.wake = self._housekeeper.wake
         self._attempts = Attempts(clock)
         self._settlement = Settlement(
+            name=self.name,
             acks=acks,
             leases=self._leases,
             attempts=self._attempts,
@@ -207,14 +209,13 @@ class Receiver:
     def run(self, stop: threading.Event | None = None) -> None:
         """Receive until `stop` is set, or for ever; then let running handlers end and give back the rest."""
         stopping = threading.Event() if stop is None else stop
-        loop = self._begin()
+        self.start()
         try:
-            while loop.is_alive and not stopping.wait(SLICE_SECONDS):
+            while self.is_running and not stopping.wait(SLICE_SECONDS):
                 continue
+            self.check()
         finally:
             self.stop(timeout=_YEAR_SECONDS)
-        if loop.error is not None:
-            raise loop.error
 
     def run_once(self, *, wait: float = 0.0) -> dict[str, int]:
         """Poll once, handle what came, and return how many messages were received, acked, retried and so on."""
@@ -236,16 +237,34 @@ class Receiver:
 
     async def arun(self, stop: asyncio.Event | None = None) -> None:
         """Receive until `stop` is set or the task is cancelled; an async `decide` runs on this loop."""
-        stopping = asyncio.Event() if stop is None else stop
-        self._begin()
+        self.start()
         try:
-            await stopping.wait()
+            await self.until(stop)
         finally:
             await asyncio.shield(in_thread(self.stop))
 
+    async def until(self, stop: asyncio.Event | None) -> None:
+        """Wait until `stop` is set or the receiver ends; raise the error that ended it, if one did."""
+        stopping = asyncio.Event() if stop is None else stop
+        while self.is_running and not stopping.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SLICE_SECONDS):
+                    await stopping.wait()
+        self.check()
+
+    def check(self) -> None:
+        """Raise the error that ended the receiver's thread, if one did since its start."""
+        if (loop := self._loop) is not None and loop.error is not None:
+            raise loop.error
+
     def start(self) -> None:
         """Receive on another thread; an async `decide` runs on the caller's loop, if there is one."""
-        self._begin()
+        with self._lifecycle:
+            if self._loop is not None:
+                raise RuntimeError("the receiver is already started; stop it first")
+            self._started_on = running_loop()
+            self._loop = Loop(self._poller, self._work(), self._settlement, self._users)
+            self._loop.start()
 
     def stop(self, timeout: float = 20.0) -> bool:
         """Begin nothing more, let running handlers end, give back the rest; return whether all ended in time.
@@ -290,15 +309,6 @@ class Receiver:
         """Keep the owner alive for as long as there is something to do, and check what is due."""
         self._housekeeper.owner = owner
         self._housekeeper.wake()
-
-    def _begin(self) -> Loop:
-        with self._lifecycle:
-            if self._loop is not None:
-                raise RuntimeError("the receiver is already started; stop it first")
-            self._started_on = running_loop()
-            self._loop = Loop(self._poller, self._work(), self._settlement, self._users)
-            self._loop.start()
-            return self._loop
 
     def _work(self, *, raises: bool = False) -> Work:
         return Work(

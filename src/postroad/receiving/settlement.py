@@ -44,9 +44,6 @@ def log_to(name: str) -> Observe:
 
     def observe(what: str, delivery: Delivery | None, /, **fields: Any) -> None:
         level = logging.INFO if what in _QUIET else logging.WARNING
-        if what == "raised" and _standard.isEnabledFor(logging.DEBUG):
-            lines = redact("".join(traceback.format_exception(fields["error"])))
-            get_logger("receiving").debug("receiver_traceback", receiver=name, traceback=lines)
         if what not in _LINES or not _standard.isEnabledFor(level):
             return
         fields.pop("about", None)
@@ -62,6 +59,15 @@ def log_to(name: str) -> Observe:
         get_logger("receiving").log(level, _LINES[what], receiver=name, **present)
 
     return observe
+
+
+def log_traceback(
+    error: BaseException, *, part: str = "receiving", line: str = "receiver_traceback", **about: object
+) -> None:
+    """Log the redacted traceback of a failure at level debug."""
+    if logging.getLogger(f"postroad.{part}").isEnabledFor(logging.DEBUG):
+        lines = redact("".join(traceback.format_exception(error)))
+        get_logger(part).debug(line, traceback=lines, **about)
 
 
 class Counts:
@@ -92,6 +98,7 @@ class Counts:
 class Settlement:
     """Settles the messages of one receiver."""
 
+    name: str
     acks: Acks
     leases: Leases
     attempts: Attempts

@@ -18,7 +18,7 @@ from postroad.receiving.breaker import Breaker
 from postroad.receiving.handlers import LoopClosed, Users, Workers, to_its_end
 from postroad.receiving.leases import Attempts, Held
 from postroad.receiving.outcomes import Hooks, Outcome, Retry
-from postroad.receiving.settlement import Settlement
+from postroad.receiving.settlement import Settlement, log_traceback
 
 Group = list[Held]
 """Messages that are handled one after another."""
@@ -184,7 +184,7 @@ class Work:
                 await to_its_end(self.give_back)
             return [Retry(0.0, "the handler was cancelled by a stop", label="interrupted")] * len(deliveries)
         except BaseException as error:
-            self.settlement.observe("raised", None, error=error)
+            log_traceback(error, receiver=self.settlement.name)
             return [Retry(error=describe(error))] * len(deliveries)
 
     def _run_in(self, context: Context, group: Group) -> None:
@@ -213,7 +213,7 @@ class Work:
         try:
             return self._decide(deliveries)
         except BaseException as error:
-            self.settlement.observe("raised", None, error=error)
+            log_traceback(error, receiver=self.settlement.name)
             label = None
             if self._raises and not isinstance(error, Exception):
                 # Ctrl-C and sys.exit() are for the caller who waits; otherwise they are a failure of the handler.

@@ -133,7 +133,7 @@ def _whole(name: str, default: int, env: Environment) -> int:
     text = Variable(variable)(env)
     if text is None:
         return default
-    if not text.isascii() or not text.isdecimal() or int(text) > _MOST:
+    if re.fullmatch(r"[0-9]{1,18}", text) is None or int(text) > _MOST:
         raise ConfigurationError(f"variable {variable}: {text!r} is not a whole number from 0 on", field=variable)
     return int(text)
 

@@ -194,7 +194,7 @@ _CODES = {name.casefold(): category for name, category in _TYPES.items()}
 _AWS_CODES = {name.casefold(): category for category in CATEGORIES for name in category.aws}
 _DATABASES = {name: category for category in CATEGORIES for name in category.databases}
 _ETIMEDOUT = re.compile(r"(?<!\w)ETIMEDOUT(?!\w)", re.IGNORECASE)
-_ERRNO = re.compile(r"\[Errno (\d+)\]")
+_ERRNO = re.compile(r"\[Errno (\d{1,9})\]")
 _LONGEST_CHAIN = 20
 
 

@@ -40,6 +40,7 @@ LOG_EVENTS = (
     "consumer_stop_timed_out",
     "engine_after_commit_failed",
     "engine_file_displaced",
+    "engine_watch_failed",
     "housekeeping_swept",
     "http_request",
     "http_stream_ended",

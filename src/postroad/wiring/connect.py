@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from postroad.wiring.sqlite import SQLiteInstallation
 
 _STOP_SECONDS = 20.0
+_LOOK_SECONDS = 0.5
 _DEFAULT_FILE = "postroad.db"
 _OPTIONS = {
     "sqlite": frozenset[str](),
@@ -232,6 +233,7 @@ def run(*buses: Bus, url: str | None = None, stop: threading.Event | None = None
                 bus.bind(backend)
         for bus in buses:
             bus.start_receiver()
-        stopping.wait()
-        for bus in buses:
-            bus.stop_receiver(timeout=_STOP_SECONDS)
+            stack.callback(bus.stop_receiver, timeout=_STOP_SECONDS)
+        while not stopping.wait(_LOOK_SECONDS):
+            for bus in buses:
+                bus.check_receiver()
