@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -115,13 +116,19 @@ def _check_graph(new: Sequence[GraphTask], known: Graph) -> None:
         for needed in task.depends_on:
             if needed not in ids:
                 raise InvalidJob(f'Task {task.task_id} depends on "{needed}" which does not exist', field="dependsOn")
-    # A cycle is what is left after removing, again and again, the tasks that need no other and those no other needs.
-    before, left = 0, {task.task_id: set(task.depends_on) for task in new}
+    try:
+        TopologicalSorter({task.task_id: task.depends_on for task in new}).prepare()
+    except CycleError:
+        raise InvalidJob(f"Cycle detected involving: {', '.join(sorted(_cyclic(new)))}", field="dependsOn") from None
+
+
+def _cyclic(tasks: Sequence[GraphTask]) -> Iterable[str]:
+    """Return what is left after removing, again and again, the tasks that need no other and those no other needs."""
+    before, left = 0, {task.task_id: set(task.depends_on) for task in tasks}
     while len(left) != before:
         before, used = len(left), set[str]().union(*left.values())
         left = {task_id: needs for task_id, needs in left.items() if task_id in used and not needs.isdisjoint(left)}
-    if left:
-        raise InvalidJob(f"Cycle detected involving: {', '.join(sorted(left))}", field="dependsOn")
+    return left
 
 
 IsCompleted = Callable[[str], bool]
