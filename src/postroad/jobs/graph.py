@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final, Literal, NamedTuple
 
@@ -15,7 +16,7 @@ import msgspec
 
 from postroad import failpoints
 from postroad.arguments import check, text
-from postroad.errors import InvalidJob, InvalidTask
+from postroad.errors import InvalidJob, InvalidTask, OutcomeUnknown
 from postroad.items import ABSENT, Expect
 from postroad.journal import Appends, Journal, JournalEvent, Owing, OwingItems, owing_nothing, tasks_of_job
 from postroad.ports import Store
@@ -265,11 +266,11 @@ class JobRecords:
             with self._backend.transaction():
                 held = self._put(job_id, job, version)
                 if held is not None:
-                    self.mark(job_id, is_open=is_open)
+                    self._mark(job_id, is_open=is_open)
                     self._append(events)
             return held
         if is_open:
-            self.mark(job_id, is_open=True)
+            self._mark(job_id, is_open=True)
         due = [*self._jobs.owed(job), *events]
         path = f"jobs/{job_id}/{due[-1].event_id if due else 'none'}.json"
         held = self._put(job_id, self._jobs.owing(job, due, path), version)
@@ -277,7 +278,7 @@ class JobRecords:
             return None
         held = self._pay(job_id, held)
         if not is_open:
-            self.mark(job_id, is_open=False)
+            self._mark(job_id, is_open=False)
         return held
 
     def open_jobs(self) -> Iterator[str]:
@@ -292,8 +293,23 @@ class JobRecords:
     def _key(self, job_id: str) -> str:
         return f"{self._tenant}/JOB#{job_id}"
 
-    def mark(self, job_id: str, *, is_open: bool) -> None:
-        """Let dispatchers look at the job, or skip it."""
+    def claim_mark(self, job_id: str) -> int | None:
+        """Write the mark anew before a look at the job, and return its version; None if there is no mark to remove."""
+        key = open_job_key(self._tenant, job_id)
+        mark = self._items.get(key)
+        if mark is None or not self._items.put(key, mark.value, expect=mark.version).ok:
+            return None
+        return mark.version + 1
+
+    def close(self, job_id: str, held: HeldJob, *, mark: int) -> None:
+        """Let dispatchers skip the job, if neither it nor its mark has changed."""
+        # A write that has marked the job and not happened yet fails because of this one, and marks it again.
+        if self._put(job_id, held.job, held.version) is not None:
+            with suppress(OutcomeUnknown):
+                self._items.delete(open_job_key(self._tenant, job_id), expect=mark)
+
+    def _mark(self, job_id: str, *, is_open: bool) -> None:
+        """Let dispatchers look at the job, or skip it because it is completed for good."""
         key = open_job_key(self._tenant, job_id)
         if is_open:
             self._items.put(key, b"1")
