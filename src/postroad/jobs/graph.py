@@ -120,16 +120,12 @@ def _check_graph(new: Sequence[GraphTask], known: Graph) -> None:
     try:
         TopologicalSorter({task.task_id: task.depends_on for task in new}).prepare()
     except CycleError:
-        raise InvalidJob(f"Cycle detected involving: {', '.join(sorted(_cyclic(new)))}", field="dependsOn") from None
-
-
-def _cyclic(tasks: Sequence[GraphTask]) -> Iterable[str]:
-    """Return what is left after removing, again and again, the tasks that need no other and those no other needs."""
-    before, left = 0, {task.task_id: set(task.depends_on) for task in tasks}
-    while len(left) != before:
-        before, used = len(left), set[str]().union(*left.values())
-        left = {task_id: needs for task_id, needs in left.items() if task_id in used and not needs.isdisjoint(left)}
-    return left
+        # Cycles are what is left after removing, again and again, tasks that need no other and those that no other needs.
+        before, left = 0, {task.task_id: set(task.depends_on) for task in new}
+        while len(left) != before:
+            before, used = len(left), set[str]().union(*left.values())
+            left = {task_id: needs for task_id, needs in left.items() if task_id in used and not needs.isdisjoint(left)}
+        raise InvalidJob(f"Cycle detected involving: {', '.join(sorted(left))}", field="dependsOn") from None
 
 
 IsCompleted = Callable[[str], bool]
