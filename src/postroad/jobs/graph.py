@@ -120,7 +120,7 @@ def _check_graph(new: Sequence[GraphTask], known: Graph) -> None:
     try:
         TopologicalSorter({task.task_id: task.depends_on for task in new}).prepare()
     except CycleError:
-        # Cycles are what is left after removing, again and again, tasks that need no other and those that no other needs.
+        # Cycles are what is left after removing, again and again, tasks that need no other or that no other needs.
         before, left = 0, {task.task_id: set(task.depends_on) for task in new}
         while len(left) != before:
             before, used = len(left), set[str]().union(*left.values())
