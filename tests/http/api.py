@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import httpx
@@ -26,6 +26,8 @@ class Api:
     host: str
     port: int
     stop: Callable[[], None]
+    connections: Collection[object]
+    """Those that the server knows to be open."""
 
     @property
     def backend(self) -> Backend:
@@ -50,8 +52,8 @@ class Api:
 Serve = Callable[..., Api]
 
 
-def run(context: Context, listener: socket.socket) -> tuple[Callable[[], None], Callable[[], None]]:
-    """Serve on a thread; what is returned begins to stop it, and ends it."""
+def run(context: Context, listener: socket.socket) -> tuple[Callable[[], None], Callable[[], None], Collection[object]]:
+    """Serve on a thread; what is returned begins to stop it, ends it, and holds its connections."""
     server = make_server(create_app(context))
     loops: list[asyncio.AbstractEventLoop] = []
     running = threading.Event()
@@ -84,4 +86,4 @@ def run(context: Context, listener: socket.socket) -> tuple[Callable[[], None], 
         context.close()
         assert not thread.is_alive()
 
-    return stop, end
+    return stop, end, server.server_state.connections

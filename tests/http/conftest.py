@@ -40,7 +40,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         listener.bind(("127.0.0.1", 0))
         listener.listen(128)
-        stop, end = run(context, listener)
+        stop, end, connections = run(context, listener)
         client = httpx.Client(
             base_url=f"http://127.0.0.1:{listener.getsockname()[1]}",
             headers={"Authorization": f"Bearer {ADMIN}"},
@@ -48,7 +48,8 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
             verify=False,
         )
         stops.extend([backend.close, end, client.close])
-        return Api(client=client, context=context, host="127.0.0.1", port=listener.getsockname()[1], stop=stop)
+        port = listener.getsockname()[1]
+        return Api(client=client, context=context, host="127.0.0.1", port=port, stop=stop, connections=connections)
 
     yield start
     for stop in reversed(stops):

@@ -3,21 +3,51 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tests.http.api import ADMIN, Api, Serve
 from tests.waiting import eventually
 
-from postroad.queues import OutgoingMessage, QueueSpec
+from postroad.queues import Delivery, OutgoingMessage, Queue, QueueSpec
 
 
 def lease(api: Api, **body: Any) -> list[dict[str, Any]]:
     answer = api.client.post("/queues/orders/leases", json=body)
     assert answer.status_code == 200, answer.text
     return list(answer.json()["deliveries"])
+
+
+def _ask(api: Api) -> socket.socket:
+    """Send a long poll, and do not read the answer."""
+    connection = api.connect()
+    body = json.dumps({"wait": 20, "visibility": 600}).encode()
+    connection.sendall(
+        b"POST /queues/orders/leases HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        + f"Authorization: Bearer {ADMIN}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        + body
+    )
+    return connection
+
+
+def _hold_up_receives(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set the event when a receive has leased something, and let it return when the event is cleared."""
+    kind, held_up = type(queue), threading.Event()
+    receive: Callable[..., list[Delivery]] = kind.receive
+
+    def slowly(queue: Queue, **options: Any) -> list[Delivery]:
+        found = receive(queue, **options)
+        if found:
+            held_up.set()
+            eventually(lambda: not held_up.is_set())
+        return found
+
+    monkeypatch.setattr(kind, "receive", slowly)
+    return held_up
 
 
 def test_a_leased_message_is_acked_by_its_receipt(api: Api) -> None:
@@ -194,13 +224,7 @@ def test_more_long_polls_than_fit_are_refused_while_other_routes_answer(serve: S
 
 def test_a_caller_who_hangs_up_during_a_long_poll_leaves_nothing_leased(api: Api) -> None:
     queue = api.backend.create_queue(QueueSpec("orders"))
-    connection = api.connect()
-    body = json.dumps({"wait": 20, "visibility": 600}).encode()
-    connection.sendall(
-        b"POST /queues/orders/leases HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-        + f"Authorization: Bearer {ADMIN}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-        + body
-    )
+    connection = _ask(api)
     eventually(lambda: api.context.polls.open == 1)
 
     connection.close()
@@ -209,6 +233,52 @@ def test_a_caller_who_hangs_up_during_a_long_poll_leaves_nothing_leased(api: Api
 
     eventually(lambda: [message.state for message in queue.peek()] == ["visible"])
     eventually(lambda: lease(api))
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["at once", "after a while"])
+def test_what_is_received_while_its_caller_hangs_up_is_given_back(
+    api: Api, monkeypatch: pytest.MonkeyPatch, waits: bool
+) -> None:
+    queue = api.backend.create_queue(QueueSpec("orders"))
+    receiving = _hold_up_receives(queue, monkeypatch)
+    if not waits:
+        queue.send([OutgoingMessage("one")])
+    connection = _ask(api)
+    if waits:
+        eventually(lambda: api.context.polls.open == 1)
+        queue.send([OutgoingMessage("one")])
+    eventually(receiving.is_set)
+
+    connection.close()
+    eventually(lambda: not api.connections)
+    receiving.clear()
+
+    eventually(lambda: [(message.state, message.receive_count) for message in queue.peek()] == [("visible", 0)])
+
+
+def test_a_stopping_server_gives_back_what_it_receives_for_a_caller_who_has_hung_up(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = serve()
+    queue = api.backend.create_queue(QueueSpec("orders"))
+    receiving = _hold_up_receives(queue, monkeypatch)
+    connection = _ask(api)
+    eventually(lambda: api.context.polls.open == 1)
+    queue.send([OutgoingMessage("one")])
+    eventually(receiving.is_set)
+    connection.close()
+    eventually(lambda: api.context.polls.open == 0)
+
+    stopping = threading.Thread(target=api.stop)
+    stopping.start()
+    # A server that does not wait for the receive is stopped by then.
+    stopping.join(0.5)
+    stopped_early = not stopping.is_alive()
+    receiving.clear()
+    stopping.join()
+
+    assert not stopped_early
+    assert [(message.state, message.receive_count) for message in queue.peek()] == [("visible", 0)]
 
 
 def test_a_stopping_server_lets_its_long_polls_go(serve: Serve) -> None:

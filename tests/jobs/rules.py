@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from typing import Any
 
 import pytest
@@ -11,7 +12,10 @@ from tests.jobs.floor import APP, SEED, Floor
 
 from postroad import Backend
 from postroad.errors import Conflict, InvalidInput, InvalidJob, NotFound, PostroadError, Unavailable
+from postroad.items import ItemResult
 from postroad.jobs import Jobs
+from postroad.jobs.graph import JobRecords
+from postroad.jobs.scheduler import Scheduler
 from postroad.journal import AppendResult, JournalEvent
 
 
@@ -182,6 +186,44 @@ class JobRules:
         floor.dispatcher.reconcile()
         assert floor.status("j")["status"] == "completed"
         assert len(floor.events("j", "Job Failure Detected")) == 1
+
+    @pytest.mark.parametrize("look", [1, 2])
+    @pytest.mark.parametrize("verb", ["retry", "resume", "add tasks"])
+    def test_a_job_that_is_opened_while_a_dispatcher_looks_at_it_stays_open(
+        self, floor: Floor, monkeypatch: pytest.MonkeyPatch, verb: str, look: int
+    ) -> None:
+        _fail(floor)
+        states, looks = Scheduler.states, count(1)
+
+        def opened_afterwards(scheduler: Scheduler, *arguments: Any) -> dict[str, str | None]:
+            found = states(scheduler, *arguments)
+            if next(looks) == look:
+                _open(floor, verb)
+            return found
+
+        monkeypatch.setattr(Scheduler, "states", opened_afterwards)
+        floor.dispatcher.dispatch("j")
+
+        assert list(JobRecords(floor.backend, floor.tenant).open_jobs()) == ["j"]
+
+    @pytest.mark.parametrize("verb", ["retry", "resume", "add tasks"])
+    def test_a_job_that_a_dispatcher_closes_while_it_is_being_opened_is_open_afterwards(
+        self, floor: Floor, monkeypatch: pytest.MonkeyPatch, verb: str
+    ) -> None:
+        _fail(floor)
+        items, looks = type(floor.backend.items()), count()
+        put = items.put
+
+        def closed_afterwards(store: Any, key: str, *arguments: Any, **options: Any) -> ItemResult:
+            result: ItemResult = put(store, key, *arguments, **options)
+            if "/OPENJOB#" in key and next(looks) == 0:
+                floor.dispatcher.reconcile()
+            return result
+
+        monkeypatch.setattr(items, "put", closed_afterwards)
+        _open(floor, verb)
+
+        assert list(JobRecords(floor.backend, floor.tenant).open_jobs()) == ["j"]
 
     def test_a_failure_after_a_retry_is_told_again(self, floor: Floor) -> None:
         floor.jobs.submit_job(chain("a"), job_id="j")
@@ -376,6 +418,24 @@ class JobRules:
 
         assert floor.types("j") == ["Job Created"]
         assert floor.started() == ["task-A", "task-B"]
+
+
+def _fail(floor: Floor) -> None:
+    """Leave a job with nothing to do until it is opened again."""
+    floor.jobs.submit_job(chain("a"), job_id="j")
+    floor.end("j", "a", "Task Failed")
+    floor.wake()
+
+
+def _open(floor: Floor, verb: str) -> None:
+    # With a journal of their own, jobs write marks and items one after the other on every store.
+    jobs = Jobs(floor.backend, tenant_id=floor.tenant, app=APP, journal=floor.backend.journal())
+    opens: dict[str, Callable[[], object]] = {
+        "retry": lambda: floor.producer.retry("j.a"),
+        "resume": lambda: jobs.resume("j"),
+        "add tasks": lambda: jobs.add_tasks("j", chain("b", "c")),
+    }
+    opens[verb]()
 
 
 def _try(act: Any) -> bool:

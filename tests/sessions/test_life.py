@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from tests.sessions.plans import AddStep, DropSteps, Plan
 
-from postroad.bus import InProcessEventBus
+from postroad.bus import EventHandler, InProcessEventBus
 from postroad.sessions import (
     Session,
 )
@@ -38,6 +38,25 @@ def test_a_closed_session_hears_nothing_and_can_still_be_read(bus: InProcessEven
     assert parent.children == ()
     with pytest.raises(RuntimeError, match="closed"):
         session.broadcast(AddStep("too late"))
+
+
+@pytest.mark.parametrize("early", [True, False], ids=["before it is subscribed", "after it is subscribed"])
+def test_a_session_that_is_closed_while_it_begins_to_follow_hears_nothing(early: bool) -> None:
+    class ClosingBus(InProcessEventBus):
+        def subscribe(self, event_type: type[object], handler: EventHandler) -> None:
+            if event_type is AddStep and early:
+                session.close()
+            super().subscribe(event_type, handler)
+            if event_type is AddStep and not early:
+                session.close()
+
+    bus = ClosingBus()
+    session = Session(bus=bus)
+
+    session.install(Plan, initial=Plan)
+
+    assert bus.handlers(AddStep) == ()
+    assert bus.types == []
 
 
 def test_a_with_block_closes_it(bus: InProcessEventBus) -> None:

@@ -124,7 +124,7 @@ class Polls:
     async def receive(
         self, queue: Queue, *, max_messages: int, wait: float, visibility: float | None, gone: Gone
     ) -> list[Delivery]:
-        """Lease messages, waiting up to `wait` seconds for the first; raise `CallerGone` if the caller has gone."""
+        """Lease messages, waiting up to `wait` seconds for the first; pass them to `unless_gone`."""
         loop = asyncio.get_running_loop()
         leased: asyncio.Future[list[Delivery]] = loop.create_future()
         waiter = Waiter(
@@ -136,13 +136,20 @@ class Polls:
         )
         self.join(queue, waiter)
         try:
-            if await _left(leased, gone, wait):
-                if leased.done() and leased.exception() is None:
-                    await self.run(lambda: give_back(queue, leased.result()))
+            if await _left(leased, gone, wait) and not leased.done():
                 raise CallerGone
             return leased.result() if leased.done() else []
         finally:
             self.leave(queue, waiter)
+
+    async def unless_gone(self, queue: Queue, leased: list[Delivery], gone: Gone) -> list[Delivery]:
+        """Return what was leased; if the caller has gone, give it back and raise `CallerGone`."""
+        now = asyncio.get_running_loop().create_future()
+        now.set_result(leased)
+        if leased and await _left(now, gone, 0.0):
+            await self.run(lambda: give_back(queue, leased))
+            raise CallerGone
+        return leased
 
     def join(self, queue: Queue, waiter: Waiter) -> None:
         """Wait in line for the queue until `leave`; raise `TooManyPolls` if too many wait."""
@@ -164,7 +171,7 @@ class Polls:
             return
         if waiter in line.waiters:
             line.waiters.remove(waiter)
-        if not line.waiters:
+        if not line.waiters and line.receiving is None:
             self._close(line)
 
     def look(self, queue: Queue) -> None:
@@ -329,6 +336,9 @@ class Polls:
                     return
         finally:
             line.receiving = None
+            # A line stays while it receives, so that `stop` waits until what nobody takes is given back.
+            if not line.waiters:
+                self._close(line)
 
     async def _hand_over(self, line: _Line, meant_for: Waiter, leased: list[Delivery]) -> None:
         """Pass messages to the waiter they were leased for, or to the next who asked for the same, or release them."""

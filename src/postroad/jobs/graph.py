@@ -8,13 +8,15 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
 from postroad import failpoints
 from postroad.arguments import check, text
-from postroad.errors import InvalidJob, InvalidTask
+from postroad.errors import InvalidJob, InvalidTask, OutcomeUnknown
 from postroad.items import ABSENT, Expect
 from postroad.journal import Appends, Journal, JournalEvent, Owing, OwingItems, owing_nothing, tasks_of_job
 from postroad.ports import Store
@@ -115,13 +117,15 @@ def _check_graph(new: Sequence[GraphTask], known: Graph) -> None:
         for needed in task.depends_on:
             if needed not in ids:
                 raise InvalidJob(f'Task {task.task_id} depends on "{needed}" which does not exist', field="dependsOn")
-    # A cycle is what is left after removing, again and again, the tasks that need no other and those no other needs.
-    before, left = 0, {task.task_id: set(task.depends_on) for task in new}
-    while len(left) != before:
-        before, used = len(left), set[str]().union(*left.values())
-        left = {task_id: needs for task_id, needs in left.items() if task_id in used and not needs.isdisjoint(left)}
-    if left:
-        raise InvalidJob(f"Cycle detected involving: {', '.join(sorted(left))}", field="dependsOn")
+    try:
+        TopologicalSorter({task.task_id: task.depends_on for task in new}).prepare()
+    except CycleError:
+        # Cycles are what is left after removing, again and again, tasks that need no other or that no other needs.
+        before, left = 0, {task.task_id: set(task.depends_on) for task in new}
+        while len(left) != before:
+            before, used = len(left), set[str]().union(*left.values())
+            left = {task_id: needs for task_id, needs in left.items() if task_id in used and not needs.isdisjoint(left)}
+        raise InvalidJob(f"Cycle detected involving: {', '.join(sorted(left))}", field="dependsOn") from None
 
 
 IsCompleted = Callable[[str], bool]
@@ -258,11 +262,11 @@ class JobRecords:
             with self._backend.transaction():
                 held = self._put(job_id, job, version)
                 if held is not None:
-                    self.mark(job_id, is_open=is_open)
+                    self._mark(job_id, is_open=is_open)
                     self._append(events)
             return held
         if is_open:
-            self.mark(job_id, is_open=True)
+            self._mark(job_id, is_open=True)
         due = [*self._jobs.owed(job), *events]
         path = f"jobs/{job_id}/{due[-1].event_id if due else 'none'}.json"
         held = self._put(job_id, self._jobs.owing(job, due, path), version)
@@ -270,7 +274,7 @@ class JobRecords:
             return None
         held = self._pay(job_id, held)
         if not is_open:
-            self.mark(job_id, is_open=False)
+            self._mark(job_id, is_open=False)
         return held
 
     def open_jobs(self) -> Iterator[str]:
@@ -285,8 +289,23 @@ class JobRecords:
     def _key(self, job_id: str) -> str:
         return f"{self._tenant}/JOB#{job_id}"
 
-    def mark(self, job_id: str, *, is_open: bool) -> None:
-        """Let dispatchers look at the job, or skip it."""
+    def claim_mark(self, job_id: str) -> int | None:
+        """Write the mark anew before a look at the job, and return its version; None if there is no mark to remove."""
+        key = open_job_key(self._tenant, job_id)
+        mark = self._items.get(key)
+        if mark is None or not self._items.put(key, mark.value, expect=mark.version).ok:
+            return None
+        return mark.version + 1
+
+    def close(self, job_id: str, held: HeldJob, *, mark: int) -> None:
+        """Let dispatchers skip the job, if neither it nor its mark has changed."""
+        # A write that has marked the job and not happened yet fails because of this one, and marks it again.
+        if self._put(job_id, held.job, held.version) is not None:
+            with suppress(OutcomeUnknown):
+                self._items.delete(open_job_key(self._tenant, job_id), expect=mark)
+
+    def _mark(self, job_id: str, *, is_open: bool) -> None:
+        """Let dispatchers look at the job, or skip it because it is completed for good."""
         key = open_job_key(self._tenant, job_id)
         if is_open:
             self._items.put(key, b"1")

@@ -190,10 +190,12 @@ class Jobs:
                 JOB_CANCELLED, job_id, totalTasks=held.job.total, taskStatuses=self._scheduler.states(job_id, graph)
             )
             job = msgspec.structs.replace(held.job, status="cancelled", completed_at=event.timestamp, resuming={})
-            if self._scheduler.jobs.write(job_id, job, [event], expect=held, is_open=True) is not None:
+            if (written := self._scheduler.jobs.write(job_id, job, [event], expect=held, is_open=True)) is not None:
                 break
+        mark = self._scheduler.jobs.claim_mark(job_id)
         cancelled = self._scheduler.cancel_tasks(job_id, graph)
-        self._scheduler.jobs.mark(job_id, is_open=False)
+        if mark is not None:
+            self._scheduler.jobs.close(job_id, written, mark=mark)
         return Cancelled(job_id, cancelled)
 
     def job_status(self, job_id: str) -> JobStatus | None:

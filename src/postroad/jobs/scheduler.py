@@ -94,15 +94,23 @@ class Scheduler:
         return DispatchResult(self._begin_ready(job_id, progress, task_ids)[0])
 
     def dispatch(self, job_id: str) -> DispatchResult:
-        """Examine the whole job and advance it as far as possible."""
+        """Examine the whole job and advance it as far as possible; close it if nothing is left to do."""
+        result, idle = self._look(job_id)
+        if idle is not None and (mark := self.jobs.claim_mark(job_id)) is not None:
+            result, idle = self._look(job_id)
+            if idle is not None:
+                self.jobs.close(job_id, idle, mark=mark)
+        return result
+
+    def _look(self, job_id: str) -> tuple[DispatchResult, HeldJob | None]:
+        """Advance the job; the second value is the job if nothing is left to do until somebody changes it."""
         held, progress = self._open(job_id)
         if held is None or progress is None:
-            return DispatchResult()
+            return DispatchResult(), None
         if held.job.is_over:
             if held.job.status == "cancelled":
                 self.cancel_tasks(job_id, progress.graph)
-            self.jobs.mark(job_id, is_open=False)
-            return DispatchResult()
+            return DispatchResult(), held
         leases = self.leases(job_id)
         waiting = [task_id for task_id in progress.graph.tasks if task_id not in leases]
         states = self.states(job_id, progress.graph, leases)
@@ -114,13 +122,12 @@ class Scheduler:
             *self._begin_ready(job_id, progress, waiting, states=states)[0],
         ]
         if self._finish(job_id, states):
-            return DispatchResult(begun, completed=True)
+            return DispatchResult(begun, completed=True), None
         is_failed = any(fails(held.job, task_id, state) for task_id, state in states.items())
         failed = self._note_failure(job_id) if is_failed is not held.job.failure_recorded else None
         rests = not any(state in ("pending", "processing") for state in states.values())
-        if is_failed and held.job.failure_recorded and not begun and rests:
-            self.jobs.mark(job_id, is_open=False)
-        return DispatchResult(begun, failed_task=failed)
+        is_idle = is_failed and held.job.failure_recorded and not begun and rests
+        return DispatchResult(begun, failed_task=failed), held if is_idle else None
 
     def state(self, job_id: str, task_id: str) -> str | None:
         """Return the state of a task by its lease and its events; None if it was never begun."""

@@ -201,10 +201,10 @@ class Session:
         with self._lock:
             self._closed = True
             heard, self._subscribed = self._subscribed, set()
+            if self.parent is not None and self in self.parent._children:
+                self.parent._children.remove(self)
         for event_type in heard:
             self.event_bus.unsubscribe(event_type, self.reduce)
-        if self.parent is not None and self in self.parent._children:
-            self.parent._children.remove(self)
 
     def values_of(self, slice_type: type) -> Values:
         """Return the values of a slice."""
@@ -235,6 +235,9 @@ class Session:
                     continue
                 self._subscribed.add(event_type)
             self.event_bus.subscribe(event_type, self.reduce)
+            if self._closed:
+                # `close` may have removed the subscription before it was made.
+                self.event_bus.unsubscribe(event_type, self.reduce)
 
     @contextmanager
     def _changing(self) -> Iterator[State]:

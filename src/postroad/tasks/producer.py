@@ -165,6 +165,10 @@ class TaskProducer:
             self._records.open_job(self._tenant, lease.job_id)
         if not self._submissions.begin_again(submission, held):
             raise Conflict(f"task {request_id!r} was just retried by another process")
+        if lease.job_id is not None:
+            # A dispatcher that saw the task before it began again may have closed the job since.
+            with contextlib.suppress(PostroadError):
+                self._records.open_job(self._tenant, lease.job_id)
         self._records.wake_job(self._tenant, lease, state="pending")
         return TaskHandle(request_id, message.run, True)
 

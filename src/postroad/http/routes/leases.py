@@ -156,6 +156,7 @@ async def _lease(
                 visibility=data.visibility,
                 gone=lambda: gone(request),
             )
+    found = await context.polls.unless_gone(queue, found, lambda: gone(request))
     context.leased.remember(queue, found)
     return found
 
