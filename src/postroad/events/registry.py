@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import inspect
 import threading
 from collections.abc import Callable
@@ -81,6 +82,11 @@ class EventRegistry:
         with self._lock:
             return sorted(name for name, known in self._types.items() if known is cls)
 
+    def classes(self) -> list[type]:
+        """Return all registered classes."""
+        with self._lock:
+            return list(self._names)
+
     def type_of(self, name: object) -> type:
         """Return the class that was registered under the name, or raise UnknownEventType."""
         cls = self.find(name) if isinstance(name, str) else None
@@ -120,6 +126,15 @@ def can_travel(value: object) -> bool:
         return isinstance(value, type)
     config = getattr(value, "__struct_config__", None)
     return issubclass(value, BaseException | msgspec.Struct) and not (config is not None and config.array_like)
+
+
+def never_an_event(cls: type) -> str | None:
+    """Return why neither the class nor one that derives from it can be an event; None if one can."""
+    if cls.__module__ == "builtins" and cls is not object and not issubclass(cls, BaseException):
+        return "is built into Python and cannot be the class of an event"
+    if any(base in (tuple, dict, enum.Enum) for base in cls.__mro__):
+        return "is a tuple, a dict or an enum, which cannot be an event"
+    return None
 
 
 def _check_class(cls: object) -> None:

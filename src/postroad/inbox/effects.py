@@ -39,12 +39,12 @@ from postroad.receiving import (
     HandlingContext,
     Outcome,
     Reject,
-    Retry,
     completed,
     current_context,
     handling,
     is_async,
     name_of,
+    outcome_of,
     read_envelope,
 )
 from postroad.telemetry import tracing
@@ -346,7 +346,9 @@ class Decisions:
         except Exception as error:
             if isinstance(error, _THE_DATABASE):
                 self.database_failed = True
-            outcome = Retry(error=describe(error))
+            outcome = outcome_of(error)
+            if isinstance(outcome, Reject):
+                outcome = replace(outcome, label=DEAD)
         return outcome if isinstance(outcome, Defer) else replace(outcome, about=event)
 
 

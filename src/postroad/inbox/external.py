@@ -11,9 +11,9 @@ from uuid import UUID
 
 from postroad import failpoints
 from postroad.clock import Clock
-from postroad.errors import PostroadError, describe
+from postroad.errors import PostroadError, Retryable
 from postroad.events import DomainEvent
-from postroad.receiving import Ack, Outcome, Reject, Retry, to_its_end
+from postroad.receiving import Ack, Outcome, Reject, Retry, outcome_of, to_its_end
 
 if TYPE_CHECKING:
     from postroad.inbox.inbox import Inbox
@@ -131,9 +131,10 @@ class Outside:
                 returned = self.handler(passed, effect)
                 if self.is_async:
                     await returned
-        except EffectNotDone as error:
+        except (EffectNotDone, Retryable) as error:
+            # Whoever asks for another attempt wants the effect to be made again.
             await self._run(self.inbox.forget, effect)
-            return Retry(error=describe(error))
+            return outcome_of(error)
         except BaseException:
             # The outcome is unknown; the next attempt must not have to wait for the lease to say so.
             with suppress(PostroadError):
