@@ -82,7 +82,16 @@ class HandlingBus:
     @overload
     def on(self, a: type[E], b: type[F], c: type[G], /, **options: Unpack[HandlerOptions]) -> Subscribe[E | F | G]: ...
     @overload
-    def on(self, *event_types: type[Any], **options: Unpack[HandlerOptions]) -> Subscribe[Any]: ...
+    def on(
+        self,
+        a: type[Any],
+        b: type[Any],
+        c: type[Any],
+        d: type[Any],
+        /,
+        *more: type[Any],
+        **options: Unpack[HandlerOptions],
+    ) -> Subscribe[Any]: ...
     def on(
         self,
         *event_types: type[Any],
@@ -219,7 +228,7 @@ class HandlingBus:
     @overload
     def events(self, a: type[E], b: type[F], /) -> AsyncGenerator[E | F, None]: ...
     @overload
-    def events(self, *event_types: type[Any]) -> AsyncGenerator[Any, None]: ...
+    def events(self, a: type[Any], b: type[Any], c: type[Any], /, *more: type[Any]) -> AsyncGenerator[Any, None]: ...
     def events(self, *event_types: type[Any]) -> AsyncGenerator[Any, None]:
         """Return the events of these types for `async for`, received as by `on`.
 

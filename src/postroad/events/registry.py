@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from postroad.errors import InvalidInput, InvalidName, UnknownEventType
+from postroad.events.models import check_model, is_model
 from postroad.events.shapes import checked_name, default_name, identity_of, json_schema
 
 
@@ -39,7 +40,7 @@ class EventRegistry:
         """Register the class and return the name under which it is written.
 
         Args:
-            cls: A dataclass, a msgspec Struct or an exception.
+            cls: A dataclass, a pydantic model, a msgspec Struct or an exception.
             name: The name in messages; by default the one it has, else that of `@event`, else `module:QualName`.
                 The names that a class had before are still read.
 
@@ -122,7 +123,7 @@ class EventRegistry:
 
 def can_travel(value: object) -> bool:
     """Return whether it is a class whose instances can be events. A Struct that becomes a JSON array cannot."""
-    if not isinstance(value, type) or dataclasses.is_dataclass(value):
+    if not isinstance(value, type) or dataclasses.is_dataclass(value) or is_model(value):
         return isinstance(value, type)
     config = getattr(value, "__struct_config__", None)
     return issubclass(value, BaseException | msgspec.Struct) and not (config is not None and config.array_like)
@@ -143,9 +144,10 @@ def _check_class(cls: object) -> None:
     refuse_models_with_validators(cls)
     if not can_travel(cls):
         raise InvalidInput(
-            f"cls: {cls.__qualname__} is neither a dataclass, nor a msgspec Struct, nor an exception",
+            f"cls: {cls.__qualname__} is no dataclass, pydantic model, msgspec Struct or exception",
             field="cls",
-            remedy="Decorate it with @event or @dataclass, or derive it from msgspec.Struct without array_like.",
+            remedy="Decorate it with @event or @dataclass, or derive it from pydantic.BaseModel or from msgspec.Struct "
+            "without array_like.",
         )
     params = getattr(cls, "__dataclass_params__", None)
     names = [field.name for field in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []
@@ -161,13 +163,17 @@ def _check_class(cls: object) -> None:
 
 
 def refuse_models_with_validators(cls: type) -> None:
-    """Refuse classes of pydantic and attrs, which would silently lose their validation as events."""
+    """Refuse dataclasses of pydantic and classes of attrs, which would silently lose their validation as events."""
+    if is_model(cls):
+        check_model(cls)
+        return
     for library, mark in (("pydantic", "__pydantic_fields__"), ("attrs", "__attrs_attrs__")):
         if hasattr(cls, mark):
+            instead = "or derive it from pydantic.BaseModel" if library == "pydantic" else "and validate it yourself"
             raise InvalidInput(
                 f"cls: {cls.__qualname__} is a class of {library}, whose validation an event would not run",
                 field="cls",
-                remedy="Write @event above a plain class with the same fields, and validate before you publish.",
+                remedy=f"Write @event above a plain class with the same fields, {instead}.",
             )
 
 
