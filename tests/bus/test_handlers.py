@@ -1,4 +1,4 @@
-"""What `on` offers each handler: several types, their subclasses, a name, a timeout, and a say in its retries."""
+"""What `on` offers each handler: several types, their subclasses, a name and a timeout."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from tests.bus.vocabulary import QUICK, Placed, Shipped
 from tests.waiting import eventually
 
 import postroad
-from postroad import Backend, NonRetryable, Queue, QueueSpec, Retryable
-from postroad.errors import ConfigurationError, InvalidInput
+from postroad import Backend, Queue
+from postroad.errors import ConfigurationError
 from postroad.queues.markers import read_dead
 from postroad.queues.sqlite import SQLiteQueues
-from postroad.testing import FakeClock
 
 REMOTE = replace(QUICK, local_dispatch=False, max_receives=3)
 
@@ -366,162 +365,6 @@ def test_a_timeout_out_of_bounds_is_refused(backend: Backend, wrong: Any) -> Non
     assert caught.value.field == "timeout"
 
 
-def test_what_is_not_retryable_is_a_dead_letter_at_once(make_bus: MakeBus, queue: Queue, queues: SQLiteQueues) -> None:
-    calls: list[object] = []
-    bus = make_bus(queue, REMOTE)
-
-    @bus.on(Placed, max_attempts=5)
-    def bill(event: Placed) -> None:
-        calls.append(event)
-        raise NonRetryable("no such order")
-
-    bus.publish(Placed())
-    bus.receive_once()
-    bus.receive_once()
-
-    assert calls == [Placed()]
-    assert dead_letter(queues) == ("not_retryable", "NonRetryable: no such order")
-
-
-def test_what_comes_from_something_not_retryable_is_not_retryable_either(
-    make_bus: MakeBus, queue: Queue, queues: SQLiteQueues
-) -> None:
-    bus = make_bus(queue, REMOTE)
-
-    @bus.on(Placed)
-    def bill(event: Placed) -> None:
-        try:
-            raise NonRetryable("no such order")
-        except NonRetryable as error:
-            raise RuntimeError("billing failed") from error
-
-    bus.publish(Placed())
-    bus.receive_once()
-
-    assert dead_letter(queues) == ("not_retryable", "RuntimeError: billing failed")
-
-
-def test_others_go_on_after_a_handler_that_is_not_retryable(
-    make_bus: MakeBus, queue: Queue, queues: SQLiteQueues
-) -> None:
-    calls: list[str] = []
-    bus = make_bus(queue, REMOTE)
-
-    @bus.on(Placed, name="bill")
-    def bill(event: Placed) -> None:
-        calls.append("bill")
-        raise NonRetryable("no such order")
-
-    @bus.on(Placed, name="mail")
-    def mail(event: Placed) -> None:
-        calls.append("mail")
-        if calls.count("mail") < 3:
-            raise OSError("down")
-
-    bus.publish(Placed())
-    for _ in range(4):
-        bus.receive_once()
-
-    assert calls == ["bill", "mail", "mail", "mail"]
-    assert dead_letter(queues) == ("not_retryable", "NonRetryable: no such order")
-
-
-def test_without_dead_letters_what_is_not_retryable_comes_again(make_bus: MakeBus, queue: Queue) -> None:
-    calls: list[object] = []
-    bus = make_bus(queue, REMOTE, dead_letters=False)
-
-    @bus.on(Placed)
-    def bill(event: Placed) -> None:
-        calls.append(event)
-        if len(calls) == 1:
-            raise NonRetryable("no such order")
-
-    bus.publish(Placed())
-    bus.receive_once()
-
-    assert bus.receive_once() == [Placed()]
-
-
-@pytest.mark.parametrize("kind", ["plain", "async"])
-def test_a_handler_says_when_it_wants_to_be_tried_again(
-    make_bus: MakeBus, queue: Queue, clock: FakeClock, kind: str
-) -> None:
-    bus = make_bus(queue, REMOTE)
-
-    def bill(event: Placed) -> None:
-        raise Retryable("the bank is closed", after=60)
-
-    async def abill(event: Placed) -> None:
-        bill(event)
-
-    bus.on(Placed, retry_delays=(5,))(bill if kind == "plain" else abill)
-    bus.publish(Placed())
-    bus.receive_once()
-
-    clock.advance(59)
-    early = queue.stats().visible
-    clock.advance(2)
-
-    assert (early, queue.stats().visible) == (0, 1)
-
-
-def test_asking_for_another_attempt_adds_none(make_bus: MakeBus, queue: Queue, queues: SQLiteQueues) -> None:
-    bus = make_bus(queue, REMOTE)
-
-    @bus.on(Placed, max_attempts=2)
-    def bill(event: Placed) -> None:
-        raise Retryable("the bank is closed", after=0)
-
-    bus.publish(Placed())
-    for _ in range(3):
-        bus.receive_once()
-
-    assert dead_letter(queues) == ("handler_failed", "Retryable: the bank is closed")
-
-
-@pytest.mark.parametrize("wrong", [-1, 43_201, float("nan"), "60", True])
-def test_a_pause_out_of_bounds_is_refused_by_name(wrong: Any) -> None:
-    with pytest.raises(InvalidInput, match="after") as caught:
-        Retryable("later", after=wrong)
-
-    assert caught.value.field == "after"
-
-
-def test_the_queue_of_a_group_is_made_for_the_most_attempts_of_its_handlers(backend: Backend) -> None:
-    declared = postroad.Bus("orders", group="billing", config=REMOTE)
-    declared.on(Placed, max_attempts=7)(lambda event: None)
-    declared.on(Shipped, max_attempts=4)(lambda event: None)
-
-    declared.bind(backend)
-
-    assert backend.queue_spec("orders--billing").max_receives == 7
-
-
-def test_a_queue_of_a_group_that_others_made_with_fewer_receives_is_refused_at_the_start(backend: Backend) -> None:
-    backend.bus("orders", "billing", config=REMOTE)
-    bus = backend.bus("orders", "billing", config=REMOTE)
-    bus.on(Placed, max_attempts=5)(lambda event: None)
-
-    with pytest.raises(ConfigurationError, match=r"max_attempts: 5 .* max_receives .* which is 3") as caught:
-        bus.start_receiver()
-
-    assert caught.value.field == "max_attempts"
-    assert "max_receives=5" in caught.value.remedy
-    assert backend.queue_spec("orders--billing").max_receives == 3
-    assert not bus.health().running
-
-
-def test_a_refused_queue_that_was_given_more_receives_is_accepted(backend: Backend) -> None:
-    backend.bus("orders", "billing", config=REMOTE)
-    bus = backend.bus("orders", "billing", config=REMOTE)
-    bus.on(Placed, max_attempts=5)(lambda event: None)
-
-    backend.update_queue(replace(backend.queue_spec("orders--billing"), max_receives=5))
-    bus.start_receiver()
-
-    assert bus.health().running
-
-
 def test_a_handler_for_every_event_takes_all_that_can_be_decoded(make_bus: MakeBus, queue: Queue) -> None:
     seen: list[object] = []
     bus = make_bus(queue, REMOTE)
@@ -549,18 +392,3 @@ def test_context_variables_reach_a_handler_with_a_timeout(backend: Backend) -> N
     bus.publish(Placed())
 
     assert seen == ["theirs"]
-
-
-def test_a_queue_with_fewer_receives_is_refused_before_anything_is_received(
-    make_bus: MakeBus, queues: SQLiteQueues
-) -> None:
-    queues.create_queue(QueueSpec("few-dead"))
-    few = queues.create_queue(QueueSpec("few", dead_letter="few-dead", max_receives=2))
-    bus = make_bus(few, REMOTE)
-    bus.on(Placed, max_attempts=5)(lambda event: None)
-    bus.publish(Placed())
-
-    with pytest.raises(ConfigurationError, match="max_attempts: 5"):
-        bus.receive_once()
-
-    assert few.stats().visible == 1
