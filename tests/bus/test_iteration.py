@@ -125,6 +125,57 @@ def test_a_loop_takes_several_types_and_runs_beside_handlers(url: str) -> None:
     assert handled[0] == Placed(1)
 
 
+def test_a_loop_that_follows_another_at_once_gets_what_that_one_released(url: str) -> None:
+    async def main() -> list[list[int]]:
+        rounds: list[list[int]] = []
+        async with opened(url, max_receives=20) as (backend, bus):
+            await bus.apublish_many([Placed(number) for number in range(5)])
+            async with asyncio.timeout(60):
+                for _ in range(4):
+                    rounds.append([])
+                    async for event in bus.events(Placed):
+                        rounds[-1].append(event.number)
+                        if len(rounds[-1]) == 2:
+                            break
+                # Each round acked its first event, and released its second one.
+                await until(lambda: backend.queue("orders--billing").stats().visible == 1)
+        return rounds
+
+    rounds = asyncio.run(main())
+    assert [len(each) for each in rounds] == [2, 2, 2, 2]
+    assert len({first for first, _ in rounds}) == 4
+
+
+def test_two_loops_share_one_receiver_which_ends_with_the_last(url: str) -> None:
+    async def main() -> tuple[list[object], bool, bool]:
+        seen: list[object] = []
+        async with opened(url, concurrency=4) as (_, bus):
+
+            async def follow(event_type: type[Any], count: int) -> None:
+                found = 0
+                async with aclosing(bus.events(event_type)) as events:
+                    async for event in events:
+                        seen.append(event)
+                        found += 1
+                        if found == count:
+                            return
+
+            one = asyncio.create_task(follow(Placed, 1))
+            other = asyncio.create_task(follow(Shipped, 2))
+            await until(lambda: bus.health().running)
+            await bus.apublish_many([Placed(1), Shipped(1)])
+            async with asyncio.timeout(60):
+                await one
+                running = bus.health().running
+                await bus.apublish(Shipped(2))
+                await other
+            return seen, running, bus.health().running
+
+    seen, running, afterwards = asyncio.run(main())
+    assert sorted(map(str, seen)) == sorted(map(str, [Placed(1), Shipped(1), Shipped(2)]))
+    assert (running, afterwards) == (True, False)
+
+
 def test_a_bus_that_is_closed_ends_the_loop(url: str) -> None:
     async def main() -> list[object]:
         seen: list[object] = []

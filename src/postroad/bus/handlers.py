@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from concurrent.futures import Future
 from inspect import isabstract
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast, overload
 
-from postroad.bus.config import HandlerLimits, SQSEventBusConfig
+from postroad.bus.config import HandlerLimits
 from postroad.bus.dispatch import InboxHandlers
 from postroad.bus.endpoints import Inlet
 from postroad.bus.iteration import Iteration, iterate
@@ -37,7 +38,6 @@ G = TypeVar("G")
 class HandlingBus:
     """The part of a bus that takes handlers; it can be used before the bus has a transport."""
 
-    config: SQSEventBusConfig
     _inlet: Inlet | None
     _receiver: Receiver | None
 
@@ -52,6 +52,10 @@ class HandlingBus:
         self._inlet = self._receiver = None
         self._admitted: frozenset[str] | None = frozenset()
         self._iterations: dict[Iteration, Sequence[type]] = {}
+        self._runs_for_loops = False
+        """Whether the receiver was started for an `async for`, and ends with the last of them."""
+        self.ending: Future[None] | None = None
+        """The end of the receiver after the last of them; the next one waits for it."""
         self._lifecycle = threading.Lock()
         self._opened = self._closed = False
         self._pid = os.getpid()
@@ -159,15 +163,18 @@ class HandlingBus:
                 check_declared(subscription, local.subscribed)
             if self._inbox is not None:
                 self._inbox.add(subscription, local.sharing(event_types))
-            if self._inlet is not None:
-                self._allow(subscription.limits, starts=running)
-            for each in event_types or ():
-                if not (subscription.takes_subclasses and isabstract(each)):
-                    register(self._registry, each)
+            self._allow(subscription.limits, starts=running)
+            self._register(subscription, event_types or ())
             local.add(subscription, event_types)
             if running:
                 local.take_subclasses(self._registry.classes())
                 self._admit()
+
+    def _register(self, subscription: Subscription, event_types: Iterable[type]) -> None:
+        """Register types, so that their events can be read; an abstract base has events only in its subclasses."""
+        for each in event_types:
+            if not (subscription.takes_subclasses and isabstract(each)):
+                register(self._registry, each)
 
     def _subscribe_elsewhere(self, bus: EventBus, subscription: Subscription, types: Sequence[type] | None) -> None:
         """Subscribe with a bus that calls its handlers itself, and knows nothing of names and limits."""
@@ -179,9 +186,8 @@ class HandlingBus:
 
     def _allow(self, limits: HandlerLimits, *, starts: bool) -> None:
         """Let the queue deliver an event as often as the handler has attempts; at a start it must."""
-        most = limits.max_attempts
-        if self._inlet is not None and most is not None and most > self.config.max_receives:
-            self._inlet.allow(most, starts=starts)
+        if self._inlet is not None and limits.max_attempts is not None:
+            self._inlet.allow(limits.max_attempts, starts=starts)
 
     def on_any(self, handler: Handler) -> Handler:
         """Call the handler for every event that can be read, after those of its type.
@@ -257,15 +263,24 @@ class HandlingBus:
 
     def join(self, iteration: Iteration, event_types: Sequence[type]) -> bool:
         """Deliver events to a loop; return whether the receiver has to be started for it."""
-        self._iterations[iteration] = event_types
         handler = Subscription(handler=iteration.handle, name="events", takes_subclasses=True)
         self._subscribe(handler, event_types)
-        return self._receiver is None or not self._receiver.is_running
+        self._iterations[iteration] = event_types
+        starts = self._receiver is None or not self._receiver.is_running
+        self._runs_for_loops |= starts
+        return starts
 
-    def leave(self, iteration: Iteration) -> None:
-        """Deliver no more events to a loop that was left."""
-        for each in self._iterations.pop(iteration, ()):
+    def leave(self, iteration: Iteration) -> Future[None] | None:
+        """Deliver no more events to a loop that was left.
+
+        If the receiver ran only for such loops, return the future that the caller sets after it has stopped it.
+        """
+        for each in dict.fromkeys(self._iterations.pop(iteration, ())):
             self._local.unsubscribe(each, iteration.handle)
+        if not self._runs_for_loops or self._iterations:
+            return None
+        self._runs_for_loops, self.ending = False, Future()
+        return self.ending
 
     def _admit(self) -> None:
         """Let the group receive the types that have handlers here."""
@@ -296,26 +311,27 @@ class HandlingBus:
         local = self._local
         if isinstance(local, InProcessEventBus):
             local.take_subclasses(self._registry.classes())
+            known = self._registry.classes()
             for each in local.subscribed:
                 if each.takes_subclasses:
-                    self._check_known(local, each)
+                    _check_known(local.declared(each), known)
                 self._allow(each.limits, starts=True)
         self._admit()
-
-    def _check_known(self, local: InProcessEventBus, subscription: Subscription) -> None:
-        """Refuse a handler of a class that nobody declared as an event: it would wait for ever."""
-        known = self._registry.classes()
-        for each in local.declared(subscription):
-            if not any(issubclass(one, each) for one in known):
-                raise ConfigurationError(
-                    f"event_types: {each.__qualname__} is not an event, and no registered event derives from it",
-                    field="event_types",
-                    remedy="Write @postroad.event above the class, or import the module of its subclasses first.",
-                )
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise ConfigurationError("this bus was made before a fork", remedy="Make a bus of its own in the child.")
+
+
+def _check_known(event_types: Iterable[type], known: Sequence[type]) -> None:
+    """Refuse a class that nobody declared as an event: its handler would wait for ever."""
+    for each in event_types:
+        if not any(issubclass(one, each) for one in known):
+            raise ConfigurationError(
+                f"event_types: {each.__qualname__} is not an event, and no registered event derives from it",
+                field="event_types",
+                remedy="Write @postroad.event above the class, or import the module of its subclasses first.",
+            )
 
 
 def _no_handlers_of_its_own() -> ConfigurationError:

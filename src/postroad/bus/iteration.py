@@ -61,10 +61,12 @@ class Iteration:
 
 async def iterate(bus: RemoteEventBus, event_types: Sequence[type]) -> AsyncGenerator[Any, None]:
     """Yield the events of these types, and ack each one when the next is asked for."""
+    if bus.ending is not None:
+        # The stop behind an earlier loop would end this one, too.
+        await asyncio.wrap_future(bus.ending)
     iteration = Iteration()
-    starts = bus.join(iteration, event_types)
     try:
-        if starts:
+        if bus.join(iteration, event_types):
             bus.start_receiver()
         while (arrived := await iteration.next()) is not None:
             event, done = arrived
@@ -77,6 +79,12 @@ async def iterate(bus: RemoteEventBus, event_types: Sequence[type]) -> AsyncGene
             done.set_result(None)
     finally:
         iteration.release()
-        bus.leave(iteration)
-        if starts:
-            await asyncio.shield(in_thread(bus.stop_receiver))
+        if (ending := bus.leave(iteration)) is not None:
+            await asyncio.shield(in_thread(_stop, bus, ending))
+
+
+def _stop(bus: RemoteEventBus, ending: Future[None]) -> None:
+    try:
+        bus.stop_receiver()
+    finally:
+        ending.set_result(None)

@@ -18,7 +18,7 @@ from postroad.bus.deduplication import Memory
 from postroad.bus.dispatch import Dispatch, Handled, InboxHandlers, Wanted
 from postroad.bus.endpoints import Inlet, Outlet
 from postroad.bus.handlers import HandlingBus
-from postroad.bus.local import E, EventBus, InProcessEventBus, PublishResult, register
+from postroad.bus.local import E, EventBus, InProcessEventBus, PublishResult
 from postroad.bus.publisher import Publisher
 from postroad.bus.sender import Sender
 from postroad.bus.telemetry import BusHealth, BusTelemetry
@@ -86,8 +86,8 @@ class RemoteEventBus(HandlingBus):
         self.name, self.config = outlet.name, checked_config(config)
         self._clock = SYSTEM_CLOCK if clock is None else clock
         self._registry = default_registry if registry is None else registry
-        for event_type in (self._local.types or ()) if isinstance(self._local, InProcessEventBus) else ():
-            register(self._registry, event_type)
+        for each in self._local.subscribed if isinstance(self._local, InProcessEventBus) else ():
+            self._register(each, self._local.declared(each))
         variable = bus_variable("PUBLISHER_ID")
         self.publisher_id = self.config.publisher_id or (variable[1] if variable else str(uuid.uuid4()))
         self._outlet, self._inlet = outlet, inlet
@@ -191,6 +191,7 @@ class RemoteEventBus(HandlingBus):
         self._check_process()
         # A bad timeout is refused before anything is stopped.
         check(timeout, _Timeout, "timeout", remedy="Give the seconds that stopping may take.")
+        self._runs_for_loops = False
         for each in list(self._iterations):
             each.end()
         if self._receiver is not None:
