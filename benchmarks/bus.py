@@ -76,7 +76,7 @@ def _pyee(handlers: list[Handler]) -> Publish:
 def _bare(handlers: list[Handler]) -> Publish:
     called = tuple(handlers)
 
-    def publish(event: object) -> PublishResult:
+    def publish(event: object) -> PublishResult[object]:
         for handler in called:
             handler(event)
         return PublishResult(event, called, ())

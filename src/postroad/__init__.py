@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from postroad.blobs import BlobRef as BlobRef, Blobs as Blobs
     from postroad.bus import Bus, BusConfig, PublishResult
     from postroad.clock import Clock as Clock
-    from postroad.errors import PostroadError, RemoteError as RemoteError
+    from postroad.errors import NonRetryable, PostroadError, RemoteError as RemoteError, Retryable
     from postroad.events import (
         Codec as Codec,
         DomainEvent,
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
         StreamRecord as StreamRecord,
         StreamTraits as StreamTraits,
     )
-    from postroad.tasks import NonRetryable, Retryable, TaskProducer, TaskWorker, task
+    from postroad.tasks import TaskProducer, TaskWorker, task
     from postroad.topics import Subscription as Subscription, Topic as Topic, TopicTraits as TopicTraits
     from postroad.topology import Topology
     from postroad.wiring import Backend
@@ -104,7 +104,7 @@ if not TYPE_CHECKING:
             "postroad.blobs": "BlobRef Blobs",
             "postroad.bus": "Bus BusConfig PublishResult",
             "postroad.clock": "Clock",
-            "postroad.errors": "PostroadError RemoteError",
+            "postroad.errors": "NonRetryable PostroadError RemoteError Retryable",
             "postroad.events": "Codec DomainEvent Envelope EventRegistry codec default_registry event upcast",
             "postroad.inbox": "Consumer Inbox",
             "postroad.items": "ABSENT ANY Item ItemPage ItemResult Items",
@@ -115,7 +115,7 @@ if not TYPE_CHECKING:
             "postroad.receiving": "Receiver current_context",
             "postroad.sessions": "Session",
             "postroad.streams": "PutResult Record ShardLease Stream StreamRecord StreamTraits",
-            "postroad.tasks": "NonRetryable Retryable TaskProducer TaskWorker task",
+            "postroad.tasks": "TaskProducer TaskWorker task",
             "postroad.topics": "Subscription Topic TopicTraits",
             "postroad.topology": "Topology",
             "postroad.wiring": "Backend connect run",

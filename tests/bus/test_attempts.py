@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 from tests.bus.conftest import MakeBus
-from tests.bus.vocabulary import QUICK, Placed
+from tests.bus.vocabulary import QUICK, Placed, Shipped
 from tests.waiting import eventually
 
+import postroad
 from postroad import Backend, Queue, QueueSpec
 from postroad.bus import RemoteEventBus
 from postroad.errors import ConfigurationError
@@ -175,7 +176,9 @@ def test_a_queue_that_allows_fewer_receives_is_refused_by_name(make_bus: MakeBus
     bus = make_bus(queues.create_queue(QueueSpec("few", dead_letter="few-dead", max_receives=4)), REMOTE)
     bus.on(Placed, max_attempts=5)(Failing("bill"))
 
-    with pytest.raises(ConfigurationError, match="max_attempts: 5 is more than the 4 receives") as caught:
+    with pytest.raises(
+        ConfigurationError, match="max_attempts: 5 is more than max_receives of queue 'few', which is 4"
+    ) as caught:
         bus.receive_once()
 
     assert caught.value.field == "max_attempts"
@@ -200,6 +203,56 @@ def test_limits_out_of_bounds_are_refused_by_name_and_nothing_is_subscribed(
     bus = make_bus(queue, REMOTE)
 
     with pytest.raises(ConfigurationError, match=field) as caught:
-        bus.on(Placed, **{field: value})  # type: ignore[arg-type]  # wrong on purpose
+        bus.on(Placed, **{field: value})  # type: ignore[call-overload]  # wrong on purpose
 
     assert caught.value.field == field
+
+
+def test_the_queue_of_a_group_is_made_for_the_most_attempts_of_its_handlers(backend: Backend) -> None:
+    declared = postroad.Bus("orders", group="billing", config=REMOTE)
+    declared.on(Placed, max_attempts=7)(lambda event: None)
+    declared.on(Shipped, max_attempts=4)(lambda event: None)
+
+    declared.bind(backend)
+
+    assert backend.queue_spec("orders--billing").max_receives == 7
+
+
+def test_a_queue_of_a_group_that_others_made_with_fewer_receives_is_refused_at_the_start(backend: Backend) -> None:
+    backend.bus("orders", "billing", config=REMOTE)
+    bus = backend.bus("orders", "billing", config=REMOTE)
+    bus.on(Placed, max_attempts=5)(lambda event: None)
+
+    with pytest.raises(ConfigurationError, match=r"max_attempts: 5 .* max_receives .* which is 3") as caught:
+        bus.start_receiver()
+
+    assert caught.value.field == "max_attempts"
+    assert "max_receives=5" in caught.value.remedy
+    assert backend.queue_spec("orders--billing").max_receives == 3
+    assert not bus.health().running
+
+
+def test_a_refused_queue_that_was_given_more_receives_is_accepted(backend: Backend) -> None:
+    backend.bus("orders", "billing", config=REMOTE)
+    bus = backend.bus("orders", "billing", config=REMOTE)
+    bus.on(Placed, max_attempts=5)(lambda event: None)
+
+    backend.update_queue(replace(backend.queue_spec("orders--billing"), max_receives=5))
+    bus.start_receiver()
+
+    assert bus.health().running
+
+
+def test_a_queue_with_fewer_receives_is_refused_before_anything_is_received(
+    make_bus: MakeBus, queues: SQLiteQueues
+) -> None:
+    queues.create_queue(QueueSpec("few-dead"))
+    few = queues.create_queue(QueueSpec("few", dead_letter="few-dead", max_receives=2))
+    bus = make_bus(few, REMOTE)
+    bus.on(Placed, max_attempts=5)(lambda event: None)
+    bus.publish(Placed())
+
+    with pytest.raises(ConfigurationError, match="max_attempts: 5"):
+        bus.receive_once()
+
+    assert few.stats().visible == 1

@@ -191,7 +191,7 @@ def test_apublish_awaits_on_the_callers_loop_and_runs_others_in_threads(bus: InP
         where["thread"], where["plain variable"] = threading.get_ident(), VARIABLE.get()
         raise StopIteration
 
-    async def main() -> tuple[PublishResult, object]:
+    async def main() -> tuple[PublishResult[object], object]:
         VARIABLE.set("reached")
         return await bus.apublish(Placed()), asyncio.get_running_loop()
 

@@ -443,7 +443,7 @@ class Unchecked:
     def unsubscribe(self, event_type: type[object], handler: Any) -> bool:
         return False
 
-    def publish(self, event: object) -> PublishResult:
+    def publish(self, event: object) -> PublishResult[Any]:
         return PublishResult(event, (), ())
 
 

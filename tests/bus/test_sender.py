@@ -30,7 +30,7 @@ BREAKER = CircuitBreakerConfig(failure_threshold=1, recovery_timeout_seconds=30.
 BY_SESSION = replace(QUICK, message_group_id="${session_id}", local_dispatch=False, publish_retries=0)
 
 
-def outcomes(results: Sequence[PublishResult]) -> list[type | str]:
+def outcomes(results: Sequence[PublishResult[object]]) -> list[type | str]:
     """The error of each result, or where the event went."""
     return [type(result.errors[0].error) if result.errors else result.remote for result in results]
 

@@ -74,7 +74,7 @@ def workers_review_code_for_an_api(ground: Ground) -> None:
     names = [unique(stem) for stem in ("control", "answers", "telemetry")]
     control, answers, telemetry = (ground.bus(name, QUICK) for name in names)
     tokens, tools = list[Any](), list[str]()
-    telemetry.subscribe(PromptExecuted, lambda event: tokens.append(event.usage.total_tokens))
+    telemetry.subscribe(PromptExecuted, lambda event: tokens.append(event.usage.total_tokens if event.usage else None))
     telemetry.subscribe(ToolInvoked, lambda event: tools.append(event.result.value.text))
     telemetry.start_receiver()
     files = [f"{number}.py" for number in range(6)]

@@ -15,7 +15,7 @@ import pytest
 from tests.inbox.fixtures import InboxFixture
 from tests.inbox.mail import DEAD, FIFO, conflicts, drained, event, held, posting, send, send_body
 
-from postroad import Backend, Queue, QueueSpec
+from postroad import Backend, NonRetryable, Queue, QueueSpec, Retryable
 from postroad.errors import ConfigurationError, SchemaMismatch
 from postroad.inbox import Consumer, ConsumeReport, DomainEvent, EffectNotDone, Inbox, Windows
 from postroad.queues.markers import read_dead
@@ -112,6 +112,46 @@ def test_a_dead_letter_is_logged_with_its_error_its_attempt_and_the_handler(
     assert (line["event"], line["attempt"]) == ("consumer_dead_lettered", 1)
     assert line["handler"] == f"{post.__module__}.{post.__qualname__}"
     assert line["error"].startswith("InvalidMessage: ")
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_what_is_not_retryable_is_a_dead_letter_at_once(
+    fixture: InboxFixture, queue: Queue, dead_letters: Queue, given: bool
+) -> None:
+    calls: list[str] = []
+    send(queue, event("tr_1"))
+
+    def refuse(event: DomainEvent, connection: Any) -> None:
+        calls.append(event.key["transferId"])
+        fixture.post(connection, event.key["transferId"])
+        raise NonRetryable("there is no such account")
+
+    consumer = Consumer(queue, refuse, name="ledger", inbox=fixture.inbox, dead_letters=dead_letters if given else None)
+
+    report = consumer.run_once()
+
+    assert report == ConsumeReport(received=1, dead=1)
+    assert (calls, fixture.times("tr_1"), held(queue)) == (["tr_1"], 0, 0)
+    (letter,) = dead_letters.peek()
+    marker = read_dead(letter.attributes)
+    assert marker is not None
+    assert marker.reason == "not_retryable"
+    assert str(marker.error).startswith("NonRetryable: there is no such account")
+
+
+def test_a_handler_says_when_its_event_comes_again(fixture: InboxFixture, queue: Queue) -> None:
+    send(queue, event("tr_1"))
+
+    def later(event: DomainEvent, connection: Any) -> None:
+        raise Retryable("the bank is closed", after=3_600)
+
+    consumer = Consumer(queue, later, name="ledger", inbox=fixture.inbox)
+    consumer.run_once()
+    again = consumer.run_once()
+
+    # Without `after` the first retry would come at once.
+    assert again == ConsumeReport()
+    assert held(queue) == 1
 
 
 def test_an_exception_rolls_back_and_the_event_comes_again(fixture: InboxFixture, queue: Queue) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.inbox.fixtures import InboxFixture
 from tests.inbox.mail import event, held, send
 
-from postroad import Backend, Queue, QueueSpec
+from postroad import Backend, Queue, QueueSpec, Retryable
 from postroad.inbox import Consumer, ConsumeReport, DomainEvent, Effect, EffectNotDone
 from postroad.queues.markers import read_dead
 
@@ -106,6 +106,18 @@ def test_an_effect_that_surely_was_not_made_comes_again_as_new(fixture: InboxFix
     assert (first.failed, second.handled) == (1, 1)
     assert [call.status for call in rail.calls] == ["new", "new"]
     assert rail.calls[0].token < rail.calls[1].token
+
+
+def test_a_handler_that_asks_for_another_attempt_makes_its_effect_again(fixture: InboxFixture, queue: Queue) -> None:
+    rail = Rail()
+    rail.raises.append(Retryable("the gateway is busy", after=0))
+    send(queue, event("tr_1"))
+    consumer = Consumer(queue, rail, name="gateway", inbox=fixture.inbox, effects="external")
+
+    first, second = consumer.run_once(), consumer.run_once()
+
+    assert (first.failed, second.handled) == (1, 1)
+    assert [call.status for call in rail.calls] == ["new", "new"]
 
 
 @pytest.mark.parametrize(("on_unknown", "statuses"), [("retry", ["new", "unknown"]), ("dead_letter", ["new"])])

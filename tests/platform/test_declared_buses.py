@@ -27,10 +27,17 @@ orders = postroad.Bus("orders", group="billing")
 class OrderDeclared:
     order_id: str
 
-@orders.on(OrderDeclared)
-def charge(event):
+@orders.on(OrderDeclared, max_attempts=5, retry_delays=(1, 5, 30))
+async def charge(event: OrderDeclared) -> None:
     print("charged", event.order_id, flush=True)
+
+if __name__ == "__main__":
+    postroad.run(orders)
 """
+COMMANDS = {
+    "the command": ["-m", "postroad", "bus", "run", "shop:orders", "--concurrency", "8"],
+    "the file itself": ["shop.py"],
+}
 
 
 def test_a_bus_without_a_store_names_both_ways_to_get_one() -> None:
@@ -100,9 +107,10 @@ def test_run_connects_binds_and_receives_until_it_is_stopped(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_command_runs_the_handlers_of_a_module_until_sigterm(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", COMMANDS)
+def test_a_whole_service_in_one_file_runs_until_sigterm(tmp_path: Path, way: str) -> None:
     (tmp_path / "shop.py").write_text(SERVICE)
-    command = [sys.executable, "-m", "postroad", "bus", "run", "shop:orders", "--concurrency", "2"]
+    command = [sys.executable, *COMMANDS[way]]
     service = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         eventually(lambda: (tmp_path / "postroad.db").exists())
@@ -117,3 +125,5 @@ def test_a_command_runs_the_handlers_of_a_module_until_sigterm(tmp_path: Path) -
         service.communicate()
 
     assert (told, service.returncode) == (b"charged A-1\n", 0)
+    with postroad.connect(f"sqlite:///{tmp_path / 'postroad.db'}") as backend:
+        assert backend.queue_spec("orders--billing").max_receives == 5

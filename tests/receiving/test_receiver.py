@@ -13,7 +13,7 @@ import pytest
 from tests.waiting import NEVER_SECONDS, eventually
 
 import postroad
-from postroad import Backend, Delivery, OutgoingMessage, Queue, QueueSpec
+from postroad import Backend, Delivery, NonRetryable, OutgoingMessage, Queue, QueueSpec, Retryable
 from postroad.errors import ConfigurationError
 from postroad.queues.markers import read_dead
 from postroad.receiving import Ack, BreakerState, CircuitBreakerConfig, Defer, Outcome, Receiver, Reject, Retry
@@ -414,3 +414,21 @@ def test_it_cannot_be_started_twice_and_may_be_stopped_twice(queue: Queue) -> No
 
     assert receiver.stop()
     assert receiver.stop()
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_a_decide_that_raises_says_whether_and_when_its_message_comes_again(queue: Queue, kind: str) -> None:
+    errors: list[Exception] = [Retryable("later", after=0), NonRetryable("never")]
+
+    def decide(delivery: Delivery) -> Outcome:
+        raise errors.pop(0)
+
+    async def adecide(delivery: Delivery) -> Outcome:
+        return decide(delivery)
+
+    queue.send([OutgoingMessage("one")])
+    receiver = Receiver(queue, decide if kind == "plain" else adecide, retry_delays=(60,))
+
+    first, second = receiver.run_once(), receiver.run_once()
+
+    assert (first["retried"], second["rejected"]) == (1, 1)

@@ -54,7 +54,7 @@ class DeadBus:
     def unsubscribe(self, event_type: type[object], handler: Callable[[Any], Any]) -> bool:
         return False
 
-    def publish(self, event: object) -> PublishResult:
+    def publish(self, event: object) -> PublishResult[Any]:
         self.published.append(event)
         return PublishResult(event, (), (HandlerFailure(self.publish, ConnectionError("no network")),), remote="failed")
 

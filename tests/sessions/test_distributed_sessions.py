@@ -221,7 +221,9 @@ def test_telemetry_of_all_workers_is_aggregated(backend: Backend) -> None:
         backend.bus("agent-telemetry", config=QUICK) as one,
         backend.bus("agent-telemetry", config=QUICK) as other,
     ):
-        aggregating.subscribe(PromptExecuted, lambda event: tokens.append(event.usage.total_tokens))
+        aggregating.subscribe(
+            PromptExecuted, lambda event: tokens.append(event.usage.total_tokens if event.usage else None)
+        )
         aggregating.subscribe(ToolInvoked, lambda event: tools.append(event.result.value.text))
         aggregating.start_receiver()
 

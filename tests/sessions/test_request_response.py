@@ -156,7 +156,7 @@ class FailingAtFirst:
     def unsubscribe(self, event_type: type[object], handler: Any) -> bool:
         return self._bus.unsubscribe(event_type, handler)
 
-    def publish(self, event: object) -> PublishResult:
+    def publish(self, event: object) -> PublishResult[Any]:
         if self._failed.is_set():
             return self._bus.publish(event)
         self._failed.set()

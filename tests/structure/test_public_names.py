@@ -24,7 +24,13 @@ ERRORS = (
     "QueueExists NotSupported StaleReceipt HeldBack StorageFull TransportError Unavailable OutcomeUnknown PublishError "
     "RowRejected TargetUnavailable RemoteError"
 )
-EVERY_ERROR = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Exception)]
+# Handlers and tasks raise these two, Postroad does not.
+RAISED_BY_OTHERS = (errors.Retryable, errors.NonRetryable)
+EVERY_ERROR = [
+    value
+    for value in vars(errors).values()
+    if isinstance(value, type) and issubclass(value, Exception) and value not in RAISED_BY_OTHERS
+]
 HEAVY = ("boto3", "botocore", "litestar", "uvicorn", "typer", "rich", "psycopg")
 
 

@@ -9,7 +9,6 @@ from postroad.bus.kinesis import KinesisEventBus
 from postroad.bus.local import (
     ControlBus,
     EventBus,
-    EventHandler,
     HandlerFailure,
     InProcessEventBus,
     PublishResult,
@@ -19,6 +18,7 @@ from postroad.bus.publisher import attributes_of as attributes_of
 from postroad.bus.remote import RemoteEventBus
 from postroad.bus.replay import ArchivedEvent, ReplayReport
 from postroad.bus.sqs import SQSEventBus, SQSEventBusWithCircuitBreaker
+from postroad.bus.subscriptions import EventHandler, Middleware
 from postroad.bus.telemetry import BusHealth
 from postroad.bus.topic import Bus, TopicEventBus
 from postroad.errors import (
@@ -58,6 +58,7 @@ __all__ = [
     "InvalidName",
     "KinesisEventBus",
     "MessageTooLarge",
+    "Middleware",
     "NotSent",
     "OutOfOrder",
     "PublishFailed",

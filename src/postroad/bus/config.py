@@ -36,6 +36,7 @@ Visibility = Annotated[float, Meta(ge=0, le=43_200, description="a number of sec
 Delays = Annotated[
     tuple[Visibility, ...], Meta(min_length=1, description="one or more numbers of seconds from 0 to 43200")
 ]
+Timeout = Annotated[float, Meta(gt=0, le=43_200, description="a number of seconds above 0, up to 43200")]
 Count = Annotated[int, Meta(ge=1, le=1_000)]
 Text = Annotated[str, Meta(min_length=1, description="text of one or more printable characters")]
 
@@ -138,8 +139,11 @@ class HandlerLimits:
 
     max_attempts: int | None = None
     retry_delays: Sequence[float] | None = None
+    timeout: float | None = None
+    """Seconds after which one attempt is cancelled; None: it may take its time."""
 
     def __post_init__(self) -> None:
+        check(self.timeout, Timeout | None, "timeout", ConfigurationError)
         check(self.max_attempts, Count | None, "max_attempts", ConfigurationError)
         check(self.retry_delays, Delays | None, "retry_delays", ConfigurationError)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import threading
 from collections import Counter, deque
-from collections.abc import Awaitable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -13,11 +14,12 @@ from msgspec import Meta
 
 from postroad.arguments import check
 from postroad.bus.config import SQSEventBusConfig
-from postroad.bus.local import EventBus, EventHandler, PublishResult, check_subscription, local_part
+from postroad.bus.local import E, EventBus, PublishResult, check_subscription, local_part
+from postroad.bus.subscriptions import EventHandler, Subscription
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError, DuplicateInProgress
 from postroad.events import EventRegistry
-from postroad.receiving import context_of
+from postroad.receiving import HANDLER_FAILED, context_of
 
 _Window = Annotated[float, Meta(ge=0, description="a number of seconds of 0 or more")]
 _Entries = Annotated[int, Meta(ge=1, description="a whole number of 1 or more")]
@@ -174,7 +176,7 @@ class DeduplicatingEventBus:
         """Whether the caller is a handler that the inner bus's receiver waits for."""
         return getattr(self._inner, "is_receiving_here", False)
 
-    def subscribe(self, event_type: type[object], handler: EventHandler) -> None:
+    def subscribe(self, event_type: type[E], handler: Callable[[E], Any]) -> None:
         """Call the handler once for each event id of this type."""
         check_subscription(event_type, handler)
         wrapper = _Once(handler, self._cache)
@@ -182,7 +184,7 @@ class DeduplicatingEventBus:
         with self._lock:
             self._wrapped.append((event_type, handler, wrapper))
 
-    def unsubscribe(self, event_type: type[object], handler: EventHandler) -> bool:
+    def unsubscribe(self, event_type: type[E], handler: Callable[[E], Any]) -> bool:
         """Remove one subscription of the handler; return whether there was one."""
         with self._lock:
             found = next((each for each in self._wrapped if each[0] is event_type and each[1] == handler), None)
@@ -191,7 +193,7 @@ class DeduplicatingEventBus:
             self._wrapped.remove(found)
         return self._inner.unsubscribe(event_type, found[2])
 
-    def publish(self, event: object) -> PublishResult:
+    def publish(self, event: E) -> PublishResult[E]:
         """Publish on the inner bus."""
         return self._inner.publish(event)
 
@@ -254,10 +256,16 @@ _ECHO_SECONDS = 1_209_600.0
 _MOST = 10_000
 
 
-Failure = tuple[EventHandler, str]
-"""A handler, and the error with which it failed."""
-Done = tuple[EventHandler, str | None]
-"""A handler that need not run again: without an error it succeeded, else it has used up its attempts."""
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A handler that need not run again: without an error it succeeded, else it has given up."""
+
+    handler: EventHandler
+    error: str | None = None
+    reason: str = HANDLER_FAILED
+    """The reason of the dead letter."""
+    name: str = ""
+    """The handler's name in log lines."""
 
 
 class Memory:
@@ -289,16 +297,17 @@ class Memory:
         with self._lock:
             if event_id in self._done:
                 until, done = self._done[event_id]
-                self._done[event_id] = until, tuple(each for each in done if each[1] is None)
+                self._done[event_id] = until, tuple(each for each in done if each.error is None)
 
-    def remaining(self, event_id: UUID, handlers: Sequence[EventHandler]) -> tuple[list[EventHandler], list[Failure]]:
-        """Return the handlers that still have to run, and the failures of those that gave up."""
-        left, failures = list(handlers), []
+    def remaining(self, event_id: UUID, subscriptions: Sequence[Subscription]) -> tuple[list[Subscription], list[Done]]:
+        """Return the handlers that still have to run, and those that gave up."""
+        left, given_up = list(subscriptions), []
         with self._lock:
             until, done = self._done.get(event_id, (0.0, ()))
-        for handler, error in done if until > self._monotonic() else ():
-            if handler in left:
-                left.remove(handler)
-                if error is not None:
-                    failures.append((handler, error))
-        return left, failures
+        for each in done if until > self._monotonic() else ():
+            found = next((one for one in left if one.handler == each.handler), None)
+            if found is not None:
+                left.remove(found)
+                if each.error is not None:
+                    given_up.append(each)
+        return left, given_up

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import compress
 from typing import Any
 
 from postroad.bus.config import HandlerLimits, SQSEventBusConfig, Unhandled
-from postroad.bus.deduplication import Done, Failure, Memory
-from postroad.bus.local import EventBus, EventHandler, InProcessEventBus, PublishResult
+from postroad.bus.deduplication import Done, Memory
+from postroad.bus.local import EventBus, HandlerFailure, InProcessEventBus, PublishResult
+from postroad.bus.subscriptions import Subscription
 from postroad.bus.telemetry import BusTelemetry
 from postroad.errors import ConfigurationError, InvalidMessage, PostroadError, describe
 from postroad.events import Codec, DomainEvent, Envelope
@@ -36,16 +35,21 @@ from postroad.receiving import (
     current_work,
     handling,
     in_thread,
-    is_async,
     log_traceback,
     name_of,
+    outcome_of,
     read_envelope,
+    settled,
 )
 from postroad.telemetry import tracing
 
 
 class DatabaseFailed(Exception):
     """The database failed before a handler began; its cause says how."""
+
+
+class Released(Exception):
+    """Raised by a handler that gives the event back: it has neither handled it nor failed."""
 
 
 class InboxHandlers:
@@ -55,43 +59,41 @@ class InboxHandlers:
         check_windows(inbox.retention, windows)
         check_connections(inbox, transaction)
         self._inbox, self._prefix, self._transaction = inbox, prefix, transaction
-        self._lock = threading.Lock()
-        self._applications: dict[tuple[type, int], InDatabase] = {}
+        self._applications: dict[Subscription, InDatabase] = {}
         self._failed: InDatabase | None = None
         """The handler before which the database failed."""
 
-    def add(self, event_type: type, handler: EventHandler, name: str | None) -> None:
-        """Add a handler.
+    def add(self, subscription: Subscription, clashing: Iterable[Subscription]) -> None:
+        """Add a handler; `clashing` are the other handlers that get some of its events.
 
         Raises:
-            ConfigurationError: It is async and there is no `transaction`, or another handler of this type has its name.
+            ConfigurationError: It is async and there is no `transaction`, or one of the others has its name.
         """
-        full_name, own = f"{self._prefix}/{name or name_of(handler)}", (event_type, id(handler))
-        with self._lock:
-            for key, other in self._applications.items():
-                if key[0] is event_type and key != own and other.name == full_name:
-                    raise ConfigurationError(
-                        f"name: {full_name!r} is another handler of {event_type.__qualname__}",
-                        field="name",
-                        remedy="Give each handler its own name, as in @bus.on(OrderPlaced, name='ledger').",
-                    )
-            self._applications[own] = in_database(full_name, self._inbox, handler, self._transaction)
+        for other in clashing:
+            if other.name == subscription.name and other.handler != subscription.handler:
+                raise ConfigurationError(
+                    f"name: {subscription.name!r} is the name of another handler of the same events",
+                    field="name",
+                    remedy="Give each handler its own name, as in @bus.on(OrderPlaced, name='ledger').",
+                )
+        full_name = f"{self._prefix}/{subscription.name}"
+        self._applications[subscription] = in_database(full_name, self._inbox, subscription.handler, self._transaction)
 
-    async def acall(self, handler: EventHandler, event: object, envelope: Envelope) -> None:
+    async def acall(self, subscription: Subscription, event: object, envelope: Envelope) -> None:
         """Run the handler with a connection in its transaction, unless it has handled this event before.
 
         Raises:
             DatabaseFailed: The database failed before the handler began.
             Exception: The error of the handler, or of the end of its transaction.
         """
-        application = self._applications[type(event), id(handler)]
+        application = self._applications[subscription]
         domain = DomainEvent.from_envelope(envelope)
         began = False
 
         def run(passed: object, connection: Any) -> Any:
             nonlocal began
             began = True
-            return handler(passed, connection)
+            return subscription.call(passed, connection)
 
         try:
             await application.apply(domain, event, fingerprint_of(domain), handler=run)
@@ -112,9 +114,6 @@ class InboxHandlers:
 
 
 Wanted = Callable[[Delivery, Envelope], bool]
-Limits = Mapping[tuple[type, int], HandlerLimits]
-"""The limits of handlers that have their own, by the type of the event and the id of the handler."""
-_NO_LIMITS = HandlerLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +135,39 @@ class _Ready:
     envelope: Envelope
     event: Any
     context: HandlingContext
-    result: PublishResult | None = None
+    result: PublishResult[Any] | None = None
     """The result of a bus of another kind."""
 
 
-_Call = Callable[[EventHandler | None, _Ready], Awaitable[Exception | None]]
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """A handler that failed now, and what its error asks for."""
+
+    subscription: Subscription
+    outcome: Retry | Reject
+
+    @property
+    def limits(self) -> HandlerLimits:
+        return self.subscription.limits
+
+    @property
+    def done(self) -> Done:
+        """The failure as the memory keeps it, once the handler has given up."""
+        outcome = self.outcome
+        reason = outcome.reason if isinstance(outcome, Reject) else HANDLER_FAILED
+        return Done(self.subscription.handler, outcome.error, reason, self.subscription.name)
+
+    def needs(self, config: SQSEventBusConfig, attempt: int, *, has_end: bool) -> bool:
+        """Return whether the handler has attempts left."""
+        return isinstance(self.outcome, Retry) and (not has_end or attempt < self.limits.most(config))
+
+    def delay(self, config: SQSEventBusConfig, attempt: int) -> float:
+        """Return the seconds until the next attempt: those that the error asks for, else those of the limits."""
+        after = self.outcome.after
+        return self.limits.delay(config, attempt) if after is None else after
+
+
+_Call = Callable[[Subscription | None, _Ready], Awaitable[Exception | None]]
 """Calls a handler and returns its error."""
 
 
@@ -161,7 +188,6 @@ class Dispatch:
     """After how many attempts an event without a handler is rejected; None if there are no dead letters."""
     attempt: Callable[[Delivery], int]
     telemetry: BusTelemetry
-    limits: Limits
     inbox: InboxHandlers | None = None
     """Runs handlers whose effects happen once; None if they are called directly."""
 
@@ -239,82 +265,93 @@ class Dispatch:
                 return self._unhandled(ready.delivery, envelope)
             if not result.errors:
                 return Ack(about=Handled(envelope, ready.event))
-            return _failed(ready, (result.errors[0].handler, describe(result.errors[0].error)))
+            return self._failed_elsewhere(ready, result.errors[0])
         succeeded: list[Done] = []
-        failed: list[Failure] = []
-        handlers, given_up = self._remaining(ready)
-        for handler in handlers:
+        failed: list[_Failure] = []
+        subscriptions, given_up = self._remaining(ready)
+        for each in subscriptions:
             if (work := current_work()) is not None and work.is_over:
                 self.memory.note_done(envelope.event_id, succeeded)
                 return Retry(0.0, label="interrupted", about=Handled(envelope))
-            error = await call(handler, ready)
-            if isinstance(error, DatabaseFailed):
-                # The handler did not begin, so it did not fail; the receiver waits until the database is back.
+            error = await call(each, ready)
+            if isinstance(error, DatabaseFailed | Released):
+                # The handler did not fail. If the database did, the receiver waits until it is back.
                 self.memory.note_done(envelope.event_id, succeeded)
+                if isinstance(error, Released):
+                    return Retry(0.0, label="interrupted", about=Handled(envelope))
                 return Retry(error=describe(error.__cause__ or error), label="database", about=Handled(envelope))
             if error is None:
-                succeeded.append((handler, None))
+                succeeded.append(Done(each.handler))
             else:
-                log_traceback(error, part="bus", line="bus_handler_traceback", handler=name_of(handler))
-                failed.append((handler, describe(error)))
+                log_traceback(error, part="bus", line="bus_handler_traceback", handler=each.name)
+                failed.append(_Failure(each, outcome_of(error)))
         if not failed and not given_up:
             return Ack(about=Handled(envelope, ready.event))
         self.memory.note_done(envelope.event_id, succeeded)
         return self._retry(ready, failed, given_up)
 
-    def _remaining(self, ready: _Ready) -> tuple[list[EventHandler], list[Failure]]:
-        """Return the handlers that have to run now, and the failures of those that have used up their attempts."""
+    def _remaining(self, ready: _Ready) -> tuple[list[Subscription], list[Done]]:
+        """Return the handlers that have to run now, and those that have given up."""
         assert isinstance(self.local, InProcessEventBus)
-        handlers = self.local.handlers(type(ready.event))
-        left, given_up = self.memory.remaining(ready.envelope.event_id, handlers)
+        subscriptions = self.local.subscriptions(type(ready.event))
+        left, given_up = self.memory.remaining(ready.envelope.event_id, subscriptions)
         if given_up and self.attempt(ready.delivery) == 1:
             # The event was redriven meanwhile.
             self.memory.forget_given_up(ready.envelope.event_id)
-            left, given_up = self.memory.remaining(ready.envelope.event_id, handlers)
+            left, given_up = self.memory.remaining(ready.envelope.event_id, subscriptions)
         return left, given_up
 
-    def _retry(self, ready: _Ready, failed: Sequence[Failure], given_up: Sequence[Failure]) -> Outcome:
+    def _retry(self, ready: _Ready, failed: Sequence[_Failure], given_up: Sequence[Done]) -> Outcome:
         """Retry the event while a handler that failed has attempts left; then it becomes a dead letter."""
         attempt, event_id = self.attempt(ready.delivery), ready.envelope.event_id
-        limits = [self.limits.get((type(ready.event), id(handler)), _NO_LIMITS) for handler, _ in failed]
         # Without dead letters an event is retried until its handlers succeed.
-        needs = [self.max_receives is None or attempt < each.most(self.config) for each in limits]
-        needing = list(compress(failed, needs))
+        has_end = self.max_receives is not None
+        needing = [each for each in failed if each.needs(self.config, attempt, has_end=has_end)]
+        ended = [each.done for each in failed if each not in needing]
         if not needing:
             self.memory.forget_given_up(event_id)
-            handler, error = (*given_up, *failed)[0]
-            return Reject(HANDLER_FAILED, error, about=Handled(ready.envelope, handler=name_of(handler)))
-        self.memory.note_done(event_id, [each for each, needed in zip(failed, needs, strict=True) if not needed])
-        return replace(
-            _failed(ready, needing[0]),
-            after=max(each.delay(self.config, attempt) for each in compress(limits, needs)),
-            max_attempts=max(each.most(self.config) for each in compress(limits, needs)),
+            first = (*given_up, *ended)[0]
+            about = Handled(ready.envelope, handler=first.name)
+            delay = max((each.delay(self.config, attempt) for each in failed), default=None)
+            return Reject(first.reason, first.error, after=delay, about=about)
+        self.memory.note_done(event_id, ended)
+        return Retry(
+            max(each.delay(self.config, attempt) for each in needing),
+            needing[0].outcome.error,
+            about=Handled(ready.envelope, handler=needing[0].subscription.name),
+            max_attempts=max(each.limits.most(self.config) for each in needing),
         )
 
-    async def _call(self, handler: EventHandler | None, ready: _Ready) -> Exception | None:
+    def _failed_elsewhere(self, ready: _Ready, failure: HandlerFailure) -> Outcome:
+        """Return the outcome for a failure of a bus of another kind."""
+        about = Handled(ready.envelope, handler=name_of(failure.handler))
+        return replace(outcome_of(failure.error), about=about)
+
+    async def _call(self, subscription: Subscription | None, ready: _Ready) -> Exception | None:
         """Call a plain handler on this thread, or have an async one awaited elsewhere; return its error."""
-        if handler is None:
+        if subscription is None:
             ready.result = self.local.publish(ready.event)
             return None
         try:
-            with tracing.handling_by(handler, ready.envelope.traceparent):
+            with tracing.handling_by(subscription.handler, ready.envelope.traceparent):
                 if self.inbox is not None:
-                    completed(self.inbox.acall(handler, ready.event, ready.envelope))
-                elif (found := handler(ready.event)) is not None and isinstance(self.local, InProcessEventBus):
+                    completed(self.inbox.acall(subscription, ready.event, ready.envelope))
+                elif (found := subscription.call(ready.event)) is not None:
+                    assert isinstance(self.local, InProcessEventBus)
                     self.local.finish(found)
         except Exception as error:
             return error
         return None
 
-    async def _acall(self, handler: EventHandler | None, ready: _Ready) -> Exception | None:
-        if handler is None or not is_async(handler):
-            return await in_thread(lambda: completed(self._call(handler, ready)))
+    async def _acall(self, subscription: Subscription | None, ready: _Ready) -> Exception | None:
+        if subscription is None or not subscription.is_async:
+            return await in_thread(lambda: completed(self._call(subscription, ready)))
         try:
-            with tracing.handling_by(handler, ready.envelope.traceparent):
+            with tracing.handling_by(subscription.handler, ready.envelope.traceparent):
                 if self.inbox is None:
-                    await handler(ready.event)
+                    await settled(subscription.call(ready.event))
                 else:
-                    await self.inbox.acall(handler, ready.event, ready.envelope)
+                    await self.inbox.acall(subscription, ready.event, ready.envelope)
         except Exception as error:
             return error
         return None
@@ -328,8 +365,3 @@ class Dispatch:
         if tried or self.unhandled == "dead_letter":
             return Reject("unhandled", why, label="unhandled", about=about)
         return Retry(error=why, label="unhandled", about=about)
-
-
-def _failed(ready: _Ready, failure: Failure) -> Retry:
-    handler, error = failure
-    return Retry(error=error, about=Handled(ready.envelope, handler=name_of(handler)))

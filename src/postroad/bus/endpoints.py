@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from postroad.bus.config import SQSEventBusConfig
-from postroad.bus.groups import Names, add_types, ensure
+from postroad.bus.groups import Names, add_types, ensure, made
 from postroad.bus.sender import Send
 from postroad.errors import ConfigurationError, NotPermitted, NotSupported, PostroadError
 from postroad.ports import QueueTags, Store
@@ -51,11 +51,11 @@ class Inlet(Protocol):
         """Receive events of these types, or of all; do nothing if the bus does not own the filter."""
         ...
 
-    def allow(self, attempts: int) -> None:
+    def allow(self, attempts: int, *, starts: bool) -> None:
         """Let the queue deliver a message so many times before it moves it to the dead letters itself.
 
         Raises:
-            ConfigurationError: The queue has a lower limit, and the bus must not change it.
+            ConfigurationError: `starts`, and the queue has a lower limit, which the bus must not change.
         """
         ...
 
@@ -84,8 +84,9 @@ class GivenQueue:
     def admit(self, types: Collection[str] | None) -> None:
         """The owner of the queue decides what it receives."""
 
-    def allow(self, attempts: int) -> None:
-        refuse_more_attempts(self.source, attempts)
+    def allow(self, attempts: int, *, starts: bool) -> None:
+        if starts:
+            refuse_more_attempts(self.source, attempts)
 
     def reopen(self, lost: Queue) -> bool:
         return False
@@ -99,9 +100,10 @@ def refuse_more_attempts(queue: Queue, attempts: int) -> None:
     most = queue.traits.max_receives
     if most is not None and most < attempts:
         raise ConfigurationError(
-            f"max_attempts: {attempts} is more than the {most} receives that queue {queue.name!r} allows",
+            f"max_attempts: {attempts} is more than max_receives of queue {queue.name!r}, which is {most}",
             field="max_attempts",
-            remedy=f"Let the queue allow {attempts} receives (`max_receives`), or give a smaller number.",
+            remedy=f"Give a smaller number, or let the queue allow {attempts} receives: "
+            f"backend.update_queue(dataclasses.replace(backend.queue_spec({queue.name!r}), max_receives={attempts})).",
         )
 
 
@@ -116,11 +118,18 @@ class GroupQueue:
     """The lasting queue of a group, made together with the bus."""
 
     def __init__(
-        self, store: Store, topic: Topic, names: Names, config: SQSEventBusConfig, filter: QueueFilter, group: str
+        self,
+        store: Store,
+        topic: Topic,
+        names: Names,
+        config: SQSEventBusConfig,
+        filter: QueueFilter,
+        group: str,
+        attempts: int = 1,
     ) -> None:
         name, dead = names.group(group), names.dead(group)
         ensure(store, _dead_spec(dead, names, name))
-        self.source = ensure(store, _spec(name, dead, names, config))
+        self.source, self._is_mine = made(store, _spec(name, dead, names, config, attempts))
         self._store, self._topic, self._names = store, topic, names
         # If a changed filter takes minutes to apply, events that arrive meanwhile are lost: there it is not changed.
         self._grows = filter is None and topic.traits.filters_at_once
@@ -137,9 +146,14 @@ class GroupQueue:
             with suppress(NotPermitted):
                 add_types(self._store, self._topic, self.source, types)
 
-    def allow(self, attempts: int) -> None:
-        """Raise the limit of the group's queue; no member ever lowers it."""
-        self.source = _allowing(self._store, self.source, self._names, attempts)
+    def allow(self, attempts: int, *, starts: bool) -> None:
+        """Raise the limit of a queue that this bus has made; that of another stays as its maker wants it."""
+        if self._is_mine:
+            self.source = _allowing(self._store, self.source, self._names, attempts)
+        elif starts:
+            # Its limit may have been raised since this bus was made.
+            self.source = self._store.queue(self.source.name)
+            refuse_more_attempts(self.source, attempts)
 
     def reopen(self, lost: Queue) -> bool:
         return False
@@ -186,7 +200,7 @@ class OwnQueue:
     def admit(self, types: Collection[str] | None) -> None:
         """The queue of one process keeps the filter that it was made with."""
 
-    def allow(self, attempts: int) -> None:
+    def allow(self, attempts: int, *, starts: bool) -> None:
         with self._lock:
             if self._queue is not None and self._spec is not None:
                 self._queue = _allowing(self._store, self._queue, self._names, attempts)
@@ -261,8 +275,8 @@ class OwnQueue:
             self._store.delete_queue(queue.name)
 
 
-def _spec(name: str, dead: str, names: Names, config: SQSEventBusConfig) -> QueueSpec:
-    receives = _receives(names, config.max_receives)
+def _spec(name: str, dead: str, names: Names, config: SQSEventBusConfig, attempts: int = 1) -> QueueSpec:
+    receives = _receives(names, max(config.max_receives, attempts))
     visibility = config.visibility_timeout_seconds
     return QueueSpec(name, fifo=names.fifo, visibility=visibility, dead_letter=dead, max_receives=receives)
 

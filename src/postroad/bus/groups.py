@@ -98,11 +98,16 @@ EVENT_TYPE = "EventType"
 
 def ensure(store: Store, spec: QueueSpec) -> Queue:
     """Return the queue of this name as it is; create it if it is missing."""
+    return made(store, spec)[0]
+
+
+def made(store: Store, spec: QueueSpec) -> tuple[Queue, bool]:
+    """Return the queue of this name as it is, created if it was missing, and whether it was."""
     with suppress(QueueNotFound):
-        return store.queue(spec.name)
+        return store.queue(spec.name), False
     with suppress(QueueExists):
-        return store.create_queue(spec)
-    return store.queue(spec.name)
+        return store.create_queue(spec), True
+    return store.queue(spec.name), False
 
 
 def filter_of(topic: Topic, queue: str) -> Mapping[str, tuple[str, ...]] | None:

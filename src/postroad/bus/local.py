@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Iterable
-from typing import Any, Literal, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 from uuid import UUID
 
 import msgspec
 
+from postroad.bus.subscriptions import EventHandler, Middleware, Subscription, check_middleware, outcome
 from postroad.errors import describe
 from postroad.events import EventRegistry, can_travel
 from postroad.queues import legible
-from postroad.receiving import LoopThread, in_thread, is_async, log_traceback, name_of
+from postroad.receiving import LoopThread, in_thread, log_traceback, name_of
 from postroad.telemetry import get_logger
-
-EventHandler = Callable[..., Any]
-"""A plain function or an async one; it takes the event, and on a bus with an inbox the connection too."""
 
 Remote = Literal["none", "sent", "filtered", "failed", "unknown"]
 """The outcome of sending the event to other processes; `unknown`: it may have been sent."""
@@ -33,13 +31,18 @@ class HandlerFailure(msgspec.Struct, frozen=True):
         return f"{self.handler!r} -> {self.error!r}"
 
 
-class _Local(msgspec.Struct, frozen=True):
-    event: object
+E = TypeVar("E")
+Handler = TypeVar("Handler", bound=EventHandler)
+Published = TypeVar("Published", covariant=True)
+
+
+class _Local(msgspec.Struct, Generic[Published], frozen=True):
+    event: Published
     handlers_invoked: tuple[EventHandler, ...]
     errors: tuple[HandlerFailure, ...]
 
 
-class PublishResult(_Local, frozen=True, kw_only=True):
+class PublishResult(_Local[Published], frozen=True, kw_only=True):
     """Which handlers ran, which of them failed, and whether the event was sent to other processes.
 
     Attributes:
@@ -91,15 +94,15 @@ def register(registry: EventRegistry, event_type: type[object]) -> None:
 class EventBus(Protocol):
     """Publishes events to handlers, in this process and others."""
 
-    def subscribe(self, event_type: type[object], handler: EventHandler) -> None:
+    def subscribe(self, event_type: type[E], handler: Callable[[E], Any]) -> None:
         """Call the handler for every event of exactly this type, from the next publish on."""
         ...
 
-    def unsubscribe(self, event_type: type[object], handler: EventHandler) -> bool:
+    def unsubscribe(self, event_type: type[E], handler: Callable[[E], Any]) -> bool:
         """Remove one subscription of the handler; return whether there was one."""
         ...
 
-    def publish(self, event: object) -> PublishResult:
+    def publish(self, event: E) -> PublishResult[E]:
         """Give the event to every handler of its type, and return which of them ran and failed."""
         ...
 
@@ -110,10 +113,10 @@ def local_part(bus: EventBus) -> EventBus:
     return local
 
 
-def _log_failure(event: object, handler: EventHandler, error: Exception) -> None:
+def _log_failure(event: object, handler: str, error: Exception) -> None:
     text = legible(describe(error))
-    get_logger("bus").warning("bus_handler_failed", type=type(event).__qualname__, handler=name_of(handler), error=text)
-    log_traceback(error, part="bus", line="bus_handler_traceback", handler=name_of(handler))
+    get_logger("bus").warning("bus_handler_failed", type=type(event).__qualname__, handler=handler, error=text)
+    log_traceback(error, part="bus", line="bus_handler_traceback", handler=handler)
 
 
 ControlBus = EventBus
@@ -134,9 +137,16 @@ class InProcessEventBus:
 
     def __init__(self, *, registry: EventRegistry | None = None) -> None:
         self._registry = registry
-        # These tuples are replaced and never changed, so a loop over one needs neither a lock nor a copy.
-        self._handlers: dict[type, tuple[EventHandler, ...]] = {}
-        self._any: tuple[EventHandler, ...] = ()
+        self._declared: dict[type, tuple[Subscription, ...]] = {}
+        self._any: tuple[Subscription, ...] = ()
+        self._registered: dict[type, None] = {}
+        """The classes among which subscriptions with `takes_subclasses` find theirs."""
+        self._middleware: tuple[Middleware, ...] = ()
+        # Rows are replaced and never changed, so a loop over one needs neither a lock nor a copy.
+        self._rows: dict[type, _Row] = {}
+        self._other = _Row((), ())
+        self.adapts = True
+        """Whether plain handlers may run in threads inside async middleware."""
         self.has_async_handlers = False
         """Whether an async handler was ever subscribed."""
         self._changing = threading.Lock()
@@ -147,97 +157,193 @@ class InProcessEventBus:
         """Where `subscribe` registers types; None if nothing leaves the process."""
         return self._registry
 
-    def subscribe(self, event_type: type[object], handler: EventHandler) -> None:
+    def subscribe(self, event_type: type[E], handler: Callable[[E], Any]) -> None:
         """Call the handler for every event of exactly this type, from the next publish on."""
         check_subscription(event_type, handler)
         if self._registry is not None:
             register(self._registry, event_type)
-        self.has_async_handlers |= is_async(handler)
-        with self._changing:
-            self._handlers[event_type] = (*self._handlers.get(event_type, ()), handler)
+        self.add(Subscription(handler=handler, name=name_of(handler)), [event_type])
 
-    def unsubscribe(self, event_type: type[object], handler: EventHandler) -> bool:
+    def add(self, subscription: Subscription, event_types: Sequence[type] | None) -> None:
+        """Add a handler of these types, or of every event, from the next publish on."""
+        with self._changing:
+            subscription.call, subscription.is_async = subscription.within(self._middleware, adapts=self.adapts)
+            self.has_async_handlers |= subscription.is_async
+            if event_types is None:
+                self._any = (*self._any, subscription)
+            for each in dict.fromkeys(event_types or ()):
+                self._declared[each] = (*self._declared.get(each, ()), subscription)
+            self._arrange(event_types if not subscription.takes_subclasses else None)
+
+    def unsubscribe(self, event_type: type[E], handler: Callable[[E], Any]) -> bool:
         """Remove one subscription of the handler; return whether there was one."""
         with self._changing:
-            left = list(self._handlers.get(event_type, ()))
-            if handler not in left:
+            known = self._declared.get(event_type, ())
+            found = next((each for each in known if each.handler == handler), None)
+            if found is None:
                 return False
-            left.remove(handler)
-            if left:
-                self._handlers[event_type] = tuple(left)
-            else:
-                del self._handlers[event_type]
+            self._declared[event_type] = tuple(each for each in known if each is not found)
+            if not self._declared[event_type]:
+                del self._declared[event_type]
+            self._arrange(None)
         return True
 
-    def on_any(self, handler: EventHandler) -> EventHandler:
+    def on_any(self, handler: Handler) -> Handler:
         """Call the handler for every event, after those of its type, from the next publish on."""
         check_subscription(object, handler)
-        self.has_async_handlers |= is_async(handler)
-        with self._changing:
-            self._any = (*self._any, handler)
+        self.add(Subscription(handler=handler, name=name_of(handler)), None)
         return handler
+
+    def use(self, *middleware: Middleware) -> None:
+        """Put middleware around each handler, those that are subscribed already and those to come.
+
+        Args:
+            middleware: Functions that take a handler and return another one, the outermost first. Inside those that
+                were given before.
+
+        Raises:
+            ConfigurationError: One of them returns no handler; nothing is changed.
+
+        Example:
+            def timing(handler: EventHandler) -> EventHandler:
+                @functools.wraps(handler)
+                def timed(*arguments: Any) -> Any:
+                    with timer():
+                        return handler(*arguments)
+
+                return timed
+
+            bus.use(timing)
+        """
+        check_middleware(middleware)
+        with self._changing:
+            chain = (*self._middleware, *middleware)
+            calls = [(each, each.within(chain, adapts=self.adapts)) for each in self._all()]
+            self._middleware = chain
+            for each, (call, asynchronous) in calls:
+                each.call, each.is_async = call, asynchronous
+                self.has_async_handlers |= asynchronous
+
+    def take_subclasses(self, registered: Iterable[type]) -> None:
+        """Give subscriptions with `takes_subclasses` the subclasses among these, from the next publish on."""
+        with self._changing:
+            self._registered = dict.fromkeys(registered)
+            self._arrange(None)
 
     @property
     def types(self) -> list[type] | None:
         """The types that have handlers; None if a handler takes every event."""
-        return None if self._any else list(self._handlers)
+        return None if self._any else list(self._rows)
+
+    @property
+    def subscribed(self) -> list[Subscription]:
+        """All subscriptions."""
+        with self._changing:
+            return self._all()
+
+    def sharing(self, event_types: Sequence[type] | None) -> list[Subscription]:
+        """Return the subscriptions that get some of the events of these types, or of all types."""
+        with self._changing:
+            if event_types is None:
+                return self._all()
+            found = [
+                one
+                for each, many in self._declared.items()
+                for one in many
+                if any(issubclass(each, given) or issubclass(given, each) for given in event_types)
+            ]
+            return list(dict.fromkeys((*found, *self._any)))
+
+    def declared(self, subscription: Subscription) -> list[type]:
+        """Return the types that the subscription was made for, without subclasses that it takes besides."""
+        with self._changing:
+            return [each for each, found in self._declared.items() if subscription in found]
 
     def handlers(self, event_type: type[object]) -> tuple[EventHandler, ...]:
         """Return the handlers of events of this type, in order."""
-        return self._handlers.get(event_type, ()) + self._any
+        return self._rows.get(event_type, self._other).handlers
 
-    def publish(self, event: object) -> PublishResult:
+    def subscriptions(self, event_type: type[object]) -> tuple[Subscription, ...]:
+        """Return the subscriptions to events of this type, in order."""
+        return self._rows.get(event_type, self._other).subscriptions
+
+    def publish(self, event: E) -> PublishResult[E]:
         """Run the handlers one after another; a failing one does not stop the others."""
-        handlers = self._handlers.get(type(event), ()) + self._any
+        row = self._rows.get(type(event), self._other)
         errors: tuple[HandlerFailure, ...] = ()
-        for handler in handlers:
+        for each in row.subscriptions:
             try:
-                found = handler(event)
+                found = each.call(event)
                 if found is not None:
                     self.finish(found)
             except Exception as error:
-                _log_failure(event, handler, error)
-                errors = (*errors, HandlerFailure(handler, error))
-        return PublishResult(event, handlers, errors)
+                _log_failure(event, each.name, error)
+                errors = (*errors, HandlerFailure(each.handler, error))
+        return PublishResult(event, row.handlers, errors)
 
-    def publish_many(self, events: Iterable[object]) -> list[PublishResult]:
+    def publish_many(self, events: Iterable[E]) -> list[PublishResult[E]]:
         """Publish one event after another; a failure stops nothing."""
         return [self.publish(event) for event in events]
 
-    async def apublish(self, event: object) -> PublishResult:
+    async def apublish(self, event: E) -> PublishResult[E]:
         """Publish without blocking the loop: async handlers are awaited on it, others run in threads."""
-        handlers = self.handlers(type(event))
-        outcomes = [(handler, await _acall(handler, event)) for handler in handlers]
-        errors = tuple(HandlerFailure(handler, error) for handler, error in outcomes if error is not None)
-        for failure in errors:
-            _log_failure(event, failure.handler, failure.error)
-        return PublishResult(event, handlers, errors)
+        row = self._rows.get(type(event), self._other)
+        errors: tuple[HandlerFailure, ...] = ()
+        for each in row.subscriptions:
+            error = await self._acall(each, event)
+            if error is not None:
+                _log_failure(event, each.name, error)
+                errors = (*errors, HandlerFailure(each.handler, error))
+        return PublishResult(event, row.handlers, errors)
 
     def finish(self, found: Any) -> None:
         """Await what an async handler returned; any other return value is ignored."""
         if inspect.isawaitable(found):
             self.loop_thread.run(found)
 
-
-async def _acall(handler: EventHandler, event: object) -> Exception | None:
-    """Await the handler on this loop, or call it in a thread, and return its error."""
-    try:
-        if is_async(handler):
-            await handler(event)
-        else:
-            # The error comes back as a value, because a future cannot carry StopIteration.
-            found, error = await in_thread(_call, handler, event)
+    async def _acall(self, subscription: Subscription, event: object) -> Exception | None:
+        """Await the handler, or call it in a thread, and return its error."""
+        try:
+            if subscription.is_async:
+                found, error = subscription.call(event), None
+            else:
+                found, error = await in_thread(outcome, subscription.call, event)
             if error is not None:
                 return error
             if inspect.isawaitable(found):
-                await found
-    except Exception as error:
-        return error
-    return None
+                await self.loop_thread.arun(found)
+        except Exception as error:
+            return error
+        return None
+
+    def _all(self) -> list[Subscription]:
+        found = [each for many in self._declared.values() for each in many]
+        return list(dict.fromkeys((*found, *self._any)))
+
+    def _arrange(self, event_types: Sequence[type] | None) -> None:
+        """Make the rows of these types anew, or all of them."""
+        if event_types is not None:
+            self._rows |= {each: _row((*self._of(each), *self._any)) for each in event_types}
+            return
+        bases = tuple(each for each, found in self._declared.items() if any(one.takes_subclasses for one in found))
+        derived = [each for each in self._registered if issubclass(each, bases)]
+        self._other = _row(self._any)
+        self._rows = {each: _row((*self._of(each), *self._any)) for each in (*self._declared, *derived)}
+
+    def _of(self, event_type: type) -> list[Subscription]:
+        found = dict.fromkeys(self._declared.get(event_type, ()))
+        if event_type in self._registered:
+            bases = [each for each in self._declared if issubclass(event_type, each)]
+            found |= dict.fromkeys(one for base in bases for one in self._declared[base] if one.takes_subclasses)
+        return sorted(found, key=lambda each: each.number)
 
 
-def _call(handler: EventHandler, event: object) -> tuple[Any, Exception | None]:
-    try:
-        return handler(event), None
-    except Exception as error:
-        return None, error
+class _Row(NamedTuple):
+    """The handlers of one type, in order."""
+
+    handlers: tuple[EventHandler, ...]
+    subscriptions: tuple[Subscription, ...]
+
+
+def _row(subscriptions: Sequence[Subscription]) -> _Row:
+    return _Row(tuple(each.handler for each in subscriptions), tuple(subscriptions))

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from string import Template
+from typing import Any
 
 from postroad.bus.config import SQSEventBusConfig
-from postroad.bus.deduplication import Memory
+from postroad.bus.deduplication import Done, Memory
 from postroad.bus.endpoints import Outlet
-from postroad.bus.local import EventBus, HandlerFailure, InProcessEventBus, PublishResult, register
+from postroad.bus.local import E, EventBus, HandlerFailure, InProcessEventBus, PublishResult, register
 from postroad.bus.sender import Sender, Sent
 from postroad.bus.telemetry import BusTelemetry
 from postroad.errors import PostroadError
@@ -89,16 +90,16 @@ class Publisher:
     allows: Callable[[type], bool] | None
     """Returns whether events of a type are sent; None if all are."""
 
-    def publish(self, event: object, key: str | None = None) -> PublishResult:
+    def publish(self, event: E, key: str | None = None) -> PublishResult[E]:
         """Run the local handlers, then send; both outcomes are in the result."""
         with tracing.publishing(self.outlet.name):
             prepared = self._prepare(event, key)
             local = self._dispatch(prepared)
             return self._result(prepared, local, self._send([prepared], set())[0])
 
-    def publish_many(self, events: Iterable[object]) -> list[PublishResult]:
+    def publish_many(self, events: Iterable[E]) -> list[PublishResult[E]]:
         """Publish in order, ten to a request; one result for each, and no failure stops the rest."""
-        results: list[PublishResult] = []
+        results: list[PublishResult[E]] = []
         blocked: set[str | None] = set()
         rest = iter(events)
         while chunk := list(islice(rest, _CHUNK)):
@@ -109,11 +110,11 @@ class Publisher:
             results += map(self._result, prepared, local, sent)
         return results
 
-    async def apublish(self, event: object, key: str | None = None) -> PublishResult:
+    async def apublish(self, event: E, key: str | None = None) -> PublishResult[E]:
         """Publish without blocking the loop: async handlers are awaited on it, all else runs in threads."""
         with tracing.publishing(self.outlet.name):
             prepared = self._prepare(event, key)
-            local = None
+            local: PublishResult[Any] | None = None
             if self.config.local_dispatch:
                 with handling(_context(prepared)):
                     if isinstance(self.local, InProcessEventBus):
@@ -172,7 +173,7 @@ class Publisher:
             check_content(message, limit=limit)
         return message
 
-    def _dispatch(self, prepared: _Prepared) -> PublishResult | None:
+    def _dispatch(self, prepared: _Prepared) -> PublishResult[Any] | None:
         if not self.config.local_dispatch:
             return None
         with handling(_context(prepared)):
@@ -180,7 +181,7 @@ class Publisher:
         self._remember(prepared, result)
         return result
 
-    def _remember(self, prepared: _Prepared, result: PublishResult) -> None:
+    def _remember(self, prepared: _Prepared, result: PublishResult[Any]) -> None:
         """Remember which handlers ran here, so that they do not run again when the event comes back."""
         if prepared.envelope is None or not result.handlers_invoked:
             return
@@ -191,7 +192,7 @@ class Publisher:
         for failure in result.errors:
             if failure.handler in succeeded:
                 succeeded.remove(failure.handler)
-        self.memory.note_done(prepared.envelope.event_id, [(handler, None) for handler in succeeded])
+        self.memory.note_done(prepared.envelope.event_id, [Done(handler) for handler in succeeded])
 
     def _send(self, prepared: Sequence[_Prepared], blocked: set[str | None]) -> list[Sent]:
         messages = [each.message for each in prepared if each.message is not None]
@@ -206,7 +207,7 @@ class Publisher:
                     self.telemetry.log("bus_no_receivers", remedy=_NO_RECEIVERS)
         return sent
 
-    def _result(self, prepared: _Prepared, local: PublishResult | None, sent: Sent) -> PublishResult:
+    def _result(self, prepared: _Prepared, local: PublishResult[Any] | None, sent: Sent) -> PublishResult[Any]:
         invoked, errors = ((), ()) if local is None else (local.handlers_invoked, local.errors)
         if sent.error is not None:
             errors = (*errors, HandlerFailure(self.send_alone, sent.error))

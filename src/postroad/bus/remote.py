@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Self
 
 from msgspec import Meta
 
 from postroad.arguments import check
-from postroad.bus.config import HandlerLimits, SQSEventBusConfig, Unhandled, checked_config
+from postroad.bus.config import SQSEventBusConfig, Unhandled, checked_config
 from postroad.bus.deduplication import Memory
 from postroad.bus.dispatch import Dispatch, Handled, InboxHandlers, Wanted
 from postroad.bus.endpoints import Inlet, Outlet
-from postroad.bus.local import EventBus, EventHandler, InProcessEventBus, PublishResult, check_subscription, register
+from postroad.bus.handlers import HandlingBus
+from postroad.bus.local import E, EventBus, InProcessEventBus, PublishResult
 from postroad.bus.publisher import Publisher
 from postroad.bus.sender import Sender
 from postroad.bus.telemetry import BusHealth, BusTelemetry
@@ -38,14 +38,12 @@ from postroad.receiving import (
 )
 from postroad.settings import bus_variable
 
-_LONGEST_NAME = 100
-Handler = TypeVar("Handler", bound=EventHandler)
 _handled: ContextVar[list[Any] | None] = ContextVar("postroad_receive_once", default=None)
 """Where `receive_once` collects the events that were handled."""
 _Timeout = Annotated[float, Meta(ge=0, description="a number of seconds of 0 or more")]
 
 
-class RemoteEventBus:
+class RemoteEventBus(HandlingBus):
     """Calls the handlers of this process during `publish` and sends the event to other processes.
 
     Use one of the buses that are built on it: `backend.bus(…)`, `SQSEventBus`, `SNSEventBus`, `EventBridgeEventBus` or
@@ -65,9 +63,6 @@ class RemoteEventBus:
         chores: Done by the receiver's housekeeping thread.
         inbox: Runs handlers whose effects happen once.
     """
-
-    _inlet: Inlet | None
-    _receiver: Receiver | None
 
     def __init__(
         self,
@@ -91,8 +86,8 @@ class RemoteEventBus:
         self.name, self.config = outlet.name, checked_config(config)
         self._clock = SYSTEM_CLOCK if clock is None else clock
         self._registry = default_registry if registry is None else registry
-        for event_type in (self._local.types or ()) if isinstance(self._local, InProcessEventBus) else ():
-            register(self._registry, event_type)
+        for each in self._local.subscribed if isinstance(self._local, InProcessEventBus) else ():
+            self._register(each, self._local.declared(each))
         variable = bus_variable("PUBLISHER_ID")
         self.publisher_id = self.config.publisher_id or (variable[1] if variable else str(uuid.uuid4()))
         self._outlet, self._inlet = outlet, inlet
@@ -128,146 +123,17 @@ class RemoteEventBus:
             max_receives=None if dead_letters is None else self.config.max_receives,
             attempt=lambda delivery: self._receiving().attempt(delivery),
             telemetry=self._telemetry,
-            limits=self._limits,
             inbox=self._inbox,
         )
         if inlet is not None:
             self._receiver = self._receiver_for(inlet, dispatch, dead_letters, chores, breaker)
-
-    def _declare(self, inbox: InboxHandlers | None, local_bus: EventBus | None = None) -> None:
-        """Take handlers from now on; nothing can be published or received yet."""
-        self._local: EventBus = InProcessEventBus() if local_bus is None else local_bus
-        self._registry = default_registry
-        self._inbox = inbox
-        self._limits: dict[tuple[type, int], HandlerLimits] = {}
-        self._inlet = self._receiver = None
-        self._admitted: frozenset[str] | None = frozenset()
-        self._lifecycle = threading.Lock()
-        self._opened = self._closed = False
-        self._pid = os.getpid()
-
-    @property
-    def registry(self) -> EventRegistry:
-        """The types that this bus reads and writes."""
-        return self._registry
-
-    @property
-    def local_bus(self) -> EventBus:
-        """The bus that calls the handlers of this process, on publish and on receipt."""
-        return self._local
 
     @property
     def is_receiving_here(self) -> bool:
         """Whether the caller is a handler of this bus's receiver: nothing is received until it returns."""
         return self._receiver is not None and self._receiver.is_here
 
-    def subscribe(self, event_type: type[object], handler: EventHandler) -> None:
-        """Call the handler for every event of exactly this type, published here or received."""
-        self._subscribe(event_type, handler, None, HandlerLimits())
-
-    def on(
-        self,
-        event_type: type[object],
-        *,
-        name: str | None = None,
-        max_attempts: int | None = None,
-        retry_delays: Sequence[float] | None = None,
-    ) -> Callable[[Handler], Handler]:
-        """Return a decorator that subscribes a handler.
-
-        An event with several handlers is one message: it is delivered again while one of its failed handlers has
-        attempts left, after the longest of their delays. Handlers that succeeded or gave up are not called again. When
-        no handler needs it any more and one gave up, it becomes a dead letter.
-
-        Args:
-            event_type: The class of the events that it handles.
-            name: Its name in the inbox of the bus; by default `module.qualname`. It must stay the same for as long as
-                an event may be delivered again.
-            max_attempts: The failed attempts after which it gives up; by default `max_receives` of the config.
-            retry_delays: Seconds before each next attempt, of which the last one repeats; by default
-                `retry_delays_seconds` of the config.
-
-        Raises:
-            ConfigurationError: An argument is out of bounds, or the bus already receives from a queue that moves
-                messages to the dead letters after fewer than `max_attempts` receives.
-
-        Example:
-            @orders.on(OrderPlaced, max_attempts=5, retry_delays=(1, 5, 30))
-            def bill(event: OrderPlaced) -> None: ...
-        """
-        if name is not None and not (0 < len(name) <= _LONGEST_NAME and name.isprintable()):
-            raise ConfigurationError(
-                f"name: {name!r} is not 1 to {_LONGEST_NAME} printable characters",
-                field="name",
-                remedy="Give a short name, such as 'ledger'.",
-            )
-        limits = HandlerLimits(max_attempts, retry_delays)
-
-        def subscribe(handler: Handler) -> Handler:
-            self._subscribe(event_type, handler, name, limits)
-            return handler
-
-        return subscribe
-
-    def _subscribe(
-        self, event_type: type[object], handler: EventHandler, name: str | None, limits: HandlerLimits
-    ) -> None:
-        self._check_process()
-        check_subscription(event_type, handler)
-        # Not while the receiver starts: the types of its handlers would have been admitted already.
-        with self._lifecycle:
-            running = self._receiver is not None and self._receiver.is_running
-            if running:
-                self._allow(limits)
-            register(self._registry, event_type)
-            if self._inbox is not None:
-                self._inbox.add(event_type, handler, name)
-            self._limits[event_type, id(handler)] = limits
-            self._local.subscribe(event_type, handler)
-            if running:
-                self._admit()
-
-    def _allow(self, limits: HandlerLimits) -> None:
-        """Let the queue deliver an event as often as the handler has attempts."""
-        most = limits.max_attempts
-        if self._inlet is not None and most is not None and most > self.config.max_receives:
-            self._inlet.allow(most)
-
-    def on_any(self, handler: Handler) -> Handler:
-        """Call the handler for every event that can be read, after those of its type.
-
-        Raises:
-            ConfigurationError: The bus has an inbox, or handlers of its own kind.
-        """
-        self._check_process()
-        if self._inbox is not None or not isinstance(self._local, InProcessEventBus):
-            raise ConfigurationError(
-                "handler: a handler for every event needs a bus without an inbox and with its own handlers",
-                field="handler",
-                remedy="Subscribe it to each type that it handles.",
-            )
-        with self._lifecycle:
-            self._local.on_any(handler)
-            if self._receiver is not None and self._receiver.is_running:
-                self._admit()
-        return handler
-
-    def _admit(self) -> None:
-        """Let the group receive the types that have handlers here."""
-        if self._inlet is None:
-            return
-        types = self._local.types if isinstance(self._local, InProcessEventBus) else None
-        names = None if types is None else frozenset(n for each in types for n in self._registry.names_of(each))
-        if names != self._admitted and (names is None or names):
-            self._inlet.admit(names)
-            self._admitted = names
-
-    def unsubscribe(self, event_type: type[object], handler: EventHandler) -> bool:
-        """Remove one subscription of the handler; return whether there was one."""
-        self._check_process()
-        return self._local.unsubscribe(event_type, handler)
-
-    def publish(self, event: object, *, key: str | None = None) -> PublishResult:
+    def publish(self, event: E, *, key: str | None = None) -> PublishResult[E]:
         """Run the handlers of this process, then send the event; both outcomes are in the result.
 
         Args:
@@ -277,19 +143,20 @@ class RemoteEventBus:
         self._check_process()
         return self._publisher.publish(event, key)
 
-    def publish_many(self, events: Iterable[object]) -> list[PublishResult]:
+    def publish_many(self, events: Iterable[E]) -> list[PublishResult[E]]:
         """Publish in order, ten to a request; one result for each, and no failure stops the rest."""
         self._check_process()
         return self._publisher.publish_many(events)
 
-    async def apublish(self, event: object, *, key: str | None = None) -> PublishResult:
+    async def apublish(self, event: E, *, key: str | None = None) -> PublishResult[E]:
         """Publish without blocking the loop: async handlers are awaited on it, all else runs in threads."""
         self._check_process()
         return await self._publisher.apublish(event, key)
 
-    async def apublish_many(self, events: Iterable[object]) -> list[PublishResult]:
+    async def apublish_many(self, events: Iterable[E]) -> list[PublishResult[E]]:
         """Publish in order, ten to a request, without blocking the loop; one result for each."""
-        return await in_thread(self.publish_many, list(events))
+        given = list(events)
+        return await in_thread(lambda: self.publish_many(given))
 
     async def arun(self, stop: asyncio.Event | None = None) -> None:
         """Receive until `stop` is set or the task is cancelled; async handlers run on this loop."""
@@ -323,6 +190,9 @@ class RemoteEventBus:
         self._check_process()
         # A bad timeout is refused before anything is stopped.
         check(timeout, _Timeout, "timeout", remedy="Give the seconds that stopping may take.")
+        self._runs_for_loops = False
+        for each in list(self._iterations):
+            each.end()
         if self._receiver is not None:
             self._receiver.stop(timeout)
 
@@ -472,9 +342,7 @@ class RemoteEventBus:
         if self._inlet is not None and not self._opened:
             self._inlet.open()
             self._opened = True
-        for limits in tuple(self._limits.values()):
-            self._allow(limits)
-        self._admit()
+        self._take_types()
         receiver.keep_alive(self)
 
     def _disconnect(self) -> None:
@@ -485,7 +353,3 @@ class RemoteEventBus:
     def _check_open(self) -> None:
         if self._closed:
             raise RuntimeError("the bus is closed; make another one")
-
-    def _check_process(self) -> None:
-        if os.getpid() != self._pid:
-            raise ConfigurationError("this bus was made before a fork", remedy="Make a bus of its own in the child.")

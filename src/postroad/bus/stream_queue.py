@@ -170,7 +170,7 @@ class StreamQueue:
     def admit(self, types: Collection[str] | None) -> None:
         """A stream has no filter: every consumer reads everything."""
 
-    def allow(self, attempts: int) -> None:
+    def allow(self, attempts: int, *, starts: bool) -> None:
         """A stream delivers a record until it is settled."""
 
     def reopen(self, lost: Queue) -> bool:

@@ -152,7 +152,7 @@ class Bus(RemoteEventBus):
         inlet = (
             OwnQueue(store, bare, names, config, filter, declared.orphan_after, tags)
             if declared.group is None
-            else GroupQueue(store, bare, names, config, filter, declared.group)
+            else GroupQueue(store, bare, names, config, filter, declared.group, self._most_attempts())
         )
         own = isinstance(inlet, OwnQueue)
         super().__init__(

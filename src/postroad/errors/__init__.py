@@ -84,11 +84,13 @@
         └── TargetUnavailable     the target is at fault, not the message
 
 Each class carries the `slug`, `status` and `remedy` that the CLI, the HTTP API and the documentation share. The slug
-is the name of the class: `QueueNotFound` is 'queue-not-found'.
+is the name of the class: `QueueNotFound` is 'queue-not-found'. `Retryable` and `NonRetryable` are no part of the tree:
+handlers and tasks raise them, Postroad does not.
 """
 
 import re
 
+from postroad.errors.retries import NonRetryable as NonRetryable, Retryable as Retryable, retry_wish as retry_wish
 from postroad.errors.root import (
     AmbiguousSource,
     CircuitOpenError,

@@ -26,7 +26,12 @@ from postroad.events.envelope import (
     uuid7,
     uuid7_of as uuid7_of,
 )
-from postroad.events.registry import EventRegistry, can_travel as can_travel, default_registry
+from postroad.events.registry import (
+    EventRegistry,
+    can_travel as can_travel,
+    default_registry,
+    never_an_event as never_an_event,
+)
 from postroad.events.shapes import checked_name as checked_name
 
 __all__ = [

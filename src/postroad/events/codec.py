@@ -38,6 +38,7 @@ from postroad.events.envelope import (
     uuid7,
     without_defaults,
 )
+from postroad.events.models import is_model, read_model, write_model
 from postroad.events.registry import EventRegistry, default_registry
 from postroad.events.shapes import OpenField, Shape, Slot, default_name, shape_of
 
@@ -99,6 +100,8 @@ class Tagging:
 
     def write(self, value: Any, shape: Shape) -> dict[str, Any]:
         """Return the instance as a dict of JSON values."""
+        if shape.is_model:
+            return write_model(value)
         if shape.plain:
             return msgspec.to_builtins(value)  # type: ignore[no-any-return]  # a dataclass becomes a dict
         if shape.fields is None:
@@ -107,6 +110,8 @@ class Tagging:
 
     def read(self, payload: Any, shape: Shape) -> Any:
         """Return the instance that the dict of JSON values describes."""
+        if shape.is_model:
+            return read_model(shape.cls, payload)
         if shape.plain:
             return msgspec.convert(payload, shape.reads)
         found = msgspec.convert(payload, shape.reads, str_keys=True, dec_hook=self._read_open)
@@ -123,7 +128,7 @@ class Tagging:
             return [self.tag(item) for item in value]
         if isinstance(value, type):
             return msgspec.to_builtins(value)
-        if dataclasses.is_dataclass(value):
+        if dataclasses.is_dataclass(value) or is_model(type(value)):
             return {TYPE_KEY: self._name(type(value)), **self.write(value, self.shape(type(value)))}
         if isinstance(value, BaseException):
             return write_exception(value, self._name(type(value)), self.tag)
@@ -142,14 +147,14 @@ class Tagging:
             return read_exception(self._registry.find(name), name, message, self.revive(args))
         name = value.get(TYPE_KEY)
         cls = self._registry.find(name) if isinstance(name, str) else None
-        if dataclasses.is_dataclass(cls):
-            return self._read_nested(value, cls)
+        if dataclasses.is_dataclass(cls) or is_model(cls):
+            return self._read_nested({key: item for key, item in value.items() if key != TYPE_KEY}, cls)
         return {key: self.revive(item) for key, item in value.items()}
 
     def _write_field(self, value: Any, field: OpenField) -> Any:
         if field.closed:
             return msgspec.to_builtins(value, str_keys=True)
-        if field.nested and dataclasses.is_dataclass(value):
+        if field.nested and (dataclasses.is_dataclass(value) or is_model(type(value))):
             return self.write(value, self.shape(type(value)))
         return self.tag(value)
 
@@ -335,7 +340,7 @@ class Codec:
         try:
             payload: dict[str, Any] = msgspec.to_builtins(event) if shape.plain else self._tagging.write(event, shape)
         except Exception as error:
-            raise unsendable(event, path="payload", why=error) from error
+            raise unsendable({} if shape.is_model else event, path="payload", why=error) from error
         refuse_what_json_cannot_hold(payload)
         return payload
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, dataclass_transform, overload
 import msgspec
 
 from postroad.errors import InvalidInput, InvalidMessage
+from postroad.events.models import is_model
 from postroad.events.registry import default_registry, refuse_models_with_validators
 from postroad.events.shapes import Upcaster, checked_version, declare, identity_of
 
@@ -93,13 +94,16 @@ def event(*, name: str | None = None, version: int = 1) -> Callable[[type[T]], t
 def event(cls: Any = None, /, *, name: str | None = None, version: int = 1) -> Any:
     """Make the class a frozen, slotted dataclass and register it as an event.
 
+    A pydantic model stays as it is, and is validated when it is received.
+
     Args:
         name: The name in messages, by default `module:QualName`. Give one, so that the class can change its module.
         version: The version of its fields. Raise it when old payloads no longer fit, and write an `@upcast` for them.
 
     Raises:
         InvalidName: The name has spaces or more than 256 characters, or means another class already.
-        InvalidInput: The class cannot become a dataclass, or the version is below 1.
+        InvalidInput: The class cannot become a dataclass, is a pydantic model that could not read what it has written,
+            or the version is below 1.
 
     Example:
         @postroad.event(name="orders.placed")
@@ -116,9 +120,10 @@ def event(cls: Any = None, /, *, name: str | None = None, version: int = 1) -> A
             raise InvalidInput(
                 f"@event: {cls.__qualname__} cannot become a dataclass",
                 field="cls",
-                remedy="Write @event above a plain class or a dataclass; exceptions go to registry.register.",
+                remedy="Write @event above a plain class, a dataclass or a pydantic model; exceptions and Structs go "
+                "to registry.register.",
             )
-        made = frozen_dataclass(cls)
+        made = cls if is_model(cls) else frozen_dataclass(cls)
         declare(made, name=name, version=version)
         default_registry.register(made)
         return made

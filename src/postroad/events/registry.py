@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import inspect
 import threading
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 import msgspec
 
 from postroad.errors import InvalidInput, InvalidName, UnknownEventType
+from postroad.events.models import check_model, is_model
 from postroad.events.shapes import checked_name, default_name, identity_of, json_schema
 
 
@@ -38,7 +40,7 @@ class EventRegistry:
         """Register the class and return the name under which it is written.
 
         Args:
-            cls: A dataclass, a msgspec Struct or an exception.
+            cls: A dataclass, a pydantic model, a msgspec Struct or an exception.
             name: The name in messages; by default the one it has, else that of `@event`, else `module:QualName`.
                 The names that a class had before are still read.
 
@@ -81,6 +83,11 @@ class EventRegistry:
         with self._lock:
             return sorted(name for name, known in self._types.items() if known is cls)
 
+    def classes(self) -> list[type]:
+        """Return all registered classes."""
+        with self._lock:
+            return list(self._names)
+
     def type_of(self, name: object) -> type:
         """Return the class that was registered under the name, or raise UnknownEventType."""
         cls = self.find(name) if isinstance(name, str) else None
@@ -116,10 +123,19 @@ class EventRegistry:
 
 def can_travel(value: object) -> bool:
     """Return whether it is a class whose instances can be events. A Struct that becomes a JSON array cannot."""
-    if not isinstance(value, type) or dataclasses.is_dataclass(value):
+    if not isinstance(value, type) or dataclasses.is_dataclass(value) or is_model(value):
         return isinstance(value, type)
     config = getattr(value, "__struct_config__", None)
     return issubclass(value, BaseException | msgspec.Struct) and not (config is not None and config.array_like)
+
+
+def never_an_event(cls: type) -> str | None:
+    """Return why neither the class nor one that derives from it can be an event; None if one can."""
+    if cls.__module__ == "builtins" and cls is not object and not issubclass(cls, BaseException):
+        return "is built into Python and cannot be the class of an event"
+    if any(base in (tuple, dict, enum.Enum) for base in cls.__mro__):
+        return "is a tuple, a dict or an enum, which cannot be an event"
+    return None
 
 
 def _check_class(cls: object) -> None:
@@ -128,9 +144,10 @@ def _check_class(cls: object) -> None:
     refuse_models_with_validators(cls)
     if not can_travel(cls):
         raise InvalidInput(
-            f"cls: {cls.__qualname__} is neither a dataclass, nor a msgspec Struct, nor an exception",
+            f"cls: {cls.__qualname__} is no dataclass, pydantic model, msgspec Struct or exception",
             field="cls",
-            remedy="Decorate it with @event or @dataclass, or derive it from msgspec.Struct without array_like.",
+            remedy="Decorate it with @event or @dataclass, or derive it from pydantic.BaseModel or from msgspec.Struct "
+            "without array_like.",
         )
     params = getattr(cls, "__dataclass_params__", None)
     names = [field.name for field in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []
@@ -146,13 +163,17 @@ def _check_class(cls: object) -> None:
 
 
 def refuse_models_with_validators(cls: type) -> None:
-    """Refuse classes of pydantic and attrs, which would silently lose their validation as events."""
+    """Refuse dataclasses of pydantic and classes of attrs, which would silently lose their validation as events."""
+    if is_model(cls):
+        check_model(cls)
+        return
     for library, mark in (("pydantic", "__pydantic_fields__"), ("attrs", "__attrs_attrs__")):
         if hasattr(cls, mark):
+            instead = "or derive it from pydantic.BaseModel" if library == "pydantic" else "and validate it yourself"
             raise InvalidInput(
                 f"cls: {cls.__qualname__} is a class of {library}, whose validation an event would not run",
                 field="cls",
-                remedy="Write @event above a plain class with the same fields, and validate before you publish.",
+                remedy=f"Write @event above a plain class with the same fields, {instead}.",
             )
 
 

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import inspect
 
 from postroad.errors import InvalidInput, InvalidMessage, InvalidName
+from postroad.events.models import is_model
 
 Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -173,6 +174,8 @@ class Shape:
     reads: Any
     plain: bool
     fields: tuple[OpenField, ...] | None
+    is_model: bool = False
+    """Whether pydantic reads and writes it."""
 
 
 def shape_of(annotation: Any) -> Shape:
@@ -181,6 +184,8 @@ def shape_of(annotation: Any) -> Shape:
     msgspec reads every Struct by itself; a field of a Struct that takes any value holds plain JSON.
     """
     cls: Any = get_origin(annotation) or annotation
+    if is_model(cls):
+        return _shape_of_model(cls)
     is_struct = hasattr(cls, "__struct_fields__")
     if not is_struct and not hasattr(cls, "__dataclass_fields__"):
         raise InvalidMessage(f"{cls.__qualname__} is not a dataclass, so it cannot travel as an event")
@@ -196,6 +201,19 @@ def shape_of(annotation: Any) -> Shape:
         reads=annotation if fields is None else _mirror(cls, fields),
         plain=kinds <= _PLAIN,
         fields=fields,
+    )
+
+
+def _shape_of_model(cls: Any) -> Shape:
+    return Shape(
+        cls=cls,
+        version=identity_of(cls).version,
+        has_event_id="event_id" in cls.model_fields or hasattr(cls, "event_id"),
+        has_session_id="session_id" in cls.model_fields or hasattr(cls, "session_id"),
+        reads=cls,
+        plain=False,
+        fields=None,
+        is_model=True,
     )
 
 
@@ -218,7 +236,10 @@ def json_schema(cls: type) -> dict[str, Any]:
             return {"type": "object", "title": tp.__name__}
         return {"description": "Any JSON value; a registered type carries its name in __type__."}
 
-    return msgspec.json.schema(shape_of(cls).reads, schema_hook=of_open)
+    shape = shape_of(cls)
+    if shape.is_model:
+        return cast(Any, cls).model_json_schema()  # type: ignore[no-any-return]  # pydantic returns a dict
+    return msgspec.json.schema(shape.reads, schema_hook=of_open)
 
 
 def _open_field(field: dataclasses.Field[Any], hint: Any) -> OpenField:
@@ -232,7 +253,7 @@ def _readable(hint: Any) -> Any:
     if not _is_open(_kinds(hint)):
         return hint
     origin, args = get_origin(hint) or hint, get_args(hint)
-    if dataclasses.is_dataclass(origin):
+    if dataclasses.is_dataclass(origin) or is_model(origin):
         return Slot(getattr(origin, "__name__", "object"), (), {"target": hint})
     if isinstance(origin, type) and issubclass(origin, BaseException):
         return hint

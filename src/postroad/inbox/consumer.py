@@ -35,7 +35,17 @@ from postroad.inbox.effects import (
 from postroad.inbox.external import DEAD, RELEASED, OnUnknown, Outside, Renewals
 from postroad.inbox.inbox import Inbox, Windows, check_windows
 from postroad.queues import Delivery, Queue
-from postroad.receiving import NO_DEAD_LETTERS, Counts, Hooks, Receiver, completed, in_thread, is_async, name_of
+from postroad.receiving import (
+    NOT_RETRYABLE,
+    Counts,
+    Hooks,
+    OwnDeadLetters,
+    Receiver,
+    completed,
+    in_thread,
+    is_async,
+    name_of,
+)
 from postroad.settings import aws_place
 from postroad.signals import stopped_by_sigterm
 from postroad.telemetry import gauge, get_logger, histogram
@@ -78,7 +88,9 @@ class Consumer:
     Args:
         queue: The queue; FIFO where the order of the events of a key matters.
         handler: A function of the event and the connection (or the Effect, if `effects` is "external"). It may be
-            async. The event is a DomainEvent, or an instance of its class if `types` names the class.
+            async. The event is a DomainEvent, or an instance of its class if `types` names the class. If it raises,
+            the message is delivered again: after `after` seconds if it is a `postroad.Retryable`, which also says
+            that an external effect may be made again. After a `postroad.NonRetryable` it becomes a dead letter at once.
         name: The name under which the inbox remembers what was handled, in up to 200 printable characters. Consumers
             with different names handle the same event independently.
         inbox: Remembers the events, in the database that the handler writes to.
@@ -159,7 +171,7 @@ class Consumer:
             batch=max(_BATCH, concurrency),
             wait=_WAIT,
             retry_delays=[min(delay, queue.traits.visibility) for delay in _DELAYS],
-            dead_letters=NO_DEAD_LETTERS if dead_letters is None else dead_letters,
+            dead_letters=_by_redrive_policy if dead_letters is None else dead_letters,
             name=name,
             hooks=Hooks(
                 observe=self._observe,
@@ -283,6 +295,11 @@ class Consumer:
             # It is tried again in a minute; handlers notice by themselves that the database is down.
             self._telemetry.warn("consumer_prune_failed", error=str(error))
         self._prune_at = time.monotonic() + (_PRUNE_AGAIN if pruned == _PRUNE_BATCH else _PRUNE_EVERY)
+
+
+def _by_redrive_policy(queue: Queue, delivery: Delivery, *, reason: str, error: str | None) -> bool:
+    """Move the message to the queue's own dead letters if its handler asked for that; others stay until their end."""
+    return reason == NOT_RETRYABLE and OwnDeadLetters()(queue, delivery, reason=reason, error=error)
 
 
 _standard = logging.getLogger("postroad.inbox")

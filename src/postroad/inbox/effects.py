@@ -39,13 +39,13 @@ from postroad.receiving import (
     HandlingContext,
     Outcome,
     Reject,
-    Retry,
     completed,
     current_context,
     handling,
     is_async,
     log_traceback,
     name_of,
+    outcome_of,
     read_envelope,
 )
 from postroad.telemetry import tracing
@@ -348,7 +348,9 @@ class Decisions:
             if isinstance(error, _THE_DATABASE):
                 self.database_failed = True
             log_traceback(error, message_id=delivery.message_id)
-            outcome = Retry(error=describe(error))
+            outcome = outcome_of(error)
+            if isinstance(outcome, Reject):
+                outcome = replace(outcome, label=DEAD)
         return outcome if isinstance(outcome, Defer) else replace(outcome, about=event)
 
 

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from postroad import failpoints
 from postroad.clock import Clock
-from postroad.errors import PostroadError
+from postroad.errors import PostroadError, Retryable
 from postroad.events import DomainEvent
 from postroad.receiving import Ack, Outcome, Reject, Retry, to_its_end
 
@@ -131,7 +131,8 @@ class Outside:
                 returned = self.handler(passed, effect)
                 if self.is_async:
                     await returned
-        except EffectNotDone:
+        except (EffectNotDone, Retryable):
+            # Whoever asks for another attempt wants the effect to be made again.
             await self._run(self.inbox.forget, effect)
             raise
         except BaseException:

@@ -19,6 +19,7 @@ from postroad.receiving.handlers import (
 from postroad.receiving.leases import Chore
 from postroad.receiving.outcomes import (
     NO_DEAD_LETTERS,
+    NOT_RETRYABLE as NOT_RETRYABLE,
     Ack,
     DeadLetters,
     Decide,
@@ -30,6 +31,7 @@ from postroad.receiving.outcomes import (
     OwnDeadLetters,
     Reject,
     Retry,
+    outcome_of as outcome_of,
 )
 from postroad.receiving.receiver import Receiver
 from postroad.receiving.settlement import HANDLER_FAILED as HANDLER_FAILED, Counts, log_traceback as log_traceback

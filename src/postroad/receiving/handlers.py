@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait as wait_for
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
@@ -78,6 +78,11 @@ def read_envelope(codec: Codec, delivery: Delivery) -> Envelope:
 _Callable = Callable[..., Any]
 Result = TypeVar("Result")
 _inside: contextvars.ContextVar[bool] = contextvars.ContextVar("postroad_async_handler", default=False)
+_waiting: contextvars.ContextVar[asyncio.AbstractEventLoop | None] = contextvars.ContextVar(
+    "postroad_waiting_loop", default=None
+)
+"""The loop that awaits the blocking call of this thread, so that handlers may run on it."""
+_LOOK_SECONDS = 0.5
 
 
 class LoopThread:
@@ -87,11 +92,23 @@ class LoopThread:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
+        self.home: asyncio.AbstractEventLoop | None = None
+        """The program's own loop, in which the receiver was started: what it opened there works in no other."""
 
     def run(self, awaitable: Awaitable[Any]) -> Any:
-        """Run the awaitable in the caller's context until it is done; return its result or raise its error."""
+        """Run the awaitable in the caller's context until it is done; return its result or raise its error.
+
+        It runs on the program's loop if that is known and does not wait for this call, else on the loop of the thread.
+        """
         future: Future[Any] = Future()
         context = contextvars.copy_context()
+        if (home := self._free_home()) is not None:
+            home.call_soon_threadsafe(_start, awaitable, future, context)
+            while not future.done():
+                wait_for([future], timeout=_LOOK_SECONDS)
+                if home.is_closed() and not future.done():
+                    future.set_exception(CancelledError("the event loop of the handlers was closed"))
+            return future.result()
         if _inside.get() or running_loop() is self.loop:
             # The loop waits for this very call, so a handler's own publish needs another loop.
             threading.Thread(target=context.run, args=(asyncio.run, _settle(awaitable, future)), daemon=True).start()
@@ -99,6 +116,20 @@ class LoopThread:
             context.run(_inside.set, True)
             self.loop.call_soon_threadsafe(_start, awaitable, future, context)
         return future.result()
+
+    async def arun(self, awaitable: Awaitable[Result]) -> Result:
+        """Await it on this loop, or on the program's own if that is another one."""
+        home = self._free_home()
+        if home is None:
+            return await awaitable
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_awaited(awaitable), home))
+
+    def _free_home(self) -> asyncio.AbstractEventLoop | None:
+        """Return the loop that the caller may wait for; None if it is the caller's own, or waits for the caller."""
+        home = _waiting.get() or self.home
+        if home is None or _inside.get() or not home.is_running() or home is running_loop():
+            return None
+        return home
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -165,15 +196,35 @@ def _pool(pid: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(32, "postroad-async-call")
 
 
+@cache
+def _settlers(pid: int) -> ThreadPoolExecutor:
+    """Return the threads in which messages are begun and settled: few, because acks are collected."""
+    return ThreadPoolExecutor(4, "postroad-settle")
+
+
 async def in_thread(function: Callable[..., Result], *args: Any) -> Result:
     """Run a blocking function in a thread, in the caller's context; return its result or raise its error."""
-    context = contextvars.copy_context()
-    return await asyncio.get_running_loop().run_in_executor(_pool(os.getpid()), partial(context.run, function, *args))
+    return await _in_pool(_pool(os.getpid()), function, *args)
+
+
+async def _in_pool(pool: ThreadPoolExecutor, function: Callable[..., Result], *args: Any) -> Result:
+    context, loop = contextvars.copy_context(), asyncio.get_running_loop()
+    context.run(_waiting.set, loop)
+    return await loop.run_in_executor(pool, partial(context.run, function, *args))
+
+
+async def settle_in_thread(function: Callable[..., Result], *args: Any) -> Result:
+    """Do what `to_its_end` does, in one of the few threads that settle messages."""
+    return await _to_its_end(_in_pool(_settlers(os.getpid()), function, *args))
 
 
 async def to_its_end(function: Callable[..., Result], *args: Any) -> Result:
     """Run a blocking function in a thread and wait for its end, even if the caller is cancelled meanwhile."""
-    running = asyncio.ensure_future(in_thread(function, *args))
+    return await _to_its_end(in_thread(function, *args))
+
+
+async def _to_its_end(call: Coroutine[Any, Any, Result]) -> Result:
+    running = asyncio.ensure_future(call)
     while True:
         try:
             return await asyncio.shield(running)
@@ -192,6 +243,10 @@ def completed(coroutine: Coroutine[Any, Any, Result]) -> Result:
         return cast(Result, ended.value)
     coroutine.close()
     raise RuntimeError("the coroutine waits for something; await it on an event loop")
+
+
+async def _awaited(awaitable: Awaitable[Result]) -> Result:
+    return await awaitable
 
 
 async def settled(value: Result | Awaitable[Result]) -> Result:

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import KW_ONLY, dataclass
 
 from postroad.clock import Clock
-from postroad.errors import NotSupported
+from postroad.errors import NonRetryable, NotSupported, describe, retry_wish
 from postroad.queues import Delivery, OutgoingMessage, Queue, mark_dead
 from postroad.receiving.handlers import LoopThread
 from postroad.receiving.leases import Chore
@@ -85,6 +85,18 @@ class Defer:
 
 
 Outcome = Ack | Retry | Reject | Defer
+NOT_RETRYABLE = "not_retryable"
+"""The reason of a dead letter whose handler raised `NonRetryable`."""
+
+
+def outcome_of(error: BaseException) -> Retry | Reject:
+    """Return what an error means for the message: another attempt, unless it is or comes from a `NonRetryable`."""
+    wish = retry_wish(error)
+    if isinstance(wish, NonRetryable):
+        return Reject(NOT_RETRYABLE, describe(error))
+    return Retry(None if wish is None else wish.after, describe(error))
+
+
 Decide = Callable[[Delivery], "Outcome | Awaitable[Outcome]"]
 """Decides about one delivery; it may be `async def`."""
 DecideTogether = Callable[[Sequence[Delivery]], "Sequence[Outcome] | Awaitable[Sequence[Outcome]]"]

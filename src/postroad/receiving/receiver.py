@@ -56,7 +56,8 @@ class Receiver:
     Args:
         queue: The queue to receive from. Pass a function that returns it if another queue may replace it later.
         decide: Called with each `Delivery`; returns `Ack()`, `Retry(…)`, `Reject(…)` or `Defer(…)`. If it raises, that
-            is a `Retry` with the error. It may be `async def`. With `together` above 1 it takes and returns lists.
+            is a `Retry` with the error, and with its `after` if it is a `postroad.Retryable`; a `NonRetryable` is a
+            `Reject`. It may be `async def`. With `together` above 1 it takes and returns lists.
         concurrency: How many messages, or FIFO groups, are handled at the same time, 1 to 1,000; each has a thread, or
             with an async `decide` a task. Raise it if `decide` waits for other services.
         batch: How many messages one poll asks for at most, 1 to 1,000; SQS gives at most 10.
@@ -262,7 +263,7 @@ class Receiver:
         with self._lifecycle:
             if self._loop is not None:
                 raise RuntimeError("the receiver is already started; stop it first")
-            self._started_on = running_loop()
+            self._started_on = self._own_loop.home = running_loop()
             self._loop = Loop(self._poller, self._work(), self._settlement, self._users)
             self._loop.start()
 
@@ -278,6 +279,7 @@ class Receiver:
         """
         with self._lifecycle:
             loop, self._loop = self._loop, None
+            self._own_loop.home = None
         if loop is None:
             return True
         waits = self._started_on is None or running_loop() is not self._started_on

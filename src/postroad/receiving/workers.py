@@ -15,9 +15,9 @@ from postroad.backoff import CHANCE, Backoff
 from postroad.errors import QueueNotFound, describe
 from postroad.queues import Delivery, Queue
 from postroad.receiving.breaker import Breaker
-from postroad.receiving.handlers import LoopClosed, Users, Workers, to_its_end
+from postroad.receiving.handlers import LoopClosed, Users, Workers, settle_in_thread
 from postroad.receiving.leases import Attempts, Held
-from postroad.receiving.outcomes import Hooks, Outcome, Retry
+from postroad.receiving.outcomes import Hooks, Outcome, Retry, outcome_of
 from postroad.receiving.settlement import Settlement, log_traceback
 
 Group = list[Held]
@@ -157,14 +157,14 @@ class Work:
         with self._users.inside():
             try:
                 async with self._slots:
-                    deliveries = await to_its_end(_advance, steps, None)
+                    deliveries = await settle_in_thread(_advance, steps, None)
                     while deliveries is not None:
                         outcomes = await self._adecided(deliveries)
-                        deliveries = await to_its_end(_advance, steps, outcomes)
+                        deliveries = await settle_in_thread(_advance, steps, outcomes)
             except Exception as error:
                 # A message that is not settled comes back by itself when its visibility ends.
                 self.settlement.observe("receive_failed", None, error=error)
-                await to_its_end(self.settlement.give_back, self._withdraw(group))
+                await settle_in_thread(self.settlement.give_back, self._withdraw(group))
             finally:
                 steps.close()
                 self._close_group(flushes=False)
@@ -181,11 +181,11 @@ class Work:
             if not self.is_over:
                 # This was not a stop, so the loop is about to end.
                 self.halt()
-                await to_its_end(self.give_back)
+                await settle_in_thread(self.give_back)
             return [Retry(0.0, "the handler was cancelled by a stop", label="interrupted")] * len(deliveries)
         except BaseException as error:
             log_traceback(error, receiver=self.settlement.name)
-            return [Retry(error=describe(error))] * len(deliveries)
+            return [outcome_of(error)] * len(deliveries)
 
     def _run_in(self, context: Context, group: Group) -> None:
         context.run(self._run, group)
@@ -214,12 +214,12 @@ class Work:
             return self._decide(deliveries)
         except BaseException as error:
             log_traceback(error, receiver=self.settlement.name)
-            label = None
             if self._raises and not isinstance(error, Exception):
                 # Ctrl-C and sys.exit() are for the caller who waits; otherwise they are a failure of the handler.
-                self.error, label = error, "interrupted"
+                self.error = error
                 self.halt()
-            return [Retry(error=describe(error), label=label)] * len(deliveries)
+                return [Retry(error=describe(error), label="interrupted")] * len(deliveries)
+            return [outcome_of(error)] * len(deliveries)
 
     def _steps(self, group: Group) -> Steps:
         """Begin messages, yield them to be decided, and settle them; a failed one releases those behind it."""

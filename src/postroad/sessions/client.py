@@ -186,7 +186,7 @@ class SQSMainLoopClient:
 MainLoopClient = SQSMainLoopClient
 
 
-def _check(result: PublishResult, pending: PendingRequest) -> None:
+def _check(result: PublishResult[Any], pending: PendingRequest) -> None:
     """Raise the error if the request was not sent, unless there is an answer already."""
     if pending.future.done() or result.ok:
         return

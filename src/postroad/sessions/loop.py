@@ -208,7 +208,7 @@ class MainLoop(ABC, Generic[RequestT, OutputT]):
         self.close()
 
 
-def _refusal(result: PublishResult) -> InvalidMessage | None:
+def _refusal(result: PublishResult[Any]) -> InvalidMessage | None:
     """Return why the event of the result can never be sent, if that is so."""
     errors = [failure.error for failure in result.errors]
     causes = [found for error in errors for found in (error, error.__cause__)]

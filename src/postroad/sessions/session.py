@@ -120,7 +120,7 @@ class Session:
             events = self._state.install(cls, initial)
         self._follow(*events)
 
-    def broadcast(self, event: object) -> PublishResult:
+    def broadcast(self, event: T) -> PublishResult[T]:
         """Publish the event; this session applies it once, other sessions when they receive it."""
         _check_event(event)
         if self._closed:

@@ -2,9 +2,10 @@
 
 from typing import TYPE_CHECKING
 
+from postroad.errors import NonRetryable, Retryable
 from postroad.lazy import lazy_names
 from postroad.tasks.dead_letters import DeadLetterHandler
-from postroad.tasks.error_categories import ErrorClass, NonRetryable, Retryable, classify_error
+from postroad.tasks.error_categories import ErrorClass, classify_error
 from postroad.tasks.leases import (
     Held as Held,
     Lease as Lease,

@@ -11,31 +11,7 @@ from typing import Any
 
 import msgspec
 
-
-class Retryable(Exception):
-    """Raise it in a task: the attempt failed, and another one may succeed.
-
-    Args:
-        message: What happened.
-        category: The category to record; by default it follows from the message and from what caused it.
-    """
-
-    def __init__(self, message: str = "", *, category: str | None = None) -> None:
-        super().__init__(message)
-        self.category = category
-
-
-class NonRetryable(Exception):
-    """Raise it in a task: the task failed, and no other attempt is made.
-
-    Args:
-        message: What happened.
-        category: The category to record; by default it follows from the message and from what caused it.
-    """
-
-    def __init__(self, message: str = "", *, category: str | None = None) -> None:
-        super().__init__(message)
-        self.category = category
+from postroad.errors import NonRetryable, Retryable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

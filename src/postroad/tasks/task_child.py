@@ -19,10 +19,10 @@ from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
-from postroad.errors import ConfigurationError, describe
+from postroad.errors import ConfigurationError, NonRetryable, Retryable, describe
 from postroad.events import checked_bytes
 from postroad.tasks import processes
-from postroad.tasks.error_categories import ErrorClass, NonRetryable, Retryable, classify_exception
+from postroad.tasks.error_categories import ErrorClass, classify_exception
 from postroad.tasks.processes import Order, Plan, TaskEntry
 from postroad.tasks.registry import TaskContext, TaskDefinition, TaskFunction, TaskRegistry, default_tasks
 
