@@ -1,7 +1,7 @@
 """Typed events: their names, their envelope and the one codec."""
 
 from postroad.errors import RemoteError
-from postroad.events.codec import Codec, codec
+from postroad.events.codec import Codec, Tagging as Tagging, codec
 from postroad.events.decorators import event, upcast
 from postroad.events.domain import (
     OUTBOX as OUTBOX,
@@ -27,7 +27,12 @@ from postroad.events.envelope import (
     uuid7_of as uuid7_of,
 )
 from postroad.events.registry import EventRegistry, can_travel as can_travel, default_registry
-from postroad.events.shapes import checked_name as checked_name
+from postroad.events.shapes import (
+    Shape as Shape,
+    checked_name as checked_name,
+    field_types as field_types,
+    is_model as is_model,
+)
 
 __all__ = [
     "Codec",

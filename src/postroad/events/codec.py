@@ -39,7 +39,7 @@ from postroad.events.envelope import (
     without_defaults,
 )
 from postroad.events.registry import EventRegistry, default_registry
-from postroad.events.shapes import OpenField, Shape, Slot, default_name, shape_of
+from postroad.events.shapes import OpenField, Shape, Slot, default_name, is_model, shape_of
 
 EXCEPTION_KEY = "__exception__"
 _LEVELS_OF_ARGUMENTS = 32
@@ -123,6 +123,8 @@ class Tagging:
             return [self.tag(item) for item in value]
         if isinstance(value, type):
             return msgspec.to_builtins(value)
+        if is_model(type(value)):
+            return value.model_dump(mode="json")
         if dataclasses.is_dataclass(value):
             return {TYPE_KEY: self._name(type(value)), **self.write(value, self.shape(type(value)))}
         if isinstance(value, BaseException):
@@ -158,6 +160,8 @@ class Tagging:
             return self.revive(value)
         if isinstance(tp, Slot):
             return self._read_nested(value, tp.target)
+        if is_model(tp):
+            return tp.model_validate(value)
         found = self.revive(value)
         if not isinstance(found, tp):
             raise ValueError(f"Expected `{tp.__name__}`, got `{type(found).__name__}`")

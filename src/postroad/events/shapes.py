@@ -234,7 +234,7 @@ def _readable(hint: Any) -> Any:
     origin, args = get_origin(hint) or hint, get_args(hint)
     if dataclasses.is_dataclass(origin):
         return Slot(getattr(origin, "__name__", "object"), (), {"target": hint})
-    if isinstance(origin, type) and issubclass(origin, BaseException):
+    if isinstance(origin, type) and (issubclass(origin, BaseException) or is_model(origin)):
         return hint
     if origin in (Annotated, Final):
         return _readable(args[0])
@@ -252,6 +252,11 @@ def _readable(hint: Any) -> Any:
             return _OF_OBJECTS.get(origin, list[object])
         return cast(Any, origin)[tuple(arg if arg is ... else _readable(arg) for arg in args)]
     return object
+
+
+def is_model(cls: type) -> bool:
+    """Return whether it is a model of pydantic, which reads and writes itself."""
+    return hasattr(cls, "__pydantic_core_schema__") and hasattr(cls, "model_validate")
 
 
 def _is_union(hint: Any) -> bool:

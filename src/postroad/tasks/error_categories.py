@@ -11,6 +11,10 @@ from typing import Any
 
 import msgspec
 
+from postroad.arguments import check, seconds_between
+
+_After = seconds_between(0, 43_200)
+
 
 class Retryable(Exception):
     """Raise it in a task: the attempt failed, and another one may succeed.
@@ -18,11 +22,20 @@ class Retryable(Exception):
     Args:
         message: What happened.
         category: The category to record; by default it follows from the message and from what caused it.
+        after: Seconds until the next attempt, up to 43,200; by default the pause grows with each attempt.
+
+    Raises:
+        InvalidInput: `after` is out of its bounds.
+
+    Example:
+        raise Retryable("the shop is closed for maintenance", after=60)
     """
 
-    def __init__(self, message: str = "", *, category: str | None = None) -> None:
+    def __init__(self, message: str = "", *, category: str | None = None, after: float | None = None) -> None:
         super().__init__(message)
+        check(after, _After | None, "after")
         self.category = category
+        self.after = after
 
 
 class NonRetryable(Exception):
@@ -229,6 +242,11 @@ def classify_exception(error: BaseException) -> ErrorClass:
         if (found := _category_of(each)) is not None:
             return ErrorClass(found.name, found.retryable if decided is None else decided)
     return ErrorClass(UNKNOWN.category, bool(decided))
+
+
+def retry_after(error: BaseException) -> float | None:
+    """Return the seconds that the first `Retryable` asks for, in the error or in what caused it."""
+    return next((each.after for each in _chain(error) if isinstance(each, Retryable)), None)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
