@@ -59,7 +59,7 @@ Timeout = Annotated[
     float, Meta(gt=0, le=MAX_TIMEOUT, description=f"is not above 0 and at most {MAX_TIMEOUT:.0f} seconds")
 ]
 Pause = Annotated[float, Meta(ge=0, le=MAX_TIMEOUT, description=f"is not from 0 to {MAX_TIMEOUT:.0f} seconds")]
-QueueName = text(r"[A-Za-z0-9_-]{1,60}", "the name of a queue: 1 to 60 letters, digits, '_' or '-'")
+_QueueName = text(r"[A-Za-z0-9_-]{1,60}", "the name of a queue: 1 to 60 letters, digits, '_' or '-'")
 Lifetime = Annotated[float, Meta(ge=0, le=MAX_LIFE, description=f"is not from 0 to {MAX_LIFE:g} seconds")]
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -92,7 +92,7 @@ class TaskDefinition:
     """Seconds before the second attempt; doubled before each further one."""
     retry_cap: Pause | None = None
     """The longest pause between two attempts, in seconds."""
-    queue: QueueName | None = None
+    queue: str | None = None
     """The queue that producers send it to."""
     signature: Signature | None = field(init=False, repr=False, compare=False, default=None)
     """How the function is called; None for a command."""
@@ -100,6 +100,7 @@ class TaskDefinition:
     def __post_init__(self) -> None:
         check(self.name, TaskName, "name", InvalidTask)
         check_settings(self)
+        check(self.queue, _QueueName | None, "queue", ConfigurationError)
         check_variables(self.pass_env)
         _check_errors(self)
         if self.function is not None:

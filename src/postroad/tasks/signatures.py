@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import field, is_dataclass, make_dataclass
 from functools import cached_property
+from types import GenericAlias
 from typing import Any, Union, get_args, get_origin
 
 import msgspec
@@ -15,6 +16,7 @@ from msgspec import inspect as types
 
 from postroad.errors import ConfigurationError, InvalidMessage, InvalidTask
 from postroad.events import Shape, Tagging, default_registry, field_types, is_model, refusal, unsendable
+from postroad.tasks.messages import check_input
 
 _POSITIONAL_ONLY, _VAR_POSITIONAL, _VAR_KEYWORD = (
     inspect.Parameter.POSITIONAL_ONLY,
@@ -61,7 +63,7 @@ class Signature:
             InvalidTask: An argument is missing, unknown, of another type or not JSON; `field` names it.
         """
         if self.takes_input:
-            return self._bind_input(args, kwargs)
+            return check_input(self._input(args, kwargs))
         try:
             given = self._bound.bind(*args, **kwargs).arguments
         except TypeError as error:
@@ -140,14 +142,13 @@ class Signature:
         """The arguments as a dataclass, which the codec reads and writes; made late, as a type may follow its use."""
         parameters = list(self._bound.parameters.values())
         hints = self._hints(parameters)
-        fields = [
-            (each.name, dict[str, hints[each.name]], field(default_factory=dict))  # type: ignore[misc]  # made here
-            if each.kind is _VAR_KEYWORD
-            else (each.name, hints[each.name], field())
-            if each.default is each.empty
-            else (each.name, hints[each.name], field(default=None))
-            for each in parameters
-        ]
+        fields: list[tuple[str, Any, Any]] = []
+        for each in parameters:
+            hint: Any = hints[each.name]
+            is_further = each.kind is _VAR_KEYWORD
+            # Absent arguments stay absent: the function has their defaults.
+            default = field() if each.default is each.empty and not is_further else field(default=None)
+            fields.append((each.name, GenericAlias(dict, (str, hint)) if is_further else hint, default))
         return _tagging.shape(make_dataclass(self._name, fields, kw_only=True))
 
     def _resolved_result(self) -> Any:
@@ -185,7 +186,7 @@ class Signature:
         further = {} if self._further is None else values[self._further]
         return {name: further[name] if name in further else values[name] for name in given}
 
-    def _bind_input(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def _input(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if len(args) + len(kwargs) > 1 or kwargs.keys() - {"input"}:
             raise InvalidTask(
                 f"input: {self._name}(input, ctx) takes one input",
