@@ -412,7 +412,7 @@ class TaskProducer:
         message = TaskMessage(
             request_id=str(uuid7()) if options.request_id is None else options.request_id,
             name=name,
-            input=check_input(input),
+            input=input,
             timeout_ms=None if timeout is None else max(1, round(timeout * 1_000)),
         )
         queue = None if definition is None else definition.queue
@@ -504,8 +504,10 @@ class TaskProducer:
 
 
 def _check_options(options: _Options) -> None:
-    check(options.request_id, RequestId | None, "requestId", InvalidTask)
-    check(options.timeout, Timeout | None, "timeout", ConfigurationError)
+    if options.request_id is not None:
+        check(options.request_id, RequestId, "requestId", InvalidTask)
+    if options.timeout is not None:
+        check(options.timeout, Timeout, "timeout", ConfigurationError)
     check(options.delay, _Delay, "delay", InvalidTask)
 
 

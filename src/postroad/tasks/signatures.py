@@ -77,7 +77,7 @@ class Signature:
             raise _refused(unsendable(given, path="", why=error)) from error
         payload = self._unfolded(written, given)
         self.check(payload)
-        return payload
+        return check_input(payload)
 
     def check(self, input: dict[str, Any]) -> None:
         """Raise `InvalidTask` if the function cannot be called with this input."""
