@@ -122,7 +122,7 @@ def test_an_input_that_a_known_function_cannot_take_is_refused_when_it_is_submit
 
 
 def test_an_input_that_only_the_worker_can_judge_fails_as_validation(bench: Bench, monkeypatch: Any) -> None:
-    monkeypatch.setattr(bench.producer, "_find", lambda task: None)
+    monkeypatch.setattr("postroad.tasks.plans.Planner.find", lambda self, task: None)
 
     handle = bench.producer.submit("scrape", {"depth": 1})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,21 @@ def test_tasks_and_events_of_one_transaction_go_their_own_ways(
     assert [message.body for message in topic.messages] == ["orders.placed"]
     assert backend.queue("tasks").stats().visible == 5
     assert backend.queue("slow").stats().delayed == 1
+
+
+def test_tasks_that_were_submitted_are_not_replayed_as_events(
+    outbox: Outbox, connection: sqlite3.Connection, producer: TaskProducer
+) -> None:
+    topic = Collected()
+    with connection:
+        producer.options(within=connection).submit("echo", {"n": 1})
+        outbox.add(connection, DomainEvent(type="orders.placed", key={"order": "1"}, payload={"n": 1}))
+    OutboxDispatcher(outbox, topic).drain()
+
+    report = outbox.replay(topic, by="ops", reason="test", since=datetime(2026, 1, 1, tzinfo=UTC))
+
+    assert report.replayed == 1
+    assert [message.attributes["EventType"] for message in topic.messages] == ["orders.placed"] * 2
 
 
 def test_a_request_id_that_was_used_for_another_task_fails_its_row_and_no_other(

@@ -5,6 +5,7 @@ from postroad.events.codec import Codec, Tagging as Tagging, codec
 from postroad.events.decorators import event, upcast
 from postroad.events.domain import (
     OUTBOX as OUTBOX,
+    TASK_ROW as TASK_ROW,
     DomainEvent,
     as_key as as_key,
     domain_json as domain_json,

@@ -333,7 +333,7 @@ class Outbox:
         """Publish sent events again, under their ids and in the order of each key.
 
         The rows stay SENT, and the audit lists each event that was published again. A topic that deduplicates drops
-        events that it has seen within the last five minutes.
+        events that it has seen within the last five minutes. Tasks are not events, and are not submitted again.
 
         Args:
             publisher: A topic, a queue, or anything with `publish(messages)`.

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from postroad.errors import Conflict, InvalidTask, PostroadError, RowRejected
-from postroad.events import DomainEvent
+from postroad.events import TASK_ROW, DomainEvent
 from postroad.tasks.messages import EventFactory, TaskMessage
 from postroad.tasks.submissions import Submission, Submissions
 
 if TYPE_CHECKING:
     from postroad.outbox import Outbox
-
-TASK_ROW = "postroad.task"
 
 
 class TaskRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -5,17 +5,14 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, NamedTuple, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
 import msgspec
-from msgspec import Meta
 
 from postroad.arguments import check, seconds_of
-from postroad.errors import ConfigurationError, Conflict, InvalidTask, NotFound, UnknownTask
-from postroad.events import uuid7
+from postroad.errors import ConfigurationError, Conflict, InvalidTask, NotFound
 from postroad.journal import (
     CANCELLED,
     Appends,
@@ -27,21 +24,17 @@ from postroad.journal import (
     tasks_of_job,
 )
 from postroad.ports import Store
-from postroad.queues import MAX_DELAY
 from postroad.tasks.handles import Runs, TaskHandle
 from postroad.tasks.leases import Lease, TaskRecords, first_lease
 from postroad.tasks.messages import (
     AnyRequestId,
     EventFactory,
-    RequestId,
     TaskId,
-    TaskMessage,
-    TaskName,
-    check_input,
     tenant_and_app,
 )
 from postroad.tasks.outbox_rows import TaskRows
-from postroad.tasks.registry import TaskContext, TaskDefinition, TaskRegistry, Timeout, default_tasks
+from postroad.tasks.plans import Options, Plan, Planner, delay_of
+from postroad.tasks.registry import TaskContext, TaskDefinition, TaskRegistry
 from postroad.tasks.submissions import Begun, Submission, Submissions, last_pending, message_of
 
 if TYPE_CHECKING:
@@ -52,25 +45,8 @@ R = TypeVar("R")
 Input = dict[str, Any]
 Call = tuple[str | Callable[..., Any], Mapping[str, Any]] | tuple[str | Callable[..., Any], Mapping[str, Any], str]
 """A task, its input, and perhaps its request id."""
-_Delay = Annotated[float, Meta(ge=0, le=MAX_DELAY, description=f"is not from 0 to {MAX_DELAY:.0f} seconds")]
 # So many tasks share a commit; other writers of the file wait meanwhile.
 _MOST_TOGETHER = 500
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Options:
-    delay: float = 0.0
-    request_id: str | None = None
-    timeout: float | None = None
-    within: Any = None
-
-
-class _Planned(NamedTuple):
-    """A submission that was checked, the queue it goes to, and the task if it is known here."""
-
-    submission: Submission
-    queue: str
-    definition: TaskDefinition | None
 
 
 class TaskProducer:
@@ -108,15 +84,15 @@ class TaskProducer:
     ) -> None:
         self._tenant, app = tenant_and_app(tenant_id, app)
         self._backend = backend
-        self._registry = registry
         self._queue_name = queue
-        self._options = _Options()
+        self._options = Options()
         self._factory = EventFactory(app=app, environment=backend.stage, origin="producer", clock=backend.clock)
         self._records = TaskRecords(backend, journal)
         self._queues: dict[str, Submissions] = {}
         self._submissions(queue)
         self._journal: Journal = journal if isinstance(journal, Journal) else backend.journal()
         self._runs = Runs(self._journal, self._records, self._tenant, self._cancel)
+        self._planner = Planner(self._tenant, queue, registry, self._factory)
         self._rows = None if outbox is None else TaskRows(outbox, self._tenant, self._factory, self._submissions)
 
     def options(
@@ -153,13 +129,12 @@ class TaskProducer:
                 field="within",
                 remedy="Make it with TaskProducer(backend, outbox=outbox).",
             )
-        chosen = _Options(
-            delay=self._delay(delay, at),
+        chosen = Options(
+            delay=delay_of(delay, at, self._backend.clock),
             request_id=request_id,
             timeout=seconds_of(timeout, "timeout", ConfigurationError),
             within=within,
         )
-        _check_options(chosen)
         other = copy.copy(self)
         other._options = chosen
         return other
@@ -216,7 +191,7 @@ class TaskProducer:
             UnknownTask: The function is not a task, or the producer has a registry and the name is not in it.
             Conflict: The request id was submitted with another name or input.
         """
-        planned = self._plan(task, args, kwargs)
+        planned = self._planner.plan(task, args, kwargs, self._options)
         if self._options.within is not None:
             self._outbox_rows().add(self._options.within, [(planned.submission, planned.queue)])
             return self._pending(planned)
@@ -256,7 +231,7 @@ class TaskProducer:
 
         if self._options.within is None:
             return await in_thread(partial(self.submit, task, *args, **kwargs))
-        planned = self._plan(task, args, kwargs)
+        planned = self._planner.plan(task, args, kwargs, self._options)
         await self._outbox_rows().add_async(self._options.within, planned.submission, planned.queue)
         return self._pending(planned)
 
@@ -279,7 +254,7 @@ class TaskProducer:
         Example:
             handles = producer.submit_many([(scrape, {"store_id": id}) for id in stores])
         """
-        planned = [self._plan_of(call) for call in calls]
+        planned = [self._planner.plan_call(call, self._options) for call in calls]
         if self._options.within is not None:
             self._outbox_rows().add(self._options.within, [(each.submission, each.queue) for each in planned])
             return [self._pending(each) for each in planned]
@@ -300,14 +275,14 @@ class TaskProducer:
         check(request_id, AnyRequestId, "requestId", InvalidTask)
         held = self._records.read(self._tenant, request_id)
         if held is not None:
-            return self._handle(Begun(request_id, held.lease.run, False), self._find(held.lease.name))
+            return self._handle(Begun(request_id, held.lease.run, False), self._planner.find(held.lease.name))
         # Leases are removed long after the end of a run.
         state = task_state(self._journal, self._tenant, request_id, raw=True)
         if state is None:
             raise NotFound(f"there is no task {request_id!r}")
         pending = last_pending(self._journal, self._tenant, request_id)
         name = "" if pending is None else str(pending.properties.get("name"))
-        return self._handle(Begun(request_id, state.run, False), self._find(name))
+        return self._handle(Begun(request_id, state.run, False), self._planner.find(name))
 
     def retry(self, request_id: str) -> TaskHandle[Any]:
         """Run a failed or cancelled task again, as its next run."""
@@ -334,7 +309,7 @@ class TaskProducer:
         if not self._submissions(lease.queue or self._queue_name).begin_again(submission, held):
             raise Conflict(f"task {request_id!r} was just retried by another process")
         self._records.wake_job(self._tenant, lease, state="pending")
-        return self._handle(Begun(request_id, message.run, True), self._find(message.name))
+        return self._handle(Begun(request_id, message.run, True), self._planner.find(message.name))
 
     def cancel(self, request_id: str) -> bool:
         """Cancel a task, killing it where it runs; return False if it had ended already.
@@ -374,79 +349,7 @@ class TaskProducer:
         task = TaskId(tenant_id=self._tenant, request_id=request_id, run=1, job_id=job_id, task_id=task_id)
         return first_lease(task, name, self._queue_name, self._factory.app, self._factory.now_ms())
 
-    def _plan(self, task: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Planned:
-        """Check a submission; change nothing."""
-        if not callable(task):
-            return self._named(task, *args, **kwargs)
-        definition = self._definition(task)
-        signature = definition.signature
-        assert signature is not None
-        return self._planned(definition.name, signature.bind(args, kwargs), self._options, definition)
-
-    def _named(
-        self,
-        name: Any,
-        input: Any = None,
-        *,
-        request_id: str | None = None,
-        timeout: float | None = None,
-        delay: float | None = None,
-    ) -> _Planned:
-        options = self._options
-        if request_id is not None:
-            options = replace(options, request_id=request_id)
-        if timeout is not None:
-            options = replace(options, timeout=timeout)
-        if delay is not None:
-            options = replace(options, delay=delay)
-        check(name, TaskName, "name", InvalidTask)
-        _check_options(options)
-        definition = self._find(name) if self._registry is None else self._registry.get(name)
-        checked = check_input(input)
-        if definition is not None and definition.signature is not None:
-            definition.signature.check(checked)
-        return self._planned(name, checked, options, definition)
-
-    def _planned(self, name: str, input: Any, options: _Options, definition: TaskDefinition | None) -> _Planned:
-        timeout = options.timeout
-        message = TaskMessage(
-            request_id=str(uuid7()) if options.request_id is None else options.request_id,
-            name=name,
-            input=input,
-            timeout_ms=None if timeout is None else max(1, round(timeout * 1_000)),
-        )
-        queue = None if definition is None else definition.queue
-        submission = Submission.of(message, self._tenant, self._factory, delay=options.delay)
-        return _Planned(submission, queue or self._queue_name, definition)
-
-    def _plan_of(self, call: Any) -> _Planned:
-        """Check one call of `submit_many`."""
-        if isinstance(call, Mapping):
-            call = (call.get("name"), call.get("input"), call.get("requestId"))
-        if not isinstance(call, Sequence) or isinstance(call, str) or not 2 <= len(call) <= 3:
-            raise InvalidTask(
-                f"calls: {str(call)[:100]!r} is not a task with its input",
-                field="calls",
-                remedy='Write (scrape, {"store_id": "s1"}), or add a request id as a third member.',
-            )
-        task, input, request_id = call if len(call) == 3 else (*call, None)
-        options = self._options if request_id is None else replace(self._options, request_id=request_id)
-        if options.request_id is not None and request_id is None:
-            raise InvalidTask(
-                "requestId: one id cannot name many tasks",
-                field="requestId",
-                remedy="Give each call its own request id, as its third member.",
-            )
-        if not callable(task):
-            return self._named(task, input, request_id=request_id)
-        _check_options(options)
-        definition = self._definition(task)
-        assert definition.signature is not None
-        takes_input = definition.signature.takes_input
-        given = definition.signature.bind((input,), {}) if takes_input else definition.signature.bind((), input or {})
-        return self._planned(definition.name, given, options, definition)
-
-    def _begin_many(self, planned: Sequence[_Planned]) -> list[TaskHandle[Any]]:
+    def _begin_many(self, planned: Sequence[Plan]) -> list[TaskHandle[Any]]:
         begun: dict[int, Begun] = {}
         # A queue that is missing is made before the transaction, or raises there.
         queues = {each.queue: self._submissions(each.queue) for each in planned}
@@ -457,17 +360,6 @@ class TaskProducer:
                 begun |= zip(places, found, strict=True)
         return [self._handle(begun[place], each.definition) for place, each in enumerate(planned)]
 
-    def _delay(self, delay: Any, at: Any) -> Any:
-        if at is None:
-            return 0.0 if delay is None else seconds_of(delay, "delay", InvalidTask)
-        if delay is not None:
-            raise InvalidTask("at: a delay is given, too", field="at", remedy="Give one of the two.")
-        if not isinstance(at, datetime) or at.utcoffset() is None:
-            raise InvalidTask(
-                f"at: {at!r} is not a datetime with a time zone", field="at", remedy="Use datetime.now(UTC)."
-            )
-        return max(0.0, (at - self._backend.clock.now()).total_seconds())
-
     def _submissions(self, queue: str) -> Submissions:
         found = self._queues.get(queue)
         if found is None:
@@ -476,39 +368,17 @@ class TaskProducer:
             self._queues[queue] = found
         return found
 
-    def _definition(self, function: Any) -> TaskDefinition:
-        found = self._find(function)
-        if found is None:
-            name = getattr(function, "__name__", repr(function))
-            raise UnknownTask(
-                f"task: {name} is not a task",
-                field="task",
-                remedy="Decorate it with @task, or give its registry to the producer: TaskProducer(registry=registry).",
-            )
-        return found
-
-    def _find(self, task: Any) -> TaskDefinition | None:
-        return (default_tasks if self._registry is None else self._registry).find(task)
-
     def _outbox_rows(self) -> TaskRows:
         assert self._rows is not None
         return self._rows
 
-    def _pending(self, planned: _Planned) -> TaskHandle[Any]:
+    def _pending(self, planned: Plan) -> TaskHandle[Any]:
         """Return the handle of a task that the dispatcher of the outbox will submit."""
         message = planned.submission.message
         return self._handle(Begun(message.request_id, message.run, True), planned.definition)
 
     def _handle(self, begun: Begun, definition: TaskDefinition | None) -> TaskHandle[Any]:
         return TaskHandle(*begun, self._runs, None if definition is None else definition.signature)
-
-
-def _check_options(options: _Options) -> None:
-    if options.request_id is not None:
-        check(options.request_id, RequestId, "requestId", InvalidTask)
-    if options.timeout is not None:
-        check(options.timeout, Timeout, "timeout", ConfigurationError)
-    check(options.delay, _Delay, "delay", InvalidTask)
 
 
 def name_in_job(journal: Journal, tenant: str, request_id: str) -> str | None:

@@ -247,8 +247,8 @@ def _signature(function: Any) -> tuple[Any, inspect.Signature | None]:
 
 def _takes_input(parameters: list[inspect.Parameter]) -> bool:
     """Return whether these are the parameters of `function(input, ctx)`, or have no names to pass arguments by."""
-    named = [each.name for each in parameters[:2]] == ["input", "ctx"]
-    return named or (len(parameters) > 1 and parameters[0].kind is _POSITIONAL_ONLY)
+    named = [each.name.lstrip("_") for each in parameters[:2]]
+    return named in (["input", "ctx"], ["input", "context"]) or (len(parameters) > 1 and parameters[0].kind is _POSITIONAL_ONLY)
 
 
 def _resolved(function: Any, raw: Mapping[str, Any]) -> dict[str, Any]:

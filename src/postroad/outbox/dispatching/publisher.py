@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 
 from postroad import errors, failpoints
-from postroad.events import DomainEvent, sendable
+from postroad.events import TASK_ROW, DomainEvent, sendable
 from postroad.outbox.dispatching.store import ClaimedRow
 from postroad.queues import OutgoingMessage, Queue
 from postroad.telemetry import redact
@@ -95,8 +95,6 @@ class Publisher(Protocol):
         ...
 
 
-TASK_ROW = "postroad.task"
-"""The type of rows that hold a task: they are submitted, not published."""
 SubmitTasks = Callable[[Sequence[DomainEvent]], Sequence[errors.PostroadError | None]]
 _NOBODY = errors.ConfigurationError(
     "tasks: this dispatcher's process has made no TaskProducer with this outbox",
