@@ -138,7 +138,7 @@ class Planner:
         timeout: float | None = None,
         delay: float | None = None,
     ) -> Plan:
-        given = {"request_id": request_id, "timeout": timeout, "delay": delay}
+        given: dict[str, Any] = {"request_id": request_id, "timeout": timeout, "delay": delay}
         check(name, TaskName, "name", InvalidTask)
         options = replace(options, **{each: value for each, value in given.items() if value is not None})
         definition = self.find(name) if self._registry is None else self._registry.get(name)
