@@ -6,7 +6,7 @@ import os
 import statistics
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -23,6 +23,7 @@ from postroad.tasks.processes import resident_bytes
 TENANT, APP, TASK = "bench", "bench", "noop"
 _PATIENCE_SECONDS = 180.0
 _BASE_TASKS = 1_000
+_AT_ONCE = 100
 
 
 def _worker(backend: postroad.Backend, child_reuse: int) -> TaskWorker:
@@ -190,6 +191,70 @@ def _asked(pipe: Connection) -> tuple[float, float]:
     return float(told[0]), float(told[1])
 
 
+@contextmanager
+def _waiting(directory: Path, load: Load) -> Iterator[Opened]:
+    """From the submit of a task to the return of its handle's `wait`, median."""
+    with _one_by_one(directory) as run:
+        yield Opened(lambda: statistics.median(run()[0] for _ in range(load.messages)))
+
+
+@contextmanager
+def _ending(directory: Path, load: Load) -> Iterator[Opened]:
+    """From the submit of a task to its `Task Completed`, median."""
+    with _one_by_one(directory) as run:
+        yield Opened(lambda: statistics.median(run()[1] for _ in range(load.messages)))
+
+
+@contextmanager
+def _one_by_one(directory: Path) -> Iterator[Callable[[], tuple[float, float]]]:
+    """Yield a function that runs one task: the seconds until `wait` returned, and until the event."""
+    url = ours.url(directory)
+    with postroad.connect(url) as backend, child(serve_one_each, url):
+        producer = TaskProducer(backend, tenant_id=TENANT, app=APP)
+
+        def run() -> tuple[float, float]:
+            started, at = time.perf_counter(), time.time()
+            handle = producer.submit(TASK, {"n": 1})
+            if not isinstance(handle.wait(_PATIENCE_SECONDS), int):
+                raise WrongResult("a task returned something else")
+            waited = time.perf_counter() - started
+            # The event has the millisecond in which it was made, without its fraction.
+            ended = producer.history(handle.request_id)[-1].timestamp / 1_000 + 0.000_5 - at
+            return waited, ended
+
+        run()
+        yield run
+
+
+def _submitting(*, many: bool) -> Open:
+    """Tasks a second, 100 in a call or each in its own."""
+
+    @contextmanager
+    def opened(directory: Path, load: Load) -> Iterator[Opened]:
+        with postroad.connect(ours.url(directory)) as backend:
+            producer = TaskProducer(backend, tenant_id=TENANT, app=APP)
+
+            def run() -> float:
+                calls = [(TASK, {"n": number}) for number in range(load.messages)]
+                started = time.perf_counter()
+                if many:
+                    handles = [
+                        handle
+                        for start in range(0, len(calls), _AT_ONCE)
+                        for handle in producer.submit_many(calls[start : start + _AT_ONCE])
+                    ]
+                else:
+                    handles = [producer.submit(name, input) for name, input in calls]
+                taken = time.perf_counter() - started
+                if len({handle.request_id for handle in handles if handle.created}) != load.messages:
+                    raise WrongResult("tasks were lost or doubled")
+                return load.messages / taken
+
+            yield Opened(run)
+
+    return opened
+
+
 def _side(label: str, opened: Open) -> Side:
     return Side(label=label, package="postroad", open=opened)
 
@@ -279,6 +344,24 @@ ROWS = [
         ours=_side("postroad", _costing),
         what="from submit to recorded end of one no-op task, median",
         peer=_side("fork, pipe, wait and four commits", _bare),
+    ),
+    Row(
+        name="tasks-wait",
+        unit="seconds",
+        target=1 / 1.3,
+        loads=_loads(200, 60, 3),
+        ours=_side("postroad, handle.wait", _waiting),
+        what="from submit to the return of handle.wait of one no-op task, median",
+        peer=_side("postroad, to the event Task Completed", _ending),
+    ),
+    Row(
+        name="tasks-submit-many",
+        unit="per_second",
+        target=5.0,
+        loads=_loads(2_000, 500, 100),
+        ours=_side("postroad, submit_many, 100 at a time", _submitting(many=True)),
+        what="submissions of tasks, 100 in a call",
+        peer=_side("postroad, submit", _submitting(many=False)),
     ),
     Row(
         name="tasks-memory",

@@ -9,6 +9,7 @@ predicate such as "is neither 'a' nor 'b'". `extra={"remedy": ...}` replaces the
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import fields
@@ -44,6 +45,23 @@ def text(pattern: str, what: str, *, remedy: str | None = None) -> Any:
     """Return the type of texts that match the whole pattern; `what` describes such a text."""
     extra = None if remedy is None else {"remedy": remedy}
     return Annotated[str, Meta(pattern=rf"\A(?:{pattern})\Z", description=what, extra=extra)]
+
+
+_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([smhd])")
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+def seconds_of(value: Any, field: str, error: type[PostroadError] = InvalidInput) -> Any:
+    """Return the seconds of a timedelta or of a text such as "90s", "5m", "2h" or "7d"; anything else as it is."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if not isinstance(value, str):
+        return value
+    found = _DURATION.fullmatch(value)
+    if found is None:
+        shown = repr(value[:_SHOWN])
+        raise error(f"{field}: {shown} is not a duration", field=field, remedy="Write '30s', '5m', '2h' or '7d'.")
+    return float(found[1]) * _SECONDS[found[2]]
 
 
 def check(

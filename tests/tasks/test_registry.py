@@ -86,15 +86,16 @@ def test_an_async_generator_is_refused_with_the_remedy() -> None:
 @pytest.mark.parametrize(
     "function",
     [
-        lambda: None,
-        lambda input: None,
         lambda input, ctx, more: None,
         lambda input, ctx, *, more: None,
         lambda *, input, ctx: None,
+        lambda *arguments: None,
+        lambda store_id, *more: None,
+        lambda store_id, /: None,
         7,
     ],
 )
-def test_a_function_that_does_not_take_input_and_context_is_refused_with_the_remedy(function: Any) -> None:
+def test_a_function_that_cannot_be_called_by_names_nor_with_an_input_is_refused(function: Any) -> None:
     registry = TaskRegistry()
 
     with pytest.raises(ConfigurationError) as refused:
@@ -118,7 +119,6 @@ def decorated(function: Any) -> Any:
     "function",
     [
         lambda input, ctx: None,
-        lambda *arguments: None,
         lambda input, ctx, more=1: None,
         lambda a, /, b, **more: None,
         functools.partial(lambda extra, input, ctx: None, 1),

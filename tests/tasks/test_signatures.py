@@ -10,14 +10,15 @@ import pytest
 
 from postroad.jobs import JobDispatcher, Jobs
 from postroad.journal import EventBridgeSender, tasks_by_state
-from postroad.tasks import DeadLetterHandler, Reconciler, TaskProducer, TaskWorker, ensure_queues
+from postroad.tasks import DeadLetterHandler, Reconciler, TaskHandle, TaskProducer, TaskWorker, ensure_queues
 from postroad.tasks.health import HealthCheck, SlackAlerts
 from postroad.tasks.registry import TaskDefinition
 
 WHO: dict[str, Any] = {"tenant_id": None, "app": None}
 DEFAULTS: dict[Callable[..., Any], dict[str, Any]] = {
-    TaskProducer: {"queue": "tasks", **WHO, "registry": None, "journal": None},
-    TaskProducer.submit: {"input": None, "request_id": None, "timeout": None, "delay": 0.0},
+    TaskProducer: {"queue": "tasks", **WHO, "registry": None, "journal": None, "outbox": None},
+    TaskProducer.options: {"delay": None, "at": None, "request_id": None, "timeout": None, "within": None},
+    TaskHandle.wait: {"timeout": None},
     TaskWorker: {
         "queue": "tasks",
         "imports": (),

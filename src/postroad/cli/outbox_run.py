@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -27,9 +28,11 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
-    from postroad.outbox import OutboxDispatcher
+    from postroad.events import DomainEvent
+    from postroad.outbox import Outbox, OutboxDispatcher
     from postroad.settings import Settings
     from postroad.topics import Topic
+    from postroad.wiring import Backend
 
 _DRAIN_SECONDS = 86_400.0
 
@@ -102,7 +105,7 @@ def run(
     if name is None:
         raise ConfigurationError("topic: none is named", field="topic", remedy="Give --topic, or set SNS_ARN.")
     reported_from = _where(settings.url, name) if cloudwatch else None
-    with at.open(keyfile=keyfile) as outbox, open_topic(name, settings, create=create_topic) as target:
+    with at.open(keyfile=keyfile) as outbox, open_topic(name, settings, create=create_topic, outbox=outbox) as target:
         dispatcher = OutboxDispatcher(outbox, target, config, service=service, metrics=registry)
         with ExitStack() as stack:
             if metrics_port is not None:
@@ -118,8 +121,11 @@ def run(
 
 
 @contextmanager
-def open_topic(name: str, settings: Settings, *, create: bool = False) -> Iterator[Topic]:
-    """Open the topic to publish to; raise `TopicNotFound` if it does not exist, and warn if it has no subscriptions."""
+def open_topic(name: str, settings: Settings, *, create: bool = False, outbox: Outbox | None = None) -> Iterator[Topic]:
+    """Open the topic to publish to; raise `TopicNotFound` if it does not exist, and warn if it has no subscriptions.
+
+    Tasks in the `outbox` are submitted to the same backend.
+    """
     from postroad.wiring import connect
 
     with connect(_where(settings.url, name), trail_keep=settings.trail_keep) as backend:
@@ -132,7 +138,18 @@ def open_topic(name: str, settings: Settings, *, create: bool = False) -> Iterat
         with suppress(PostroadError):
             if not topic.subscriptions():
                 get_logger("outbox").warning("outbox_no_receivers", topic=topic.name)
+        if outbox is not None:
+            outbox.submit_tasks = partial(_submit_tasks, outbox, backend)
         yield topic
+
+
+def _submit_tasks(outbox: Outbox, backend: Backend, events: Sequence[DomainEvent]) -> Sequence[PostroadError | None]:
+    """Submit the first tasks in an outbox, and let a producer take over; most outboxes hold events only."""
+    from postroad.tasks import TaskProducer
+
+    TaskProducer(backend, outbox=outbox)
+    assert outbox.submit_tasks is not None
+    return outbox.submit_tasks(events)
 
 
 def _where(url: str, topic: str) -> str:

@@ -47,6 +47,8 @@
     ├── PurgeRunning              the store has not finished the previous purge
     ├── NotSupported              this adapter does not support it; its traits say so
     ├── StaleReceipt              the lease is no longer yours
+    ├── TaskRunFailed             a task that somebody waits for failed (says why)
+    ├── TaskRunCancelled          a task that somebody waits for was cancelled
     ├── RequestFailed             a main loop answered with an error; it is the cause
     ├── RequestTimeout            no main loop answered in time (a TimeoutError too)
     ├── DeadlineExceeded          a request whose deadline passed before the work began
@@ -174,6 +176,8 @@ from postroad.errors.work import (
     RouteNotFound,
     SendFailed,
     SubscriptionNotFound,
+    TaskRunCancelled,
+    TaskRunFailed,
     TokenExists,
     TokenInUrl,
     TokenNotFound,
@@ -251,6 +255,8 @@ __all__ = [
     "StreamNotFound",
     "SubscriptionNotFound",
     "TargetUnavailable",
+    "TaskRunCancelled",
+    "TaskRunFailed",
     "Throttled",
     "TokenExists",
     "TokenInUrl",

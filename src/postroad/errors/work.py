@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -27,6 +28,41 @@ class UnknownTask(InvalidInput):
     """A name that no registry of tasks knows; names are looked up, never imported."""
 
     remedy = "Register it with @task or registry.register, and name its module with `--import`."
+
+
+class TaskRunFailed(PostroadError):
+    """A run of a task failed; `error`, `category` and `traceback` are those that the journal holds."""
+
+    remedy = "`postroad why ID` shows each attempt; `postroad task retry ID` runs the task again."
+
+    def __init__(self, request_id: str, run: int, *, error: str, category: str, traceback: str = "") -> None:
+        super().__init__(f"task {request_id!r} failed: {error}")
+        self.request_id = request_id
+        self.run = run
+        self.error = error
+        self.category = category
+        self.traceback = traceback
+        """The last lines of the traceback; empty if the child died without one."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        made = partial(TaskRunFailed, error=self.error, category=self.category, traceback=self.traceback)
+        return (made, (self.request_id, self.run))
+
+
+class TaskRunCancelled(PostroadError):
+    """A run of a task was cancelled, so that it has no result."""
+
+    status = 409
+    remedy = "`postroad task retry ID` runs the task again."
+
+    def __init__(self, request_id: str, run: int, reason: str) -> None:
+        super().__init__(f"task {request_id!r} was cancelled: {reason}")
+        self.request_id = request_id
+        self.run = run
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (TaskRunCancelled, (self.request_id, self.run, self.reason))
 
 
 class InvalidJob(InvalidInput):

@@ -1,10 +1,11 @@
 """Typed events: their names, their envelope and the one codec."""
 
 from postroad.errors import RemoteError
-from postroad.events.codec import Codec, codec
+from postroad.events.codec import Codec, Tagging as Tagging, codec
 from postroad.events.decorators import event, upcast
 from postroad.events.domain import (
     OUTBOX as OUTBOX,
+    TASK_ROW as TASK_ROW,
     DomainEvent,
     as_key as as_key,
     domain_json as domain_json,
@@ -26,13 +27,14 @@ from postroad.events.envelope import (
     uuid7,
     uuid7_of as uuid7_of,
 )
+from postroad.events.models import is_model as is_model
 from postroad.events.registry import (
     EventRegistry,
     can_travel as can_travel,
     default_registry,
     never_an_event as never_an_event,
 )
-from postroad.events.shapes import checked_name as checked_name
+from postroad.events.shapes import Shape as Shape, checked_name as checked_name, field_types as field_types
 
 __all__ = [
     "Codec",

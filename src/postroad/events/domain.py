@@ -16,6 +16,8 @@ from postroad.events.envelope import MAX_DEPTH, Envelope, envelope_of, is_strict
 
 OUTBOX = "outbox"
 """The publisher of an event whose message does not name one."""
+TASK_ROW = "postroad.task"
+"""The type of an outbox row that holds a task: it is submitted, not published."""
 _FIRST_KEY = "transferId"
 _encode = msgspec.json.Encoder().encode
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,7 +23,7 @@ from postroad.errors import ConfigurationError, PostroadError
 from postroad.journal.event import JournalEvent
 from postroad.journal.events import MAX_TIMESTAMP, MIN_TIMESTAMP
 from postroad.journal.keys import EVENTS, INDEX_KEYS, KEY_NAMES, KEYS, keys_of, partition_key, sort_prefix, table_name
-from postroad.journal.port import PLACE_SIZE, Entry, Query, place_of, time_of
+from postroad.journal.port import PLACE_SIZE, Entity, Entry, Query, place_of, time_of
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb.client import DynamoDBClient
@@ -159,6 +159,9 @@ class DynamoRecords:
 
     def follow(self, tenant: str, event_types: Collection[str], position: str | None) -> None:
         """None: the table has no order of arrival."""
+
+    def watch(self, tenant: str, entity: Entity, call: Callable[[bool], None]) -> None:
+        """None: the table wakes nobody."""
 
     def states(self, tenant: str, *, app: str | None, since: int | None) -> None:
         """None: the table keeps no states."""

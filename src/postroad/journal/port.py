@@ -13,7 +13,8 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import astuple, dataclass
 from typing import Annotated, Any, Final, Protocol, Self, runtime_checkable
 from uuid import UUID
@@ -326,6 +327,10 @@ class Records(Protocol):
 
     def follow(self, tenant: str, event_types: Collection[str], position: str | None) -> Followed | None:
         """Return the next events in the order of their arrival; None if the store has no such order."""
+        ...
+
+    def watch(self, tenant: str, entity: Entity, call: Callable[[bool], None]) -> AbstractContextManager[object] | None:
+        """Call `call` for the time of a block when the task ended (True) or may have; None if the store cannot."""
         ...
 
     def states(self, tenant: str, *, app: str | None, since: int | None) -> Iterable[tuple[str, str]] | None:

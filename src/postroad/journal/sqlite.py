@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from itertools import chain
 from operator import itemgetter
@@ -15,8 +16,18 @@ import msgspec
 from postroad.engine import Engine, Schema, Transaction, every, one, run_many
 from postroad.errors import PostroadError, StorageDamaged
 from postroad.journal.event import JournalEvent
-from postroad.journal.port import FIRST_PLACE, Entry, Followed, Query, event_id_of, place_before, place_of, time_of
-from postroad.journal.states import TASK, Progress
+from postroad.journal.port import (
+    FIRST_PLACE,
+    Entity,
+    Entry,
+    Followed,
+    Query,
+    event_id_of,
+    place_before,
+    place_of,
+    time_of,
+)
+from postroad.journal.states import TASK, TERMINAL, Progress
 
 # Tenants, apps, types and entities are numbered in the order of their first event. New events mostly belong to young
 # entities, so every index grows near its end and stays as fast as it was when it was small.
@@ -134,6 +145,8 @@ _STATES: Final = """
 SELECT scope.name, task.state FROM journal_task AS task JOIN journal_scope AS scope ON scope.id = task.entity
 WHERE task.entity IN (VALUES (?))
 """
+_ENDED: Final = "ended "
+"""The start of the channel of a task, which is touched when it ends."""
 _MARGIN_MS: Final = 60_000
 _MOST_KNOWN: Final = 50_000
 _NO_PROGRESS: Final = Progress()
@@ -213,6 +226,10 @@ class SQLiteRecords:
         rows, (row, received_ms), has_more = self._engine.read(look)
         return Followed([_event(tenant, *row) for row in rows], f"{row}.{received_ms}", has_more)
 
+    def watch(self, tenant: str, entity: Entity, call: Callable[[bool], None]) -> AbstractContextManager[object] | None:
+        """Call `call` when an event that ends the task is committed (True), or when it may have been (False)."""
+        return self._engine.watch(call, f"{_ENDED}{tenant}#{entity[0]}#{entity[1]}")
+
     def states(self, tenant: str, *, app: str | None, since: int | None) -> Iterator[tuple[str, str]]:
         """Yield the request id and state of each task with an event in the app at or after `since`, in short reads."""
         names = [tenant] if app is None else [tenant, f"{tenant}#APP#{app}"]
@@ -278,6 +295,8 @@ class SQLiteRecords:
         for entry, row, is_new in zip(entries, rows, new, strict=True):
             if is_new and entry.event.entity_type == TASK:
                 by_task.setdefault((row[0], row[1]), []).append((row[4], entry.event))
+                if entry.event.event_type in TERMINAL:
+                    tx.touch(f"{_ENDED}{_names_of(entry.event)[1]}")
         _set_progress(connection, before, by_task)
         return list(new)
 

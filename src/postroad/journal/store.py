@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
 from heapq import merge
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from postroad.journal.port import (
     MAX_LIMIT,
     AppendResult,
     Appends,
+    Entity,
     Entry,
     Followed,
     Page,
@@ -137,6 +139,13 @@ class StoredJournal:
             return every_event(self, "GSI4", tenant=tenant, event_type=event_type, start=start, end=end)
 
         return follow_by_time(read, event_types, position, now=int(self._clock.now().timestamp() * 1000))
+
+    def watch(self, tenant: str, entity: Entity, call: Callable[[bool], None]) -> AbstractContextManager[object] | None:
+        """Call `call` for the time of a `with` block, on any thread, when the task ended (True) or may have (False).
+
+        None if the store wakes nobody.
+        """
+        return None if self._sender is not None else self._records.watch(tenant, entity, call)
 
     @property
     def keeps_days(self) -> int | None:

@@ -13,7 +13,7 @@ from postroad.connections import Database, dialect_of, file_database, in_transac
 from postroad.errors import ConfigurationError, Undecryptable
 from postroad.events import DomainEvent, EventRegistry, default_registry
 from postroad.outbox.cipher import SEAL, AesGcmCipher
-from postroad.outbox.dispatching.publisher import Outlet, Publisher, Renderer
+from postroad.outbox.dispatching.publisher import Outlet, Publisher, Renderer, SubmitTasks
 from postroad.outbox.drafts import Drafts
 from postroad.outbox.inserts import Inserts
 from postroad.outbox.queries import HandledEvents, Queries, stored_id
@@ -80,6 +80,8 @@ class Outbox:
         self._database = database
         self._drafts = Drafts(registry=registry, clock=clock, cipher=cipher, max_bytes=max_bytes)
         self._inserts = Inserts(tables)
+        self.submit_tasks: SubmitTasks | None = None
+        """Submits rows of type `postroad.task`; `TaskProducer(backend, outbox=outbox)` sets it."""
 
     @classmethod
     def postgres(
@@ -331,7 +333,7 @@ class Outbox:
         """Publish sent events again, under their ids and in the order of each key.
 
         The rows stay SENT, and the audit lists each event that was published again. A topic that deduplicates drops
-        events that it has seen within the last five minutes.
+        events that it has seen within the last five minutes. Tasks are not events, and are not submitted again.
 
         Args:
             publisher: A topic, a queue, or anything with `publish(messages)`.

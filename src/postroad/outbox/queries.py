@@ -162,7 +162,7 @@ _ALL: Final = 2**31 - 1
 _PAGE: Final = 1_000
 _SENT: Final = """
 SELECT updatedat, id, event_id, eventtype FROM {outbox}
- WHERE state IN ('SENT', 'SKIPPED') AND state = 'SENT' AND updatedat <= {ago}
+ WHERE state IN ('SENT', 'SKIPPED') AND state = 'SENT' AND updatedat <= {ago} AND eventtype <> 'postroad.task'
    AND (updatedat > {moment} OR (updatedat = {moment} AND id > {row_id}))
  ORDER BY updatedat, id LIMIT ?
 """

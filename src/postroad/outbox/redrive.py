@@ -211,6 +211,7 @@ _SENT: Final = """
 SELECT event_id FROM {outbox}
  WHERE state IN ('SENT', 'SKIPPED') AND state = 'SENT' AND updatedat >= {moment} AND updatedat < {moment}
    AND (CAST(? AS text) IS NULL OR eventtype = ?) AND (CAST(? AS text) IS NULL OR lane = ?)
+   AND eventtype <> 'postroad.task'
  ORDER BY seq
 """
 _READ_SENT: Final = """

@@ -6,6 +6,7 @@ from postroad.errors import NonRetryable, Retryable
 from postroad.lazy import lazy_names
 from postroad.tasks.dead_letters import DeadLetterHandler
 from postroad.tasks.error_categories import ErrorClass, classify_error
+from postroad.tasks.handles import TaskHandle
 from postroad.tasks.leases import (
     Held as Held,
     Lease as Lease,
@@ -29,9 +30,10 @@ from postroad.tasks.messages import (
     tenant_and_app as tenant_and_app,
     wants_events as wants_events,
 )
-from postroad.tasks.producer import Submission as Submission, Submissions as Submissions, TaskHandle, TaskProducer
+from postroad.tasks.producer import TaskProducer
 from postroad.tasks.reconciler import Reconciler, ReconcilerLease as ReconcilerLease
 from postroad.tasks.registry import TaskContext, TaskDefinition, TaskRegistry, default_tasks, task
+from postroad.tasks.submissions import Submission as Submission, Submissions as Submissions
 from postroad.tasks.threads import Role as Role
 from postroad.tasks.worker import TaskWorker
 

@@ -35,7 +35,7 @@ class Attempt:
         self._shared = shared
         self._delivery = delivery
         self._message = message
-        self._pass_env = entry.pass_env
+        self._entry = entry
         self.task = message.task(tenant)
         self.max_attempts = entry.max_attempts or shared.config.max_attempts
         timeout_ms = message.timeout_ms
@@ -88,7 +88,7 @@ class Attempt:
             deadline=self._shared.now() + self.timeout,
             job_id=self.task.job_id,
             task_id=self.task.task_id,
-            env={name: os.environ[name] for name in self._pass_env if name in os.environ},
+            env={name: os.environ[name] for name in self._entry.pass_env if name in os.environ},
         )
 
     def beat(self) -> bool:
@@ -196,8 +196,7 @@ class Attempt:
         event = self._event(ATTEMPT_FAILED, attemptNumber=attempts, **verdict.properties)
         self._log_traceback(verdict)
         last = attempts >= self.max_attempts
-        config = self._shared.config
-        pause = pause_before_retry(attempts, base=config.retry_base, cap=config.retry_cap, chance=self._shared.chance())
+        pause = self._pause(attempts) if verdict.after is None else verdict.after
 
         def then(recorded: bool) -> None:
             if last:
@@ -214,6 +213,13 @@ class Attempt:
                 attempt=attempts,
                 **retry,
             )
+
+    def _pause(self, attempts: int) -> float:
+        """Return the seconds until the next attempt, as the task or the worker says."""
+        config, entry = self._shared.config, self._entry
+        base = config.retry_base if entry.retry_base is None else entry.retry_base
+        cap = config.retry_cap if entry.retry_cap is None else entry.retry_cap
+        return pause_before_retry(attempts, base=base, cap=cap, chance=self._shared.chance())
 
     def _write(self, change: Callable[[Lease], Lease], events: Sequence[JournalEvent], then: Then) -> bool:
         """Change the lease, retrying until the store answers; return False if it is no longer ours."""

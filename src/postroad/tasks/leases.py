@@ -359,6 +359,10 @@ class TaskRecords:
             return False
         return True
 
+    def owed(self, held: Held) -> list[JournalEvent]:
+        """Return the events that the lease owes to the journal."""
+        return self._leases.owed(held.lease) if held.lease.owes else []
+
     def record_owed(self, held: Held) -> bool:
         """Append the events that the lease owes; return whether it owes nothing now."""
         recorded = self.record(self._leases.owed(held.lease))

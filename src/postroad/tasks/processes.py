@@ -35,6 +35,11 @@ class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):
     memory_limit: int | None = None
     pass_env: tuple[str, ...] = ()
     fresh: bool = False
+    retry_base: float | None = None
+    retry_cap: float | None = None
+    retry_on: tuple[str, ...] = ()
+    never_retry: tuple[str, ...] = ()
+    """The classes as `module:qualname`."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

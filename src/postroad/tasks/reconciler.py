@@ -20,8 +20,8 @@ from postroad.ports import Store
 from postroad.queues import legible
 from postroad.tasks.leases import LEASES, Held, Lease, TaskRecords, decode_lease, lease_key
 from postroad.tasks.messages import EventFactory, log_event, tenant_and_app
-from postroad.tasks.producer import Submission, Submissions, message_of
 from postroad.tasks.registry import Lifetime
+from postroad.tasks.submissions import Submission, Submissions, message_of
 
 KEPT_SECONDS = 30 * 86_400
 _AT_ONCE = 200

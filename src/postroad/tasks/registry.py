@@ -6,18 +6,19 @@ import inspect
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Any, TypeVar, overload
 
 from msgspec import Meta
 
-from postroad.arguments import check, check_settings
+from postroad.arguments import check, check_settings, seconds_of, text
 from postroad.errors import ConfigurationError, InvalidTask, UnknownTask
 from postroad.queues import MAX_LIFE
 from postroad.settings import nearest
 from postroad.tasks.messages import TaskName
+from postroad.tasks.signatures import Signature
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,8 @@ TaskFunction = Callable[..., Any]
 Timeout = Annotated[
     float, Meta(gt=0, le=MAX_TIMEOUT, description=f"is not above 0 and at most {MAX_TIMEOUT:.0f} seconds")
 ]
+Pause = Annotated[float, Meta(ge=0, le=MAX_TIMEOUT, description=f"is not from 0 to {MAX_TIMEOUT:.0f} seconds")]
+_QueueName = text(r"[A-Za-z0-9_-]{1,60}", "the name of a queue: 1 to 60 letters, digits, '_' or '-'")
 Lifetime = Annotated[float, Meta(ge=0, le=MAX_LIFE, description=f"is not from 0 to {MAX_LIFE:g} seconds")]
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -68,7 +71,7 @@ class TaskDefinition:
     name: str
     """1 to 64 letters, digits, '_' or '-'."""
     function: TaskFunction | None = None
-    """Called as `function(input, ctx)`."""
+    """Called with the arguments that it names, or as `function(input, ctx)`."""
     command: tuple[str, ...] | None = None
     """A program with its arguments, instead of a function."""
     timeout: Timeout | None = None
@@ -81,11 +84,56 @@ class TaskDefinition:
     """Names of environment variables that this task sees besides those of the worker's children."""
     fresh: bool = False
     """Whether each attempt runs in a new interpreter instead of a fork."""
+    retry_on: tuple[type[Exception], ...] = ()
+    """Errors after which another attempt is made."""
+    never_retry: tuple[type[Exception], ...] = ()
+    """Errors that fail the task at once."""
+    retry_base: Pause | None = None
+    """Seconds before the second attempt; doubled before each further one."""
+    retry_cap: Pause | None = None
+    """The longest pause between two attempts, in seconds."""
+    queue: str | None = None
+    """The queue that producers send it to."""
+    signature: Signature | None = field(init=False, repr=False, compare=False, default=None)
+    """How the function is called; None for a command."""
 
     def __post_init__(self) -> None:
         check(self.name, TaskName, "name", InvalidTask)
         check_settings(self)
+        check(self.queue, _QueueName | None, "queue", ConfigurationError)
         check_variables(self.pass_env)
+        _check_errors(self)
+        if self.function is not None:
+            _check_function(self.function)
+            object.__setattr__(self, "signature", Signature(self.function, TaskContext))
+
+    def retries(self, error: BaseException) -> bool | None:
+        """Return whether the task's own lists say that another attempt is made; None if they do not name the error.
+
+        The nearest class decides: `retry_on=(JSONDecodeError,)` counts before `never_retry=(ValueError,)`.
+        """
+        for kind in type(error).__mro__:
+            if kind in self.never_retry or kind in self.retry_on:
+                return kind in self.retry_on
+        return None
+
+
+def _check_errors(definition: TaskDefinition) -> None:
+    for name in ("retry_on", "never_retry"):
+        for each in getattr(definition, name):
+            if not isinstance(each, type) or not issubclass(each, Exception):
+                raise ConfigurationError(
+                    f"{name}: {each!r} is not an exception class",
+                    field=name,
+                    remedy=f"Name classes, such as {name}=(ConnectionError,).",
+                )
+    both = [each.__name__ for each in definition.retry_on if each in definition.never_retry]
+    if both:
+        raise ConfigurationError(
+            f"never_retry: {', '.join(both)} is in retry_on, too",
+            field="never_retry",
+            remedy="Name each error in one of the two.",
+        )
 
 
 def check_variables(names: Any) -> None:
@@ -118,16 +166,15 @@ class TaskRegistry:
         """Register a function as a task and return the function.
 
         Args:
-            function: Called as `function(input, ctx)`; it may be `async def`.
+            function: Any function with named parameters, as `@task` describes it; it may be `async def`.
             name: The name of the task; by default that of the function.
             options: The options of `@task`.
 
         Raises:
-            ConfigurationError: It cannot be called as `function(input, ctx)`, it is an async generator, or another
-                function has the name.
+            ConfigurationError: It takes `*args`, an argument cannot be written as JSON, it is an async generator, an
+                option is not valid, or another function has the name.
             InvalidTask: The name is not valid.
         """
-        _check_function(function)
         own_name = name or getattr(function, "__name__", None) or ""
         self._add(TaskDefinition(name=own_name, function=function, **_frozen(options)))
         return function
@@ -162,6 +209,12 @@ class TaskRegistry:
             )
         return found
 
+    def find(self, task: Any) -> TaskDefinition | None:
+        """Return the task of this name or of this function; None if there is none."""
+        if isinstance(task, str):
+            return self._tasks.get(task)
+        return next((each for each in self._tasks.values() if each.function == task), None)
+
     def names(self) -> list[str]:
         """Return the names of all tasks, sorted."""
         return sorted(self._tasks)
@@ -181,28 +234,15 @@ class TaskRegistry:
 
 
 def _check_function(function: Any) -> None:
-    """Raise `ConfigurationError` if a worker cannot call it as `function(input, ctx)`."""
-    name = getattr(function, "__name__", repr(function))
+    """Raise `ConfigurationError` if it is not a function with a result."""
     if not callable(function):
         raise ConfigurationError(f"function: {function!r} is not a function", field="function")
     if any(inspect.isasyncgenfunction(each) for each in (function, type(function).__call__)):
         raise ConfigurationError(
-            f"function: {name} is an async generator, which has no result",
+            f"function: {getattr(function, '__name__', function)} is an async generator, which has no result",
             field="function",
             remedy="Return the result instead of yielding it; `async def` itself is fine.",
         )
-    try:
-        # A decorator's own parameters count, not those of the function that it wraps.
-        inspect.signature(function, follow_wrapped=False).bind({}, None)
-    except TypeError as error:
-        raise ConfigurationError(
-            f"function: {name} cannot be called with an input and a context: {error}",
-            field="function",
-            remedy="Write it as def task(input, ctx); give every other parameter a default.",
-        ) from None
-    except ValueError:
-        # A C function without a signature.
-        return
 
 
 default_tasks = TaskRegistry()
@@ -215,31 +255,47 @@ def task(
     name: str | None = None,
     /,
     *,
-    timeout: float | None = None,
+    timeout: float | str | timedelta | None = None,
     max_attempts: int | None = None,
+    retry_on: type[Exception] | Sequence[type[Exception]] = (),
+    never_retry: type[Exception] | Sequence[type[Exception]] = (),
+    retry_base: float | str | timedelta | None = None,
+    retry_cap: float | str | timedelta | None = None,
+    queue: str | None = None,
     memory_limit: int | None = None,
     pass_env: Sequence[str] = (),
     fresh: bool = False,
     registry: TaskRegistry = default_tasks,
 ) -> Callable[[F], F]: ...
 def task(name: Any = None, /, *, registry: TaskRegistry = default_tasks, **options: Any) -> Any:
-    """Register a function `(input, ctx)` as a task, with or without arguments: `@task` or `@task("resize")`.
+    """Register a function as a task, with or without options: `@task` or `@task("resize", timeout="5m")`.
+
+    The function stays as it is. Its arguments travel by name, as JSON, and are checked against their annotations when
+    the task is submitted and again before it runs; a parameter annotated `TaskContext` gets the context of the attempt.
+    A function with the parameters `(input, ctx)` gets the whole input instead.
 
     Args:
         name: The name of the task; by default that of the function.
-        timeout: Seconds that an attempt may take; by default the worker's, 200.
+        timeout: How long an attempt may take, in seconds or as "90s", "5m" or "2h"; by default the worker's, 200 s.
         max_attempts: How often it is tried; by default the worker's, 3.
+        retry_on: Exception classes after which another attempt is made.
+        never_retry: Exception classes that fail the task at once. What neither names is left to the classifier, which
+            retries transient errors of networks, servers and databases and no others.
+        retry_base: The pause before the second attempt, doubled before each further one; by default the worker's, 1 s.
+        retry_cap: The longest pause between two attempts; by default the worker's, 30 s.
+        queue: The queue that producers send it to; by default that of the producer. Start a worker with this queue.
         memory_limit: Bytes of address space of its child; by default no limit.
         pass_env: Names of environment variables that it sees besides those of the worker's children.
         fresh: Whether each attempt runs in a new interpreter; for libraries that do not survive a fork.
         registry: Where it is registered; by default where workers look for it.
 
     Raises:
-        ConfigurationError: An option is not valid, or the function cannot be called as `function(input, ctx)`.
+        ConfigurationError: An option is not valid, the function takes `*args`, or an argument cannot be written as
+            JSON; nothing is registered.
 
     Example:
-        @task("resize", timeout=60)
-        def resize(input, ctx): ...
+        @task(max_attempts=4, retry_on=(ConnectionError,), timeout="5m")
+        def scrape(store_id: str, depth: int = 2) -> Store: ...
     """
     if callable(name):
         return registry.register(name)
@@ -247,8 +303,21 @@ def task(name: Any = None, /, *, registry: TaskRegistry = default_tasks, **optio
 
 
 def _frozen(options: dict[str, Any]) -> dict[str, Any]:
-    given = options.get("pass_env", ())
-    return {**options, "pass_env": given if isinstance(given, str) else tuple(given)}
+    given = dict(options)
+    for name in ("pass_env", "retry_on", "never_retry"):
+        value = given.get(name, ())
+        given[name] = (value,) if isinstance(value, type) else _as_tuple(value)
+    for name in ("timeout", "retry_base", "retry_cap"):
+        if name in given:
+            given[name] = seconds_of(given[name], name, ConfigurationError)
+    return given
+
+
+def _as_tuple(value: Any) -> Any:
+    """Return the values as a tuple; what is no list of values is refused later, where its field is known."""
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        return value if isinstance(value, str) else (value,)
+    return tuple(value)
 
 
 def _place(definition: TaskDefinition) -> object:

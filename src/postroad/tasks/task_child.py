@@ -19,12 +19,12 @@ from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
-from postroad.errors import ConfigurationError, NonRetryable, Retryable, describe
+from postroad.errors import ConfigurationError, InvalidTask, NonRetryable, Retryable, describe
 from postroad.events import checked_bytes
 from postroad.tasks import processes
-from postroad.tasks.error_categories import ErrorClass, classify_exception
+from postroad.tasks.error_categories import ErrorClass, classify_exception, retry_after
 from postroad.tasks.processes import Order, Plan, TaskEntry
-from postroad.tasks.registry import TaskContext, TaskDefinition, TaskFunction, TaskRegistry, default_tasks
+from postroad.tasks.registry import TaskContext, TaskDefinition, TaskRegistry, default_tasks
 
 ORDERS, REPLIES = 4, 3
 _FIRST_TO_CLOSE = 5
@@ -94,9 +94,8 @@ def _work(setup: ChildSetup) -> int:
         _prepare(task, order, clean, directory=head.decode())
         if task.command is not None or task.fresh:
             _become(task, setup)
-        assert task.function is not None
         try:
-            answer = call(task.function, order, max_output_bytes=setup.plan.max_output_bytes)
+            answer = call(task, order, max_output_bytes=setup.plan.max_output_bytes)
         except MemoryError:
             answer = OUT_OF_MEMORY
         reply(answer)
@@ -158,9 +157,7 @@ def run_fresh() -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     plan, order = msgspec.msgpack.decode(plan_data, type=Plan), _decode(order_data)
     try:
-        function = find_tasks(plan).get(order.name).function
-        assert function is not None
-        answer = call(function, order, max_output_bytes=plan.max_output_bytes)
+        answer = call(find_tasks(plan).get(order.name), order, max_output_bytes=plan.max_output_bytes)
     except Exception as error:
         answer = failed(error)
     reply(answer)
@@ -179,8 +176,11 @@ class _Document(msgspec.Struct):
     dependencyOutputs: dict[str, Any] = {}
 
 
-def call(function: TaskFunction, order: Order, *, max_output_bytes: int) -> bytes:
+def call(task: TaskDefinition, order: Order, *, max_output_bytes: int) -> bytes:
     """Run the task and return its reply: a result or a failure."""
+    function, signature = task.function, task.signature
+    assert function is not None
+    assert signature is not None
     document = msgspec.json.decode(order.document, type=_Document)
     context = TaskContext(
         request_id=order.request_id,
@@ -196,17 +196,21 @@ def call(function: TaskFunction, order: Order, *, max_output_bytes: int) -> byte
         send_activity=lambda activity: reply(processes.ACTIVITY + json.dumps(activity).encode()),
     )
     try:
-        found = function(document.input, context)
+        found = signature.call(function, document.input, context)
         output = _awaited(found) if inspect.isawaitable(found) else found
+        if not signature.takes_input:
+            output = signature.write_result(output)
         return _result(output, context.counts, max_output_bytes)
     except MemoryError:
         return OUT_OF_MEMORY
+    except InvalidTask as error:
+        return _failure(str(error), ErrorClass("validation", False))
     except Exception as error:
-        return failed(error)
+        return failed(error, task)
 
 
-def failed(error: BaseException) -> bytes:
-    """Return the reply of a child whose task failed or could not begin."""
+def failed(error: BaseException, task: TaskDefinition | None = None) -> bytes:
+    """Return the reply of a child whose task failed or could not begin; the task itself may know its errors."""
     # The traceback shows the frames of the task itself, without those of this file, which called it.
     own = frame = error.__traceback__
     while frame is not None:
@@ -216,7 +220,12 @@ def failed(error: BaseException) -> bytes:
     text, kind = str(error), type(error).__name__
     if not text or not isinstance(error, Retryable | NonRetryable):
         text = f"{kind}: {text}" if text else kind
-    return _failure(text, classify_exception(error), located=describe(error), lines=lines[-_TRACEBACK_LINES:])
+    found = classify_exception(error)
+    decided = None if task is None or isinstance(error, Retryable | NonRetryable) else task.retries(error)
+    if decided is not None:
+        found = ErrorClass(found.category, decided)
+    after = retry_after(error) if found.retryable else None
+    return _failure(text, found, located=describe(error), lines=lines[-_TRACEBACK_LINES:], after=after)
 
 
 def _awaited(found: Awaitable[Any]) -> Any:
@@ -243,13 +252,21 @@ def _result(output: Any, usage: dict[str, int], max_output_bytes: int) -> bytes:
     return processes.RESULT + json.dumps({"usage": usage}).encode()[:-1] + b',"output":' + data + b"}"
 
 
-def _failure(text: str, found: ErrorClass, *, located: str | None = None, lines: Sequence[str] = ()) -> bytes:
+def _failure(
+    text: str,
+    found: ErrorClass,
+    *,
+    located: str | None = None,
+    lines: Sequence[str] = (),
+    after: float | None = None,
+) -> bytes:
     failure = {
         "error": _clean(text, _ERROR_CHARACTERS),
         "category": found.category,
         "retryable": found.retryable,
         "located": None if located is None else _clean(located, _ERROR_CHARACTERS),
         "traceback": [_clean(line, _LINE_CHARACTERS) for line in lines],
+        "after": after,
     }
     return processes.FAILURE + json.dumps(failure).encode()
 
@@ -260,22 +277,38 @@ def _clean(text: str, most: int) -> str:
 
 
 _MAIN = "__main__"
-_OPTIONS = ("timeout", "max_attempts", "memory_limit", "pass_env", "fresh")
+_OPTIONS = ("timeout", "max_attempts", "memory_limit", "pass_env", "fresh", "retry_base", "retry_cap")
+_CLASSES = ("retry_on", "never_retry")
 
 
 def entry_of(definition: TaskDefinition) -> TaskEntry:
     """Return the task as another process can find it."""
     options: dict[str, Any] = {name: getattr(definition, name) for name in _OPTIONS}
+    options |= {name: tuple(_place(definition, each) for each in getattr(definition, name)) for name in _CLASSES}
     function = definition.function
     if function is None:
         return TaskEntry(name=definition.name, command=definition.command, **options)
-    if "<" in function.__qualname__:
+    module, _, qualname = _place(definition, function).partition(":")
+    return TaskEntry(name=definition.name, module=module, qualname=qualname, **options)
+
+
+def _place(definition: TaskDefinition, found: Any) -> str:
+    """Return where a function or class is: `module:qualname`."""
+    if "<" in found.__qualname__:
         raise ConfigurationError(
-            f"task {definition.name!r}: {function.__qualname__!r} cannot be found from another process",
+            f"task {definition.name!r}: {found.__qualname__!r} cannot be found from another process",
             field="name",
-            remedy="Define the function at the top of a module, so that the children of a worker can import it.",
+            remedy="Define it at the top of a module, so that the children of a worker can import it.",
         )
-    return TaskEntry(name=definition.name, module=function.__module__, qualname=function.__qualname__, **options)
+    return f"{found.__module__}:{found.__qualname__}"
+
+
+def _at(module: str, qualname: str) -> Any:
+    """Return what is at a place, importing its module."""
+    found: Any = importlib.import_module(module)
+    for part in qualname.split("."):
+        found = getattr(found, part)
+    return found
 
 
 def main_module(entries: Iterable[TaskEntry]) -> dict[str, str]:
@@ -313,12 +346,11 @@ def find_tasks(plan: Plan) -> TaskRegistry:
 
 def _register(registry: TaskRegistry, entry: TaskEntry, known: TaskDefinition | None = None) -> None:
     options = {name: getattr(entry, name) for name in _OPTIONS}
+    options |= {name: tuple(_at(*each.split(":")) for each in getattr(entry, name)) for name in _CLASSES}
     if entry.command is not None:
         registry.command(entry.name, entry.command, **options)
         return
     function: Any = None if known is None else known.function
     if function is None:
-        function = importlib.import_module(entry.module)
-        for part in entry.qualname.split("."):
-            function = getattr(function, part)
+        function = _at(entry.module, entry.qualname)
     registry.register(function, entry.name, **options)

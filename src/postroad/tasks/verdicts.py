@@ -40,6 +40,8 @@ class Failed(msgspec.Struct, frozen=True):
     traceback: tuple[str, ...] = ()
     last_lines: tuple[str, ...] = ()
     """The last lines that the attempt printed."""
+    after: float | None = None
+    """Seconds until the next attempt, if the task asked for them."""
 
     @property
     def properties(self) -> dict[str, Any]:
@@ -79,6 +81,7 @@ class _Failure(msgspec.Struct):
     cause: str | None = None
     located: str | None = None
     traceback: tuple[str, ...] = ()
+    after: float | None = None
 
 
 class _CommandError(msgspec.Struct):
@@ -157,6 +160,7 @@ def _failed(report: Report) -> Failed:
         failure.retryable,
         located=None if failure.located is None else legible(failure.located),
         traceback=tuple(redact("\n".join(failure.traceback)).splitlines()),
+        after=failure.after,
     )
 
 

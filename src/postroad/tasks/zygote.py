@@ -137,8 +137,11 @@ def main() -> None:
         control.sendall(processes.message(processes.Refusal(f"{type(error).__name__}: {error}")))
         return
     control.sendall(processes.message(catalog))
-    if any(inspect.iscoroutinefunction(definition.function) for definition in tasks.definitions()):
+    for definition in tasks.definitions():
         # Once here, and not in each child.
+        if definition.signature is not None:
+            definition.signature.prepare()
+    if any(inspect.iscoroutinefunction(definition.function) for definition in tasks.definitions()):
         import asyncio  # noqa: F401
     Zygote(ChildSetup(tasks, plan, data), control).serve()
 

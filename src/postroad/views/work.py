@@ -106,7 +106,7 @@ class JobCancelled(msgspec.Struct, rename="camel"):
     status: str = "cancelled"
 
 
-def submitted(handle: TaskHandle, state: str) -> TaskSubmitted:
+def submitted(handle: TaskHandle[Any], state: str) -> TaskSubmitted:
     """Return the result of a submission."""
     return TaskSubmitted(handle.request_id, state, handle.run, handle.created)
 

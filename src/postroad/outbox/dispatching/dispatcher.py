@@ -87,7 +87,7 @@ class OutboxDispatcher:
         renderer = Renderer(max_bytes=outbox.max_bytes, decrypt=outbox.opened, service=service, render=render)
         self._pump = Pump(
             self._store,
-            Outlet(publisher),
+            Outlet(publisher, lambda: outbox.submit_tasks),
             renderer.message,
             config,
             event_log=self._event_log,

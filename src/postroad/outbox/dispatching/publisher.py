@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 
 from postroad import errors, failpoints
-from postroad.events import DomainEvent, sendable
+from postroad.events import TASK_ROW, DomainEvent, sendable
 from postroad.outbox.dispatching.store import ClaimedRow
 from postroad.queues import OutgoingMessage, Queue
 from postroad.telemetry import redact
@@ -95,13 +95,22 @@ class Publisher(Protocol):
         ...
 
 
+SubmitTasks = Callable[[Sequence[DomainEvent]], Sequence[errors.PostroadError | None]]
+_NOBODY = errors.ConfigurationError(
+    "tasks: this dispatcher's process has made no TaskProducer with this outbox",
+    field="tasks",
+    remedy="Make TaskProducer(backend, outbox=outbox) before the dispatcher runs; `postroad outbox run` does so.",
+)
+
+
 class Outlet:
     """Publishes messages and returns a verdict on each; it never raises.
 
-    `atomic` says that a call publishes all of its messages or none.
+    `atomic` says that a call publishes all of its messages or none. `tasks` returns what submits rows of tasks.
     """
 
-    def __init__(self, publisher: Publisher | Queue) -> None:
+    def __init__(self, publisher: Publisher | Queue, tasks: Callable[[], SubmitTasks | None] = lambda: None) -> None:
+        self._tasks = tasks
         self._publish: Any = getattr(publisher, "publish", None) or getattr(publisher, "send", None)
         if self._publish is None:
             raise errors.ConfigurationError(
@@ -115,6 +124,12 @@ class Outlet:
 
     def publish(self, messages: Sequence[OutgoingMessage]) -> list[Verdict]:
         """Publish in one call; if the whole call is rejected, publish one by one to find out which message it was."""
+        held = [message.attributes.get("EventType") == TASK_ROW for message in messages]
+        if any(held):
+            tasks = iter(self._submit([each for each, is_task in zip(messages, held, strict=True) if is_task]))
+            events = [each for each, is_task in zip(messages, held, strict=True) if not is_task]
+            others = iter(self.publish(events) if events else ())
+            return [next(tasks if is_task else others) for is_task in held]
         prepared = messages
         if not self._fifo:
             prepared = [msgspec.structs.replace(message, group=None, dedup_id=None) for message in messages]
@@ -122,6 +137,21 @@ class Outlet:
         if len(messages) > 1 and isinstance(verdicts, Rejected):
             return self._one_by_one(prepared)
         return [verdicts] * len(messages) if not isinstance(verdicts, list) else verdicts
+
+    def _submit(self, messages: Sequence[OutgoingMessage]) -> list[Verdict]:
+        submit = self._tasks()
+        if submit is None:
+            return [Tried(described(_NOBODY))] * len(messages)
+        try:
+            found = submit([DomainEvent.from_json(message.body) for message in messages])
+            failpoints.hit("outbox.after_publish")
+        except BaseException as error:
+            found = [error if isinstance(error, errors.PostroadError) else errors.OutcomeUnknown(str(error))] * len(
+                messages
+            )
+        verdicts: list[Verdict] = [SENT if error is None else verdict_of(error) for error in found]
+        # What keeps tasks from their queue does not keep events from their topic.
+        return [Tried(each.error) if isinstance(each, TargetDown) else each for each in verdicts]
 
     def _call(self, messages: Sequence[OutgoingMessage]) -> list[Verdict] | Verdict:
         """Return a verdict for each message, or one for all if the call raised."""
@@ -203,7 +233,7 @@ class Renderer:
     def message(self, row: ClaimedRow) -> OutgoingMessage:
         """Return the row's message; raise Unbuildable if there is none, or what `render` raises."""
         event = self._event(row)
-        if self.render is not None:
+        if self.render is not None and event.type != TASK_ROW:
             return msgspec.structs.replace(self.render(event), dedup_id=str(event.event_id))
         body = _with_further_fields(event.to_json(), row.payload)
         if len(body) > self.max_bytes:

@@ -1,0 +1,216 @@
+"""Handles of submitted tasks: they wait for the end of a run and return its result."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, cast
+
+from msgspec import Meta
+
+from postroad.arguments import FINITE, check
+from postroad.errors import InvalidTask, TaskRunCancelled, TaskRunFailed
+from postroad.journal import (
+    CANCELLED,
+    COMPLETED,
+    TERMINAL,
+    TIMEOUT,
+    Journal,
+    JournalEvent,
+    StoredJournal,
+    TaskState,
+    task_state,
+    whole,
+)
+from postroad.tasks.leases import TaskRecords
+from postroad.tasks.signatures import Signature
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+R = TypeVar("R")
+_Wait = Annotated[float, Meta(ge=0, le=FINITE, description="is not a number of seconds from 0 on")]
+# Where nothing wakes a waiting handle, it looks again after so many seconds, and later less often.
+_FIRST_LOOK, _LAST_LOOK = 0.05, 2.0
+# A process that may have changed something is looked at soon, and less often when the wait is long.
+_SOON, _SELDOM = 0.1, 1.0
+_FEW = 10
+_TASK = "TASK"
+
+
+class Runs:
+    """The runs of the tasks of one tenant: how they ended, and who waits for that."""
+
+    def __init__(self, journal: Journal, records: TaskRecords, tenant: str, cancel: Callable[[str, int], bool]) -> None:
+        self._journal = journal
+        self._records = records
+        self._tenant = tenant
+        self.cancel = cancel
+
+    def state(self, request_id: str) -> TaskState | None:
+        """Return the state of a task."""
+        return task_state(self._journal, self._tenant, request_id)
+
+    def end(self, request_id: str, run: int) -> JournalEvent | None:
+        """Return the event that ended a run; None if it has not ended."""
+        held = self._records.read(self._tenant, request_id)
+        types = TERMINAL
+        if held is not None and held.lease.run <= run:
+            outcome = held.lease.outcome
+            if held.lease.run < run or outcome is None:
+                return None
+            types = frozenset({outcome.event_type})
+            # What a worker has not recorded yet is in the lease.
+            owed = [each for each in self._records.owed(held) if str(each.event_id) == outcome.event_id]
+            if owed:
+                return owed[0]
+        entity = (_TASK, request_id)
+        for each in types:
+            page = self._journal.query(
+                "GSI5", tenant=self._tenant, event_type=each, entity=entity, descending=True, limit=_FEW
+            )
+            for event in page.events:
+                if event.properties.get("run", 1) == run:
+                    return whole(event)
+        return None
+
+    def watch(self, request_id: str, call: Callable[[bool], None]) -> AbstractContextManager[object] | None:
+        """Call `call` when the task may have ended (True: it has); None if nothing does so on this store."""
+        journal = self._journal
+        return journal.watch(self._tenant, (_TASK, request_id), call) if isinstance(journal, StoredJournal) else None
+
+
+class _Pace:
+    """How soon a waiting handle looks again."""
+
+    def __init__(self, *, is_woken: bool) -> None:
+        self._is_woken = is_woken
+        self._pause = _FIRST_LOOK
+        self._began = time.monotonic()
+        self._looked_at = self._began
+
+    def counts(self, certain: bool) -> bool:
+        """Return whether a wake-up is worth a look."""
+        since = time.monotonic() - self._looked_at
+        return certain or since >= min(_SELDOM, max(_SOON, (self._looked_at - self._began) / 10))
+
+    def next(self) -> float:
+        """Return the seconds until the next look after this one."""
+        self._looked_at = time.monotonic()
+        pause, self._pause = self._pause, min(2 * self._pause, _LAST_LOOK)
+        # Wake-ups that did not count are made up for.
+        return _SELDOM if self._is_woken else pause
+
+
+@dataclass(frozen=True, slots=True)
+class TaskHandle(Generic[R]):
+    """A submitted task. `await handle` does what `handle.wait()` does, without blocking the event loop.
+
+    Args:
+        request_id: The id of the task.
+        run: The number of the run: 1, and one more for each retry of an ended task.
+        created: Whether this call began the run.
+    """
+
+    request_id: str
+    run: int
+    created: bool
+    _runs: Runs | None = field(default=None, repr=False, compare=False)
+    _signature: Signature | None = field(default=None, repr=False, compare=False)
+
+    def wait(self, timeout: float | None = None) -> R:
+        """Wait for the end of the run and return the task's result, as its return annotation says.
+
+        Args:
+            timeout: The longest time to wait, in seconds; without one it waits until the run ends.
+
+        Raises:
+            TaskRunFailed: The run failed; `error`, `category` and `traceback` say why.
+            TaskRunCancelled: The run was cancelled.
+            TimeoutError: It did not end in time. It goes on, and a later call may wait again.
+        """
+        check(timeout, _Wait | None, "timeout", InvalidTask)
+        runs = self._known()
+        woken = threading.Event()
+        deadline = None if timeout is None else time.monotonic() + timeout
+
+        def call(certain: bool) -> None:
+            if pace.counts(certain):
+                woken.set()
+
+        watched = runs.watch(self.request_id, call)
+        pace = _Pace(is_woken=watched is not None)
+        with watched or contextlib.nullcontext():
+            while (event := runs.end(self.request_id, self.run)) is None:
+                pause = pace.next()
+                if deadline is not None:
+                    pause = min(pause, deadline - time.monotonic())
+                    if pause <= 0:
+                        raise self._late(timeout)
+                woken.wait(pause)
+                woken.clear()
+        return self._result(event)
+
+    def __await__(self) -> Generator[Any, None, R]:
+        return self._waited().__await__()
+
+    def status(self) -> TaskState | None:
+        """Return the state of the task in its latest run; None if it is not submitted yet."""
+        return self._known().state(self.request_id)
+
+    def cancel(self) -> bool:
+        """Cancel the run, killing it where it runs; return False if it had ended already."""
+        return self._known().cancel(self.request_id, self.run)
+
+    async def _waited(self) -> R:
+        # Children of workers import this folder, and most of them need no event loop.
+        import asyncio
+
+        from postroad.receiving import in_thread
+
+        runs, loop, woken = self._known(), asyncio.get_running_loop(), asyncio.Event()
+
+        def call(certain: bool) -> None:
+            if pace.counts(certain):
+                # The loop may have ended.
+                with contextlib.suppress(RuntimeError):
+                    loop.call_soon_threadsafe(woken.set)
+
+        watched = runs.watch(self.request_id, call)
+        pace = _Pace(is_woken=watched is not None)
+        with watched or contextlib.nullcontext():
+            while (event := await in_thread(runs.end, self.request_id, self.run)) is None:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(woken.wait(), pace.next())
+                woken.clear()
+        return self._result(event)
+
+    def _known(self) -> Runs:
+        if self._runs is None:
+            raise InvalidTask(
+                f"requestId: the handle of {self.request_id!r} was not made by a producer",
+                field="requestId",
+                remedy="Get one with producer.handle(request_id).",
+            )
+        return self._runs
+
+    def _result(self, event: JournalEvent) -> R:
+        known, request_id = event.properties, self.request_id
+        if event.event_type == COMPLETED:
+            output = known.get("output")
+            return cast("R", output if self._signature is None else self._signature.read_result(output))
+        if event.event_type == CANCELLED:
+            raise TaskRunCancelled(request_id, self.run, str(known.get("reason", "cancelled")))
+        if event.event_type == TIMEOUT:
+            error, category = f"timed out after {known.get('elapsedMs')} ms", "timeout"
+        else:
+            error, category = str(known.get("error")), str(known.get("errorCategory"))
+        raise TaskRunFailed(
+            request_id, self.run, error=error, category=category, traceback="\n".join(known.get("traceback") or ())
+        )
+
+    def _late(self, timeout: float | None) -> TimeoutError:
+        return TimeoutError(f"task {self.request_id!r} did not end within {timeout:g} seconds")

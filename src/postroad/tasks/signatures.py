@@ -1,0 +1,306 @@
+"""The signature of a task: the arguments it takes, and how they and its result travel as JSON."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import field, is_dataclass, make_dataclass
+from functools import cached_property
+from types import GenericAlias
+from typing import Any, Union, get_args, get_origin
+
+import msgspec
+from msgspec import inspect as types
+
+from postroad.errors import ConfigurationError, InvalidMessage, InvalidTask
+from postroad.events import Shape, Tagging, default_registry, field_types, is_model, refusal, unsendable
+from postroad.tasks.messages import check_input
+
+_POSITIONAL_ONLY, _VAR_POSITIONAL, _VAR_KEYWORD = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.VAR_POSITIONAL,
+    inspect.Parameter.VAR_KEYWORD,
+)
+_NAMED = re.compile(r"'(\w+)'")
+_RESULT = "result"
+_tagging = Tagging(default_registry)
+
+
+class Signature:
+    """How a worker calls a function, and how its arguments and its result travel.
+
+    `takes_input`: it is called as `function(input, ctx)`, with the whole input. Otherwise its arguments are the members
+    of the input, by name.
+    """
+
+    def __init__(self, function: Callable[..., Any], context_class: type) -> None:
+        self._name = getattr(function, "__name__", type(function).__name__)
+        self._written, found = _signature(function)
+        parameters = [] if found is None else list(found.parameters.values())
+        self.takes_input = found is None or _takes_input(parameters)
+        self.context: str | None = None
+        """The parameter that gets the context."""
+        if found is None:
+            return
+        if self.takes_input:
+            self._check_call(found)
+            return
+        self._check_kinds(parameters)
+        self._context_class = context_class
+        hints = self._hints(parameters)
+        for name, hint in hints.items():
+            self._check_hint(name, hint)
+        self.context = next((name for name, hint in hints.items() if hint is context_class), None)
+        self._bound = found.replace(parameters=[each for each in parameters if each.name != self.context])
+        self._check_hint("return", self._resolved_result())
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the input of a call with these arguments.
+
+        Raises:
+            InvalidTask: An argument is missing, unknown, of another type or not JSON; `field` names it.
+        """
+        if self.takes_input:
+            return check_input(self._input(args, kwargs))
+        try:
+            given = self._bound.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            found = _NAMED.search(str(error))
+            raise InvalidTask(f"{self._name}: {error}", field=found[1] if found else None) from None
+        given |= given.pop(self._further, {}) if self._further else {}
+        shape = self._arguments
+        try:
+            written = _tagging.write(shape.cls(**self._folded(given)), shape)
+        except Exception as error:
+            raise _refused(unsendable(given, path="", why=error)) from error
+        payload = self._unfolded(written, given)
+        self.check(payload)
+        return check_input(payload)
+
+    def check(self, input: dict[str, Any]) -> None:
+        """Raise `InvalidTask` if the function cannot be called with this input."""
+        if not self.takes_input:
+            self._read(input)
+
+    def call(self, function: Callable[..., Any], input: dict[str, Any], context: Any) -> Any:
+        """Call the function with the input and the context of an attempt."""
+        if self.takes_input:
+            return function(input, context)
+        arguments = self._read(input)
+        if self.context is not None:
+            arguments[self.context] = context
+        return function(**arguments)
+
+    def write_result(self, output: Any) -> Any:
+        """Return the result as JSON values.
+
+        Raises:
+            InvalidTask: It is not what the function says that it returns, or it cannot be written as JSON.
+        """
+        shape = self._result
+        try:
+            written = _tagging.write(shape.cls(output), shape)[_RESULT]
+        except Exception as error:
+            raise _refused(unsendable(output, path=_RESULT, why=error)) from error
+        if self._result_hint not in (Any, object):
+            self.read_result(written)
+        return written
+
+    def read_result(self, output: Any) -> Any:
+        """Return the result of a run as the function's return annotation says, or raise `InvalidTask`."""
+        if self.takes_input:
+            return output
+        try:
+            return getattr(_tagging.read({_RESULT: output}, self._result), _RESULT)
+        except Exception as error:
+            raise _refused(refusal(error)) from error
+
+    def prepare(self) -> None:
+        """Work out now what the first call would have to."""
+        if not self.takes_input:
+            _ = self._arguments, self._result
+
+    def _hints(self, parameters: list[inspect.Parameter]) -> dict[str, Any]:
+        """Return the type of each parameter; Any where there is none, or where its name is not known yet."""
+        raw = {each.name: Any if each.annotation is each.empty else each.annotation for each in parameters}
+        hints = _resolved(self._written, raw)
+        for name, annotation in raw.items():
+            # Its import may be for type checkers only.
+            if hints[name] is Any and str(annotation).rpartition(".")[2].strip("'\"") == self._context_class.__name__:
+                hints[name] = self._context_class
+        return hints
+
+    @cached_property
+    def _further(self) -> str | None:
+        """The parameter that takes further arguments: `**further`."""
+        return next((name for name, each in self._bound.parameters.items() if each.kind is _VAR_KEYWORD), None)
+
+    @cached_property
+    def _arguments(self) -> Shape:
+        """The arguments as a dataclass, which the codec reads and writes; made late, as a type may follow its use."""
+        parameters = list(self._bound.parameters.values())
+        hints = self._hints(parameters)
+        fields: list[tuple[str, Any, Any]] = []
+        for each in parameters:
+            hint: Any = hints[each.name]
+            is_further = each.kind is _VAR_KEYWORD
+            # Absent arguments stay absent: the function has their defaults.
+            default = field() if each.default is each.empty and not is_further else field(default=None)
+            fields.append((each.name, GenericAlias(dict, (str, hint)) if is_further else hint, default))
+        return _tagging.shape(make_dataclass(self._name, fields, kw_only=True))
+
+    def _resolved_result(self) -> Any:
+        annotation = getattr(self._written, "__annotations__", {}).get("return", Any)
+        return _resolved(self._written, {_RESULT: annotation})[_RESULT]
+
+    @cached_property
+    def _result_hint(self) -> Any:
+        return self._resolved_result()
+
+    @cached_property
+    def _result(self) -> Shape:
+        return _tagging.shape(make_dataclass(self._name, [(_RESULT, self._result_hint)]))
+
+    def _read(self, input: dict[str, Any]) -> dict[str, Any]:
+        known = self._bound.parameters
+        if not self._further and (unknown := next((name for name in input if name not in known), None)) is not None:
+            raise InvalidTask(f"{unknown[:100]}: {self._name} has no such argument", field=unknown[:100])
+        try:
+            read = _tagging.read(self._folded(input), self._arguments)
+        except Exception as error:
+            raise _refused(refusal(error)) from error
+        return self._unfolded(vars(read), input)
+
+    def _folded(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments with further ones under the name of their parameter."""
+        if self._further is None:
+            return dict(given)
+        own = self._bound.parameters.keys() - {self._further}
+        further = {name: value for name, value in given.items() if name not in own}
+        return {**{name: value for name, value in given.items() if name in own}, self._further: further}
+
+    def _unfolded(self, values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of the arguments that are given."""
+        further = {} if self._further is None else values[self._further]
+        return {name: further[name] if name in further else values[name] for name in given}
+
+    def _input(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if len(args) + len(kwargs) > 1 or kwargs.keys() - {"input"}:
+            raise InvalidTask(
+                f"input: {self._name}(input, ctx) takes one input",
+                field="input",
+                remedy=f'Write submit({self._name}, {{"storeId": 7}}), or give the function arguments of its own.',
+            )
+        return args[0] if args else kwargs.get("input")
+
+    def _check_call(self, found: inspect.Signature) -> None:
+        try:
+            found.bind({}, None)
+        except TypeError as error:
+            raise ConfigurationError(
+                f"function: {self._name} cannot be called with an input and a context: {error}",
+                field="function",
+                remedy="Write it as def task(input, ctx), or give its arguments other names.",
+            ) from None
+
+    def _check_kinds(self, parameters: list[inspect.Parameter]) -> None:
+        for each in parameters:
+            if each.kind in (_VAR_POSITIONAL, _POSITIONAL_ONLY):
+                shown = f"*{each.name}" if each.kind is _VAR_POSITIONAL else each.name
+                raise ConfigurationError(
+                    f"function: {self._name} takes {shown}, and arguments travel by name",
+                    field="function",
+                    remedy="Name each parameter, such as def scrape(store_id: str, depth: int = 2).",
+                )
+
+    def _check_hint(self, name: str, hint: Any) -> None:
+        found = None if hint is self._context_class else _unencodable(hint)
+        if found is not None:
+            what = "its result" if name == "return" else f"the argument {name!r}"
+            raise ConfigurationError(
+                f"{name}: {what} of {self._name} is {found.__qualname__}, which cannot be written as JSON",
+                field=name,
+                remedy="Use text, numbers, times, lists, dataclasses, msgspec Structs or pydantic models; pass an id"
+                " instead of a connection or a file.",
+            )
+
+
+def _signature(function: Any) -> tuple[Any, inspect.Signature | None]:
+    """Return the function whose annotations count, and its signature; None for a C function without one."""
+    try:
+        # A decorator's own parameters count, unless it passes everything on.
+        found = inspect.signature(function, follow_wrapped=False)
+    except ValueError:
+        return function, None
+    wrapped = getattr(function, "__wrapped__", None)
+    if wrapped is not None and any(each.kind is _VAR_POSITIONAL for each in found.parameters.values()):
+        return _signature(wrapped)
+    written = function
+    while isinstance(written, functools.partial):
+        written = written.func
+    if not hasattr(written, "__annotations__") or isinstance(written, type):
+        written = type(written).__call__
+    return getattr(written, "__func__", written), found
+
+
+def _takes_input(parameters: list[inspect.Parameter]) -> bool:
+    """Return whether these are the parameters of `function(input, ctx)`, or have no names to pass arguments by."""
+    named = [each.name.lstrip("_") for each in parameters[:2]]
+    return named in (["input", "ctx"], ["input", "context"]) or (
+        len(parameters) > 1 and parameters[0].kind is _POSITIONAL_ONLY
+    )
+
+
+def _resolved(function: Any, raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the annotations as types, where a text stands for what the function's module calls so."""
+    if not raw:
+        return {}
+    holder = make_dataclass("Holder", list(raw.items()), namespace={"__module__": function.__module__})
+    return {each.name: hint for each, hint in field_types(holder)}
+
+
+def _unencodable(hint: Any) -> type | None:
+    """Return the class in an annotation of which no value can be written as JSON; None if there is none."""
+    if get_origin(hint) is Union or type(hint).__name__ == "UnionType":
+        return next((found for each in get_args(hint) if (found := _unencodable(each)) is not None), None)
+    try:
+        waiting: list[Any] = [types.type_info(hint)]
+    except Exception:
+        # Unions of classes and the like; the values themselves are checked when they are submitted.
+        return None
+    seen: set[int] = set()
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, types.CustomType) and not _may_travel(node.cls):
+            return node.cls
+        for name in ("item_type", "key_type", "value_type"):
+            waiting += [getattr(node, name)] if hasattr(node, name) else []
+        waiting += getattr(node, "item_types", ()) or getattr(node, "types", ())
+        waiting += [each.type for each in getattr(node, "fields", ())]
+    return None
+
+
+def _may_travel(cls: type) -> bool:
+    """Return whether values of a class that msgspec does not know may be written: those of its subclasses, perhaps."""
+    if cls is object or issubclass(cls, BaseException) or is_model(cls):
+        return True
+    if cls.__module__.partition(".")[0] in ("collections", "typing"):
+        return False
+    below, seen = [cls], set[type]()
+    while below:
+        each = below.pop()
+        if is_dataclass(each) or issubclass(each, msgspec.Struct) or is_model(each):
+            return True
+        new = [one for one in type.__subclasses__(each) if one not in seen]
+        seen.update(new)
+        below += new
+    return inspect.isabstract(cls) or bool(getattr(cls, "_is_protocol", False))
+
+
+def _refused(error: InvalidMessage) -> InvalidTask:
+    return InvalidTask(error.message.removeprefix("the message is not valid: "), field=error.field)
