@@ -9,6 +9,7 @@ predicate such as "is neither 'a' nor 'b'". `extra={"remedy": ...}` replaces the
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import fields
@@ -44,6 +45,19 @@ def text(pattern: str, what: str, *, remedy: str | None = None) -> Any:
     """Return the type of texts that match the whole pattern; `what` describes such a text."""
     extra = None if remedy is None else {"remedy": remedy}
     return Annotated[str, Meta(pattern=rf"\A(?:{pattern})\Z", description=what, extra=extra)]
+
+
+_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([smhd]?)")
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+def parse_duration(text: str) -> float | None:
+    """Return the seconds of a text such as 30, 30s, 5m, 2h or 7d; None if it is not a duration."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        return None
+    seconds = float(match[1]) * _SECONDS[match[2]]
+    return int(seconds) if seconds.is_integer() else seconds
 
 
 def check(

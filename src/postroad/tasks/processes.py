@@ -17,6 +17,8 @@ from typing import Any
 
 import msgspec
 
+from postroad.tasks.schedules import Schedule
+
 _LENGTH = struct.Struct(">I")
 
 # The first byte of a reply of a child.
@@ -35,6 +37,7 @@ class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):
     memory_limit: int | None = None
     pass_env: tuple[str, ...] = ()
     fresh: bool = False
+    schedule: Schedule | None = None
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

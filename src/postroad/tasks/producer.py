@@ -50,8 +50,9 @@ from postroad.tasks.messages import (
     tenant_and_app,
 )
 from postroad.tasks.registry import TaskRegistry, Timeout
+from postroad.tasks.schedules import MAX_PUT_OFF, put_off
 
-_Delay = Annotated[float, Meta(ge=0, le=MAX_DELAY, description=f"is not from 0 to {MAX_DELAY:.0f} seconds")]
+_Delay = Annotated[float, Meta(ge=0, le=MAX_PUT_OFF, description=f"is not from 0 to {MAX_PUT_OFF:.0f} seconds, a year")]
 # How long another submission of the same request may take before it counts as dead.
 _WAIT_SECONDS = 5.0
 _LOOK_AGAIN = 0.02
@@ -119,7 +120,8 @@ class TaskProducer:
             request_id: The id of the task; a new one by default. The same id with the same name and input is the same
                 run, so a submission can be repeated.
             timeout: Seconds that an attempt may take; by default what the task or the worker says.
-            delay: Seconds before a worker may receive it; none by default.
+            delay: Seconds before a worker may receive it, up to a year; none by default. Over 900, the longest delay of
+                a queue, it waits until the role `scheduler` of a worker sends it.
 
         Raises:
             InvalidTask: The name, the input, the request id or the delay is not valid.
@@ -243,6 +245,11 @@ class Submission:
         )
         return cls(tenant=tenant, message=message, pending=pending, app=factory.app, delay=delay)
 
+    @property
+    def due_at(self) -> int | None:
+        """When it is to be sent, in milliseconds, if that is later than a queue can hold it back; else None."""
+        return None if self.delay <= MAX_DELAY else self.pending.timestamp + round(self.delay * 1_000)
+
     def digest(self) -> str:
         """Return a hash of name and input."""
         text = json.dumps([self.message.name, self.message.input], sort_keys=True, separators=(",", ":"))
@@ -315,7 +322,10 @@ class Submissions:
         tenant, request_id, pending = submission.tenant, submission.message.request_id, submission.pending
         failed: PostroadError | None = None
         with self._backend.transaction() if records.together else contextlib.nullcontext():
-            written = records.put(tenant, request_id, lease.with_last_of([pending]), expect=expect)
+            if (due_at := submission.due_at) is not None:
+                put_off(self._backend, tenant, submission.message, queue=self._queue_name, due_at=due_at)
+            lease = msgspec.structs.replace(lease.with_last_of([pending]), due_at=due_at)
+            written = records.put(tenant, request_id, lease, expect=expect)
             if not written.ok:
                 return False
             assert written.held is not None
@@ -327,6 +337,8 @@ class Submissions:
                     with contextlib.suppress(PostroadError):
                         records.remove(tenant, request_id, expect=written.held)
                 raise
+            if due_at is not None:
+                return True
             try:
                 if submission.message.job_id is not None:
                     failpoints.hit("dispatcher.before_enqueue")

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Any, TypeVar, overload
 
 from msgspec import Meta
@@ -18,6 +18,7 @@ from postroad.errors import ConfigurationError, InvalidTask, UnknownTask
 from postroad.queues import MAX_LIFE
 from postroad.settings import nearest
 from postroad.tasks.messages import TaskName
+from postroad.tasks.schedules import CatchUp, Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +82,8 @@ class TaskDefinition:
     """Names of environment variables that this task sees besides those of the worker's children."""
     fresh: bool = False
     """Whether each attempt runs in a new interpreter instead of a fork."""
+    schedule: Schedule | None = None
+    """When it runs by itself; None for never."""
 
     def __post_init__(self) -> None:
         check(self.name, TaskName, "name", InvalidTask)
@@ -138,7 +141,7 @@ class TaskRegistry:
         Args:
             name: The name of the task.
             command: The program and its arguments, as a list of texts.
-            options: `timeout`, `max_attempts`, `memory_limit` and `pass_env` of `@task`.
+            options: `timeout`, `max_attempts`, `memory_limit`, `pass_env` and the schedule of `@task`.
 
         Raises:
             ConfigurationError: The command is not a list of texts, or another task has the name.
@@ -220,6 +223,10 @@ def task(
     memory_limit: int | None = None,
     pass_env: Sequence[str] = (),
     fresh: bool = False,
+    schedule: str | None = None,
+    every: str | float | timedelta | None = None,
+    tz: str | None = None,
+    catch_up: CatchUp | None = None,
     registry: TaskRegistry = default_tasks,
 ) -> Callable[[F], F]: ...
 def task(name: Any = None, /, *, registry: TaskRegistry = default_tasks, **options: Any) -> Any:
@@ -232,6 +239,11 @@ def task(name: Any = None, /, *, registry: TaskRegistry = default_tasks, **optio
         memory_limit: Bytes of address space of its child; by default no limit.
         pass_env: Names of environment variables that it sees besides those of the worker's children.
         fresh: Whether each attempt runs in a new interpreter; for libraries that do not survive a fork.
+        schedule: A cron expression of five fields at whose times it runs by itself, without an input.
+        every: The interval at which it runs by itself, instead of `schedule`: seconds, or a text such as '10m'.
+        tz: The time zone of `schedule`, such as 'Europe/Athens'; UTC by default.
+        catch_up: What happens to runs that no worker was there for: 'none' skips them, 'one' runs the last of them and
+            is the default, 'all' runs each.
         registry: Where it is registered; by default where workers look for it.
 
     Raises:
@@ -248,7 +260,8 @@ def task(name: Any = None, /, *, registry: TaskRegistry = default_tasks, **optio
 
 def _frozen(options: dict[str, Any]) -> dict[str, Any]:
     given = options.get("pass_env", ())
-    return {**options, "pass_env": given if isinstance(given, str) else tuple(given)}
+    options = {**options, "pass_env": given if isinstance(given, str) else tuple(given)}
+    return {"schedule": Schedule.of(options), **options}
 
 
 def _place(definition: TaskDefinition) -> object:

@@ -260,7 +260,7 @@ def _clean(text: str, most: int) -> str:
 
 
 _MAIN = "__main__"
-_OPTIONS = ("timeout", "max_attempts", "memory_limit", "pass_env", "fresh")
+_OPTIONS = ("timeout", "max_attempts", "memory_limit", "pass_env", "fresh", "schedule")
 
 
 def entry_of(definition: TaskDefinition) -> TaskEntry:
