@@ -137,7 +137,12 @@ def test_a_task_with_a_long_delay_is_sent_when_it_is_due_and_not_before(backend:
 
     queue = backend.queue(f"{backend.stage_prefix}tasks")
     found: list[Any] = []
-    eventually(lambda: found.extend(queue.receive(wait=1)) or found)
+
+    def received() -> bool:
+        found.extend(queue.receive(wait=1))
+        return bool(found)
+
+    eventually(received)
     assert [delivery.attributes["requestId"] for delivery in found] == ["late"]
     assert backend.items().scan(f"{TENANT}/DELAYED#").items == ()
 

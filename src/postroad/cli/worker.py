@@ -144,12 +144,13 @@ def _run(running: TaskWorker | None, roles: list[Role], *, until_idle: bool) -> 
     from postroad.tasks.threads import RoleThreads, Waker
 
     if until_idle:
-        role_threads = RoleThreads(roles)
         while True:
             if running is not None:
                 running.run(until_idle=True)
-            if not role_threads.once() or (running is not None and running.was_stopped):
+            if not RoleThreads(roles).once() or (running is not None and running.was_stopped):
                 return
+            # What was due at the beginning is run; a schedule of every second would never leave nothing to do.
+            roles = [role for role in roles if role.name != SCHEDULER]
     if running is not None:
         with RoleThreads(roles, ended=running.stop):
             running.run()

@@ -93,6 +93,13 @@ class Schedules:
         """Return all schedules, sorted by name."""
         return [_shown(name, known.state) for name, known in read_all(self._items, self._tenant).items()]
 
+    def page(self, limit: int = 100, after: str | None = None) -> tuple[list[ScheduleShown], str | None]:
+        """Return the schedules behind the name `after`, at most `limit`, and the last name if there are more."""
+        prefix = schedule_key(self._tenant, "")
+        found = self._items.scan(prefix, limit=limit, cursor=None if after is None else prefix + after)
+        shown = [_shown(item.key.removeprefix(prefix), _known(item).state) for item in found.items]
+        return shown, None if found.cursor is None else found.cursor.removeprefix(prefix)
+
     def pause(self, name: str) -> ScheduleShown:
         """Let it run no more until it is resumed; a paused schedule stays paused."""
         return self._change(name, lambda state: msgspec.structs.replace(state, paused=True))
