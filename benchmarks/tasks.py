@@ -45,7 +45,7 @@ def _serve(url: str, pipe: Connection, child_reuse: int) -> None:
         running.start()
         pipe.send("ready")
         while pipe.recv() is not None:
-            pipe.send((resident_bytes(os.getpid()), _cpu_seconds()))
+            pipe.send((resident_bytes(os.getpid()), cpu_seconds()))
         worker.stop()
         running.join()
 
@@ -60,7 +60,7 @@ def serve_reusing(url: str, pipe: Connection) -> None:
     _serve(url, pipe, 1_000)
 
 
-def _cpu_seconds() -> float:
+def cpu_seconds() -> float:
     """What this process and all that stem from it have used so far."""
     from postroad.tasks.processes import descendants
 

@@ -147,7 +147,7 @@ def test_a_timeout_that_is_none_is_refused(timeout: Any, bench: Bench) -> None:
     assert nothing_is_stored(bench)
 
 
-@pytest.mark.parametrize("delay", [-1, 901, float("nan"), True, "x"])
+@pytest.mark.parametrize("delay", [-1, 31_536_001, float("nan"), True, "x"])
 def test_a_delay_that_is_none_is_refused(delay: Any, bench: Bench) -> None:
     with pytest.raises(InvalidTask):
         bench.producer.submit("echo", delay=delay)

@@ -25,6 +25,7 @@ from postroad.cli import (
     outbox_run,
     queues,
     redrive,
+    schedules,
     topology,
     work,
     worker,
@@ -35,6 +36,7 @@ from postroad.cli.output import prepare_streams, report
 
 _MODULES = (
     *(worker, sys.modules[__name__], journal, doctor, cost, queues, redrive, bus, outbox, outbox_run, inbox, work),
+    schedules,
     *(agents, agent_events, notifications, topology, audit),
 )
 _NOUNS = {
@@ -44,6 +46,7 @@ _NOUNS = {
     "outbox": ("Publish what applications record in their databases, and repair what fails.", "status"),
     "inbox": ("Create, prune and settle the inbox of an application's database.", "unknown"),
     "task": ("Submit, show, retry and cancel tasks.", "submit scrape-store"),
+    "schedule": ("List, pause, resume and run the schedules of tasks.", "list"),
     "job": ("Submit, show, resume and cancel graphs of tasks.", "list"),
     "journal": ("Create, read, verify and prune the journal of tasks and jobs.", "query"),
     "agent": ("Create agents, connect them, and show what waits for them.", "create ann"),

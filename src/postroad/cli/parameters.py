@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from postroad.arguments import seconds_of
+from postroad.arguments import parse_duration
 from postroad.errors import ConfigurationError, InvalidInput, PostroadError
 from postroad.settings import data_path, database_dsn, load
 from postroad.telemetry import legible
@@ -25,11 +25,10 @@ if TYPE_CHECKING:
 
 def duration(text: str) -> float:
     """Return the seconds of a number with or without a unit."""
-    try:
-        seconds = float(seconds_of(f"{text}s" if text[-1:].isdigit() else text, "duration"))
-    except InvalidInput:
-        raise typer.BadParameter(f'"{text}" is not a duration such as 30, 30s, 5m, 2h or 7d') from None
-    return int(seconds) if seconds.is_integer() else seconds
+    seconds = parse_duration(text)
+    if seconds is None:
+        raise typer.BadParameter(f'"{text}" is not a duration such as 30, 30s, 5m, 2h or 7d')
+    return seconds
 
 
 def moment(text: str) -> datetime:

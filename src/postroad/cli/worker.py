@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 
 TASKS = "tasks"
-ROLES = (TASKS, "dispatcher", "dlq", "reconciler", "events")
+SCHEDULER = "scheduler"
+ROLES = (TASKS, "dispatcher", "dlq", "reconciler", SCHEDULER, "events")
 
 
 @verb("up", "--port 9000 --open", until_stopped=True)
@@ -87,9 +88,21 @@ def worker(
 
     with call.backend() as backend:
         running: TaskWorker | None = None
+        modules = imports or list(settings.load)
         if TASKS in chosen:
-            running = _worker(backend, settings, queue, imports or list(settings.load), limits)
-        others = worker_roles(backend, queue=queue, tenant_id=settings.tenant, app=settings.app, roles=chosen)
+            running = _worker(backend, settings, queue, modules, limits)
+        elif SCHEDULER in chosen:
+            from postroad.up.runners import load_modules
+
+            load_modules(modules)
+        others = worker_roles(
+            backend,
+            queue=queue,
+            tenant_id=settings.tenant,
+            app=settings.app,
+            roles=chosen,
+            schedules=None if running is None else running.schedules,
+        )
         _run(running, others, until_idle=until_idle)
     call.show({"stopped": True, "worker": None if running is None else running.worker_id}, "stopped")
 
@@ -131,12 +144,13 @@ def _run(running: TaskWorker | None, roles: list[Role], *, until_idle: bool) -> 
     from postroad.tasks.threads import RoleThreads, Waker
 
     if until_idle:
-        role_threads = RoleThreads(roles)
         while True:
             if running is not None:
                 running.run(until_idle=True)
-            if not role_threads.once() or (running is not None and running.was_stopped):
+            if not RoleThreads(roles).once() or (running is not None and running.was_stopped):
                 return
+            # What was due at the beginning is run; a schedule of every second would never leave nothing to do.
+            roles = [role for role in roles if role.name != SCHEDULER]
     if running is not None:
         with RoleThreads(roles, ended=running.stop):
             running.run()

@@ -16,7 +16,7 @@ from postroad.jobs import Jobs, JobViews
 from postroad.journal import TaskState, task_state
 from postroad.queues import AckResult, Delivery, Queue
 from postroad.settings import Settings, agent_polls, agent_rate
-from postroad.tasks import AnyRequestId, TaskProducer
+from postroad.tasks import AnyRequestId, Schedules, TaskProducer
 from postroad.wiring import Backend
 
 _BURST = 2
@@ -138,6 +138,11 @@ class WorkAccess:
         """Return the state of a task, now or at a time in milliseconds."""
         check(request_id, AnyRequestId, "requestId", InvalidTask)
         return task_state(self._backend.journal(), self._settings.tenant, request_id, at)
+
+    @cached_property
+    def schedules(self) -> Schedules:
+        """Lists, pauses, resumes and runs schedules."""
+        return Schedules(self._backend, tenant_id=self._settings.tenant, app=self._settings.app)
 
     @cached_property
     def views(self) -> JobViews:

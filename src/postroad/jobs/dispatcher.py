@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +19,7 @@ from postroad.tasks import (
     Reconciler,
     ReconcilerLease,
     Role,
+    Schedule,
     WakeUp,
     log_event,
     open_queue,
@@ -154,7 +155,7 @@ class JobDispatcher:
         return scheduler
 
 
-ROLES: Final = ("dispatcher", "dlq", "reconciler", "events")
+ROLES: Final = ("dispatcher", "dlq", "reconciler", "scheduler", "events")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,10 +179,12 @@ def worker_roles(
     tenant_id: str | None = None,
     app: str | None = None,
     roles: Collection[str] | None = None,
+    schedules: Callable[[], Mapping[str, Schedule | None] | None] | None = None,
 ) -> list[Role]:
     """Return the roles of a worker; by default all, and `events` only if the settings say so.
 
-    Where looks cost requests, a lease lets only one worker of the tenant reconcile.
+    `schedules` returns those of the worker's tasks, by default those of `@task` in this process. Where looks cost
+    requests, a lease lets only one worker of the tenant reconcile.
     """
     found = []
     tenant = tenant_and_app(tenant_id, app)[0]
@@ -196,6 +199,11 @@ def worker_roles(
     if "dlq" in roles:
         letters = DeadLetterHandler(backend, queue=queue, tenant_id=tenant_id, app=app)
         found.append(Role("dlq", pace.dead_letters, letters.run_once))
+    if "scheduler" in roles:
+        from postroad.tasks.scheduler import Scheduler as TaskScheduler
+
+        scheduler = TaskScheduler(backend, queue=queue, tenant_id=tenant_id, app=app, schedules=schedules)
+        found.append(scheduler.role())
     looks: dict[str, Callable[[], int]] = {}
     if "reconciler" in roles:
         looks["reconciler"] = Reconciler(backend, queue=queue, tenant_id=tenant_id, app=app).run_once

@@ -33,6 +33,7 @@ from postroad.tasks.messages import (
 from postroad.tasks.producer import TaskProducer
 from postroad.tasks.reconciler import Reconciler, ReconcilerLease as ReconcilerLease
 from postroad.tasks.registry import TaskContext, TaskDefinition, TaskRegistry, default_tasks, task
+from postroad.tasks.schedules import Schedule
 from postroad.tasks.submissions import Submission as Submission, Submissions as Submissions
 from postroad.tasks.threads import Role as Role
 from postroad.tasks.worker import TaskWorker
@@ -40,6 +41,7 @@ from postroad.tasks.worker import TaskWorker
 if TYPE_CHECKING:
     from postroad.tasks.event_publisher import EventPublisher as EventPublisher
     from postroad.tasks.health import HealthCheck as HealthCheck, SlackAlerts as SlackAlerts
+    from postroad.tasks.scheduler import Scheduler as Scheduler, Schedules as Schedules, ScheduleShown as ScheduleShown
     from postroad.tasks.stories import task_story as task_story
 else:
     # Children import this folder, and need neither the bus nor HTTPS.
@@ -48,6 +50,7 @@ else:
         {
             "postroad.tasks.event_publisher": "EventPublisher",
             "postroad.tasks.health": "HealthCheck SlackAlerts",
+            "postroad.tasks.scheduler": "Scheduler Schedules ScheduleShown",
             "postroad.tasks.stories": "task_story",
         },
     )
@@ -58,6 +61,7 @@ __all__ = [
     "NonRetryable",
     "Reconciler",
     "Retryable",
+    "Schedule",
     "TaskContext",
     "TaskDefinition",
     "TaskHandle",

@@ -57,6 +57,8 @@ class Lease(Owing, frozen=True, kw_only=True, rename="camel"):
     """Seconds since 1970."""
     sent_at: int | None = None
     """When the message of this run was sent, in milliseconds; None before."""
+    due_at: int | None = None
+    """When the message of this run is to be sent, in milliseconds, if it was put off; None for at once."""
     outcome: Outcome | None = None
     name: str = ""
     digest: str = ""
@@ -129,6 +131,7 @@ class Lease(Owing, frozen=True, kw_only=True, rename="camel"):
             owner=None,
             effective_until=0,
             sent_at=None,
+            due_at=None,
             outcome=None,
             failure=None,
             begun_at=now_ms,

@@ -17,6 +17,8 @@ from typing import Any
 
 import msgspec
 
+from postroad.tasks.schedules import Schedule
+
 _LENGTH = struct.Struct(">I")
 
 # The first byte of a reply of a child.
@@ -40,6 +42,7 @@ class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):
     retry_on: tuple[str, ...] = ()
     never_retry: tuple[str, ...] = ()
     """The classes as `module:qualname`."""
+    schedule: Schedule | None = None
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

@@ -210,6 +210,9 @@ class Reconciler:
             lease = held.lease
             if lease.run != run or lease.outcome is not None or lease.sent_at is not None:
                 return False
+            if lease.due_at is not None:
+                # It was put off; the scheduler sends it when it is due.
+                return False
             if lease.queue and lease.queue != self._queue_name:
                 return False
         state = task_state(self._journal, self._tenant, pending.entity_id, raw=True)

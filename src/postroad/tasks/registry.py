@@ -18,6 +18,7 @@ from postroad.errors import ConfigurationError, InvalidTask, UnknownTask
 from postroad.queues import MAX_LIFE
 from postroad.settings import nearest
 from postroad.tasks.messages import TaskName
+from postroad.tasks.schedules import CatchUp, Schedule
 from postroad.tasks.signatures import Signature
 
 
@@ -96,6 +97,8 @@ class TaskDefinition:
     """The queue that producers send it to."""
     signature: Signature | None = field(init=False, repr=False, compare=False, default=None)
     """How the function is called; None for a command."""
+    schedule: Schedule | None = None
+    """When it runs by itself; None for never."""
 
     def __post_init__(self) -> None:
         check(self.name, TaskName, "name", InvalidTask)
@@ -185,7 +188,7 @@ class TaskRegistry:
         Args:
             name: The name of the task.
             command: The program and its arguments, as a list of texts.
-            options: `timeout`, `max_attempts`, `memory_limit` and `pass_env` of `@task`.
+            options: `timeout`, `max_attempts`, `memory_limit`, `pass_env` and the schedule of `@task`.
 
         Raises:
             ConfigurationError: The command is not a list of texts, or another task has the name.
@@ -265,6 +268,10 @@ def task(
     memory_limit: int | None = None,
     pass_env: Sequence[str] = (),
     fresh: bool = False,
+    schedule: str | None = None,
+    every: str | float | timedelta | None = None,
+    tz: str | None = None,
+    catch_up: CatchUp | None = None,
     registry: TaskRegistry = default_tasks,
 ) -> Callable[[F], F]: ...
 def task(name: Any = None, /, *, registry: TaskRegistry = default_tasks, **options: Any) -> Any:
@@ -287,6 +294,11 @@ def task(name: Any = None, /, *, registry: TaskRegistry = default_tasks, **optio
         memory_limit: Bytes of address space of its child; by default no limit.
         pass_env: Names of environment variables that it sees besides those of the worker's children.
         fresh: Whether each attempt runs in a new interpreter; for libraries that do not survive a fork.
+        schedule: A cron expression of five fields at whose times it runs by itself, without an input.
+        every: The interval at which it runs by itself, instead of `schedule`: seconds, or a text such as '10m'.
+        tz: The time zone of `schedule`, such as 'Europe/Athens'; UTC by default.
+        catch_up: What happens to runs that no worker was there for: 'none' skips them, 'one' runs the last of them and
+            is the default, 'all' runs each.
         registry: Where it is registered; by default where workers look for it.
 
     Raises:
@@ -310,7 +322,7 @@ def _frozen(options: dict[str, Any]) -> dict[str, Any]:
     for name in ("timeout", "retry_base", "retry_cap"):
         if name in given:
             given[name] = seconds_of(given[name], name, ConfigurationError)
-    return given
+    return {"schedule": Schedule.of(given), **given}
 
 
 def _as_tuple(value: Any) -> Any:

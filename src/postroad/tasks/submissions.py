@@ -23,9 +23,10 @@ from postroad.errors import Conflict, InvalidTask, PostroadError
 from postroad.events import refusal
 from postroad.journal import PENDING, Journal, JournalEvent, whole
 from postroad.ports import Store
-from postroad.queues import OutgoingMessage, Queue
+from postroad.queues import MAX_DELAY, OutgoingMessage, Queue
 from postroad.tasks.leases import Held, Lease, TaskRecords, first_lease
 from postroad.tasks.messages import EventFactory, TaskMessage, open_queue, outgoing
+from postroad.tasks.schedules import put_off
 
 # How long another submission of the same request may take before it counts as dead.
 _WAIT_SECONDS = 5.0
@@ -71,6 +72,11 @@ class Submission:
             timeoutMs=message.timeout_ms,
         )
         return cls(tenant=tenant, message=message, pending=pending, app=factory.app, delay=delay)
+
+    @property
+    def due_at(self) -> int | None:
+        """When it is to be sent, in milliseconds, if that is later than a queue can hold it back; else None."""
+        return None if self.delay <= MAX_DELAY else self.pending.timestamp + round(self.delay * 1_000)
 
     def outgoing(self) -> OutgoingMessage:
         """Return the message as the queue accepts it."""
@@ -164,8 +170,12 @@ class Submissions:
             written = []
             for submission, lease, expect in starts:
                 first = lease.with_last_of([submission.pending])
-                # What is written in one commit with the message can say so at once.
-                first = _sent(submission, first) if records.together else first
+                if (due_at := submission.due_at) is not None:
+                    put_off(self._backend, submission.tenant, submission.message, queue=self._queue_name, due_at=due_at)
+                    first = msgspec.structs.replace(first, due_at=due_at)
+                elif records.together:
+                    # What is written in one commit with the message can say so at once.
+                    first = _sent(submission, first)
                 written.append(records.put(submission.tenant, submission.message.request_id, first, expect=expect))
             begun = [
                 _Start(start.submission, result.held.lease, result.held)
@@ -174,7 +184,7 @@ class Submissions:
             ]
             if begun:
                 self._record(begun, is_new=starts[0].expect is None)
-                failed = self._send(begun)
+                failed = self._send([start for start in begun if start.submission.due_at is None])
         if failed is not None:
             raise failed
         return [result.ok for result in written]
@@ -195,6 +205,8 @@ class Submissions:
 
     def _send(self, begun: Sequence[_Start]) -> Exception | None:
         """Send the messages and note it; return the first error. What is recorded stays: the Reconciler sends it."""
+        if not begun:
+            return None
         if any(start.submission.message.job_id is not None for start in begun):
             failpoints.hit("dispatcher.before_enqueue")
         errors: list[Exception | None]

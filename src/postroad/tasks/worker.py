@@ -22,6 +22,7 @@ from postroad.tasks.leases import TaskRecords
 from postroad.tasks.messages import EventFactory, log_event, open_queue, tenant_and_app, wants_events
 from postroad.tasks.pool import ChildPool
 from postroad.tasks.registry import TaskRegistry, Timeout, check_variables, default_tasks
+from postroad.tasks.schedules import Schedule
 from postroad.tasks.threads import Role, RoleThreads, Shared, Waker, WorkerRun
 
 _WorkerId = text(r"[A-Za-z0-9_.:-]{1,256}", "1 to 256 letters, digits, '_', '.', ':' or '-'")
@@ -235,6 +236,10 @@ class TaskWorker:
             self._stops, self._waker = 0, None
             waker.close()
             log_event("worker_stopped", worker=self.worker_id)
+
+    def schedules(self) -> dict[str, Schedule | None] | None:
+        """Return the schedule of each task, for a `Scheduler`; None before the children have loaded the tasks."""
+        return {name: entry.schedule for name, entry in self._shared.pool.tasks.items()} or None
 
     def stop(self) -> None:
         """Stop receiving; running tasks may finish within `drain_timeout`. A second call kills them at once."""

@@ -5,6 +5,7 @@ A job's own values (`JobStatus`, `JobSummary`, `TasksAdded`) are shown as they a
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,7 +15,7 @@ from postroad.journal import KEY_NAMES, JournalEvent, Page
 if TYPE_CHECKING:
     from postroad.jobs import JobCreatedResult, JobPage
     from postroad.journal import TaskState
-    from postroad.tasks import TaskHandle
+    from postroad.tasks import ScheduleShown, TaskHandle
 
 
 class TaskSubmitted(msgspec.Struct, rename="camel"):
@@ -106,6 +107,26 @@ class JobCancelled(msgspec.Struct, rename="camel"):
     status: str = "cancelled"
 
 
+class ScheduleRow(msgspec.Struct):
+    """When a task runs by itself."""
+
+    name: str
+    task: str
+    schedule: str
+    tz: str
+    paused: bool
+    next_at: datetime | None
+    last_at: datetime | None
+    last_request_id: str | None
+
+
+class SchedulePage(msgspec.Struct):
+    """Schedules, sorted by name."""
+
+    items: list[ScheduleRow]
+    next_cursor: str | None
+
+
 def submitted(handle: TaskHandle[Any], state: str) -> TaskSubmitted:
     """Return the result of a submission."""
     return TaskSubmitted(handle.request_id, state, handle.run, handle.created)
@@ -114,6 +135,11 @@ def submitted(handle: TaskHandle[Any], state: str) -> TaskSubmitted:
 def task_shown(state: TaskState) -> TaskShown:
     """Return the state of a task."""
     return msgspec.convert(state, TaskShown, from_attributes=True)
+
+
+def schedule_row(shown: ScheduleShown) -> ScheduleRow:
+    """Return one schedule."""
+    return msgspec.convert(shown, ScheduleRow, from_attributes=True)
 
 
 def job_made(made: JobCreatedResult) -> JobMade:

@@ -1,0 +1,482 @@
+"""The scheduler: it submits the runs of schedules when they are due, and sends tasks whose long delay is over.
+
+What is due next is kept in memory; a tick is claimed by a write that expects the item as it was last seen. So an idle
+scheduler costs no request, and one that finds the item changed reads it again: another worker was faster, or somebody
+paused it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from datetime import UTC, datetime
+from math import inf
+from typing import NamedTuple
+
+import msgspec
+
+from postroad import failpoints
+from postroad.backoff import Backoff
+from postroad.clock import Clock
+from postroad.errors import BlobNotFound, Conflict, InvalidInput, NotFound, StorageDamaged
+from postroad.events import uuid7
+from postroad.items import ABSENT, Item, Items
+from postroad.journal import FAILED
+from postroad.ports import Store
+from postroad.queues import MAX_DELAY
+from postroad.settings import nearest
+from postroad.tasks.leases import Held, TaskRecords
+from postroad.tasks.messages import NAME, EventFactory, TaskMessage, log_event, open_queue, tenant_and_app
+from postroad.tasks.producer import Submission, Submissions, TaskProducer
+from postroad.tasks.registry import TaskRegistry, default_tasks
+from postroad.tasks.schedules import PutOff, Schedule, ScheduleState, put_off_key, schedule_key, tick_id
+from postroad.tasks.threads import Role
+
+Defined = Mapping[str, Schedule | None]
+"""The schedule of each task, None for a task without one."""
+_PAGE = 500
+_IN_ONE_COMMIT = 50
+# So many failures in a row are not the fault of single schedules.
+_MOST_FAILURES = 3
+_ROLE_SECONDS = 0.2
+# How long another worker that claimed a tick may take to submit its run, where that is not one commit.
+_PATIENCE_SECONDS = 5.0
+# How often paused schedules are read again, on the embedded engine and where reads cost requests.
+_RESUME_SECONDS, _RESUME_SECONDS_FAR = 5.0, 60.0
+# A delay is longer than a queue's when it is put off, so a look now and then finds each in time.
+_DELAYS_SECONDS = 300.0
+_decode_state = msgspec.json.Decoder(ScheduleState).decode
+_decode_put_off = msgspec.json.Decoder(PutOff).decode
+_decode_message = msgspec.json.Decoder(TaskMessage).decode
+
+
+class _Known(NamedTuple):
+    """A schedule as it was last read or written, with the version that the next write expects."""
+
+    state: ScheduleState
+    version: int
+
+
+class ScheduleShown(msgspec.Struct, frozen=True):
+    """One schedule, as CLI and HTTP show it."""
+
+    name: str
+    task: str
+    schedule: str
+    tz: str
+    paused: bool
+    next_at: datetime | None
+    """None while it is paused. A time in the past: no worker with the role `scheduler` knows it."""
+    last_at: datetime | None
+    last_request_id: str | None
+
+
+class Schedules:
+    """The schedules that workers have registered: lists, pauses, resumes and runs them.
+
+    Args:
+        backend: The store, as `connect()` returns it.
+        tenant_id: The tenant of the tasks; by default that of the settings.
+        app: The app of the recorded events; by default that of the settings.
+
+    Example:
+        Schedules(backend).pause("nightly")
+    """
+
+    def __init__(self, backend: Store, *, tenant_id: str | None = None, app: str | None = None) -> None:
+        self._backend = backend
+        self._tenant, self._app = tenant_and_app(tenant_id, app)
+        self._items: Items = backend.items()
+
+    def list_all(self) -> list[ScheduleShown]:
+        """Return all schedules, sorted by name."""
+        return [_shown(name, known.state) for name, known in read_all(self._items, self._tenant).items()]
+
+    def page(self, limit: int = 100, after: str | None = None) -> tuple[list[ScheduleShown], str | None]:
+        """Return the schedules behind the name `after`, at most `limit`, and the last name if there are more."""
+        prefix = schedule_key(self._tenant, "")
+        found = self._items.scan(prefix, limit=limit, cursor=None if after is None else prefix + after)
+        shown = [_shown(item.key.removeprefix(prefix), _known(item).state) for item in found.items]
+        return shown, None if found.cursor is None else found.cursor.removeprefix(prefix)
+
+    def pause(self, name: str) -> ScheduleShown:
+        """Let it run no more until it is resumed; a paused schedule stays paused."""
+        return self._change(name, lambda state: msgspec.structs.replace(state, paused=True))
+
+    def resume(self, name: str) -> ScheduleShown:
+        """Let it run again, from its next tick on; what the pause skipped is not caught up on."""
+        now = self._backend.clock.now()
+        return self._change(name, lambda state: state.resumed(now) if state.paused else state)
+
+    def run(self, name: str) -> ScheduleShown:
+        """Submit one run now, besides those of its ticks, even while it is paused."""
+        state = self._read(name).state
+        producer = TaskProducer(self._backend, queue=state.queue, tenant_id=self._tenant, app=self._app)
+        handle = producer.submit(state.task, request_id=f"schedule-{name}-run-{uuid7()}")
+        now = int(self._backend.clock.now().timestamp())
+        return self._change(name, lambda state: state.ran(now, handle.request_id))
+
+    def _read(self, name: str) -> _Known:
+        # A name that no task can have is not found either.
+        item = self._items.get(schedule_key(self._tenant, name)) if NAME.fullmatch(name) else None
+        if item is None:
+            raise NotFound(
+                f"there is no schedule {name[:100]!r}",
+                nearest=nearest(name[:100], read_all(self._items, self._tenant)),
+                remedy="`postroad schedule list` shows all; a worker registers those of its tasks when it starts.",
+            )
+        return _known(item)
+
+    def _change(self, name: str, change: Callable[[ScheduleState], ScheduleState]) -> ScheduleShown:
+        while True:
+            state, version = self._read(name)
+            changed = change(state)
+            if changed == state:
+                return _shown(name, state)
+            value = msgspec.json.encode(changed)
+            if self._items.put(schedule_key(self._tenant, name), value, expect=version).ok:
+                return _shown(name, changed)
+
+
+def _shown(name: str, state: ScheduleState) -> ScheduleShown:
+    return ScheduleShown(
+        name=name,
+        task=state.task,
+        schedule=state.schedule.text,
+        tz=state.schedule.tz,
+        paused=state.paused,
+        next_at=state.next_at(),
+        last_at=None if state.last_at is None else datetime.fromtimestamp(state.last_at, UTC),
+        last_request_id=state.last_request_id,
+    )
+
+
+def read_all(items: Items, tenant: str) -> dict[str, _Known]:
+    """Return every schedule of the tenant by its name."""
+    prefix = schedule_key(tenant, "")
+    return {item.key.removeprefix(prefix): _known(item) for item in _scan(items, prefix)}
+
+
+def _known(item: Item) -> _Known:
+    return _Known(_decode_state(item.value), item.version)
+
+
+def _scan(items: Items, prefix: str) -> Iterable[Item]:
+    cursor = None
+    while True:
+        page = items.scan(prefix, limit=_PAGE, cursor=cursor)
+        yield from page.items
+        if (cursor := page.cursor) is None:
+            return
+
+
+class Scheduler:
+    """Submits a run for each tick of every schedule, and sends tasks whose long delay is over.
+
+    Any number may run at once: each tick is claimed by one of them, under the request id `schedule-NAME-TIME`. A tick
+    that was claimed by a process that died is submitted by the next one that looks.
+
+    Args:
+        backend: The store, as `connect()` returns it.
+        queue: The queue that the runs go to; on AWS without the stage.
+        tenant_id: The tenant of the tasks; by default that of the settings.
+        app: The app of the recorded events; by default that of the settings.
+        registry: The tasks whose schedules are run; by default those of `@task`.
+        clock: The clock that says what is due; by default that of the backend. Tests pass a `FakeClock`.
+        schedules: Returns the schedules instead of the registry, by the names of all tasks; None while they are not
+            known. `TaskWorker.schedules` is one.
+
+    Raises:
+        QueueNotFound: The queue does not exist on AWS; create it with `postroad task init`.
+
+    Example:
+        Scheduler(backend).tick()
+    """
+
+    def __init__(
+        self,
+        backend: Store,
+        *,
+        queue: str = "tasks",
+        tenant_id: str | None = None,
+        app: str | None = None,
+        registry: TaskRegistry | None = None,
+        clock: Clock | None = None,
+        schedules: Callable[[], Defined | None] | None = None,
+    ) -> None:
+        self._backend = backend
+        self._tenant, self._app = tenant_and_app(tenant_id, app)
+        self._queue = queue
+        self._clock = backend.clock if clock is None else clock
+        tasks = default_tasks if registry is None else registry
+        self._schedules = schedules or (lambda: {each.name: each.schedule for each in tasks.definitions()})
+        self._items: Items = backend.items()
+        self._producers: dict[str, TaskProducer] = {}
+        is_near = open_queue(backend, queue).traits.short_waits
+        self._resume_seconds = _RESUME_SECONDS if is_near else _RESUME_SECONDS_FAR
+        self._delays = _Delays(backend, self._tenant, self._app, look_ahead=0.0 if is_near else MAX_DELAY)
+        self._registered: Defined = {}
+        self._known: dict[str, _Known | None] = {}
+        """Each schedule of these tasks; None if it has to be read again."""
+        self._due_at: dict[str, float] = {}
+        """When each is due, in seconds since 1970."""
+        self._not_before: dict[str, float] = {}
+        """When those that failed or are claimed by another worker are looked at again, by the monotonic clock."""
+        self._backoffs: dict[str, Backoff] = {}
+        self._resume_look_at = 0.0
+
+    def tick(self) -> int:
+        """Submit every run that is due and send every delayed task that is due; return how many there were.
+
+        The first error of a schedule is raised after the others were handled.
+        """
+        errors: list[Exception] = []
+        done = self._turn(errors, at_once=True)
+        if errors:
+            raise errors[0]
+        return done
+
+    def role(self) -> Role:
+        """Return the role `scheduler` of a worker."""
+        return Role("scheduler", _ROLE_SECONDS, self._run_once)
+
+    def _run_once(self) -> int:
+        errors: list[Exception] = []
+        done = self._turn(errors, at_once=False)
+        if len(errors) >= _MOST_FAILURES:
+            raise errors[0]
+        return done
+
+    def _turn(self, errors: list[Exception], *, at_once: bool) -> int:
+        """Do what is due. Without `at_once`, leave out what failed or is claimed, and return after one round."""
+        now = self._clock.now()
+        self._register(now)
+        if at_once or time.monotonic() >= self._resume_look_at:
+            self._resume_look_at = time.monotonic() + self._resume_seconds
+            self._forget([name for name, known in self._known.items() if known is not None and known.state.paused])
+        done = self._delays.send(now, errors, at_once=at_once)
+        failed: set[str] = set()
+        while names := self._due(now, failed, at_once=at_once):
+            size = _IN_ONE_COMMIT if self._backend.joins_writes else 1
+            for start in range(0, len(names), size):
+                done += self._advance_together(names[start : start + size], now, failed, errors)
+                if len(errors) >= _MOST_FAILURES:
+                    return done
+            if not at_once:
+                break
+        return done
+
+    def _due(self, now: datetime, failed: set[str], *, at_once: bool) -> list[str]:
+        moment, monotonic = now.timestamp(), time.monotonic()
+        return [
+            name
+            for name, due_at in self._due_at.items()
+            if due_at <= moment and name not in failed and (at_once or self._not_before.get(name, 0.0) <= monotonic)
+        ]
+
+    def _register(self, now: datetime) -> None:
+        """Store the schedules of the tasks where they are new or changed; the last worker that started decides."""
+        defined = self._schedules()
+        if defined is None or defined == self._registered:
+            return
+        stored = read_all(self._items, self._tenant)
+        self._known.clear()
+        self._due_at.clear()
+        names = list(defined)
+        for start in range(0, len(names), _IN_ONE_COMMIT):
+            with self._one_commit():
+                for name in names[start : start + _IN_ONE_COMMIT]:
+                    self._define(name, defined[name], stored.get(name), now)
+        self._registered = defined
+
+    def _define(self, name: str, schedule: Schedule | None, stored: _Known | None, now: datetime) -> None:
+        if schedule is None:
+            if stored is not None:
+                self._items.delete(schedule_key(self._tenant, name), expect=stored.version)
+        elif stored is None:
+            first = ScheduleState(task=name, schedule=schedule, queue=self._queue, after=int(now.timestamp()))
+            self._write(name, first, None)
+        elif (stored.state.schedule, stored.state.queue) != (schedule, self._queue):
+            self._write(name, stored.state.defined(schedule, self._queue, now), stored.version)
+        else:
+            self._remember(name, stored)
+
+    def _advance_together(self, names: Sequence[str], now: datetime, failed: set[str], errors: list[Exception]) -> int:
+        """Advance these schedules, in one commit where there is one; after an error each on its own."""
+        try:
+            with self._one_commit():
+                done = sum(self._advance(name, now) for name in names)
+        except Exception as error:
+            # What was written is undone, or not known.
+            self._forget(names)
+            if len(names) > 1:
+                return sum(self._advance_together([name], now, failed, errors) for name in names)
+            (name,) = names
+            log_event("schedule_failed", schedule=name, error=error)
+            errors.append(error)
+            failed.add(name)
+            self._not_before[name] = time.monotonic() + self._backoffs.setdefault(name, Backoff()).next()
+            return 0
+        for name in names:
+            self._backoffs.pop(name, None)
+        return done
+
+    def _advance(self, name: str, now: datetime) -> int:
+        """Claim what is due of a schedule and submit what it owes; return how many runs began."""
+        known = self._known[name] or self._read(name)
+        if known is None:
+            return 0
+        if not known.state.owed:
+            claimed = known.state.claimed(now)
+            if claimed is None:
+                self._remember(name, known)
+                return 0
+            known = self._write(name, claimed, known.version)
+            if known is None:
+                return 0
+        failpoints.hit("scheduler.after_claim")
+        begun = sum(self._submit(name, known.state, tick) for tick in known.state.owed)
+        failpoints.hit("scheduler.after_submit")
+        self._write(name, msgspec.structs.replace(known.state, owed=()), known.version)
+        return begun
+
+    def _submit(self, name: str, state: ScheduleState, tick: int) -> bool:
+        request_id = tick_id(name, datetime.fromtimestamp(tick, UTC))
+        if (producer := self._producers.get(state.queue)) is None:
+            producer = TaskProducer(self._backend, queue=state.queue, tenant_id=self._tenant, app=self._app)
+            self._producers[state.queue] = producer
+        try:
+            return producer.submit(state.task, request_id=request_id).created
+        except (InvalidInput, Conflict) as error:
+            # It would be refused each time.
+            log_event("schedule_refused", schedule=name, request_id=request_id, error=error)
+            return False
+
+    def _read(self, name: str) -> _Known | None:
+        item = self._items.get(schedule_key(self._tenant, name))
+        if item is None:
+            # A worker that started later has this task without a schedule.
+            del self._known[name], self._due_at[name]
+            return None
+        return _known(item)
+
+    def _write(self, name: str, state: ScheduleState, version: int | None) -> _Known | None:
+        """Write the state if it is as it was last seen; else it is read again later, and None is returned."""
+        value = msgspec.json.encode(state)
+        written = self._items.put(schedule_key(self._tenant, name), value, expect=version or ABSENT)
+        if not written.ok or written.item is None:
+            self._forget([name])
+            if not self._backend.joins_writes:
+                # It may be about to submit the run; if it is still owed by then, that worker died.
+                self._not_before[name] = time.monotonic() + _PATIENCE_SECONDS
+            return None
+        known = _Known(state, written.item.version)
+        self._remember(name, known)
+        return known
+
+    def _remember(self, name: str, known: _Known) -> None:
+        self._known[name] = known
+        next_at = known.state.next_at()
+        self._due_at[name] = 0.0 if known.state.owed else inf if next_at is None else next_at.timestamp()
+
+    def _forget(self, names: Iterable[str]) -> None:
+        """Read these schedules again at the next look."""
+        for name in names:
+            self._known[name], self._due_at[name] = None, 0.0
+
+    def _one_commit(self) -> AbstractContextManager[None]:
+        return self._backend.transaction() if self._backend.joins_writes else nullcontext()
+
+
+class _Delays:
+    """Sends tasks that were put off when they are due.
+
+    Where a look costs requests, it sends them up to `look_ahead` seconds before, with the rest as the delay of the
+    message.
+    """
+
+    def __init__(self, backend: Store, tenant: str, app: str, *, look_ahead: float) -> None:
+        self._backend = backend
+        self._tenant = tenant
+        self._look_ahead = look_ahead
+        self._items: Items = backend.items()
+        self._records = TaskRecords(backend)
+        self._factory = EventFactory(app=app, environment=backend.stage, origin="dispatcher", clock=backend.clock)
+        self._prefix = put_off_key(tenant)
+        self._queues: dict[str, Submissions] = {}
+        self._look_at = 0.0
+        self._backoff = Backoff()
+
+    def send(self, now: datetime, errors: list[Exception], *, at_once: bool) -> int:
+        """Send what is due; return how many were sent. Without `at_once`, look only if something may be due."""
+        moment = now.timestamp()
+        if not at_once and moment < self._look_at:
+            return 0
+        sent, failures = 0, len(errors)
+        look_again = moment + _DELAYS_SECONDS
+        for item in _scan(self._items, self._prefix):
+            due_at = int(item.key.removeprefix(self._prefix).partition("#")[0])
+            if due_at / 1_000 > moment + self._look_ahead:
+                look_again = min(look_again, due_at / 1_000 - self._look_ahead)
+                break
+            try:
+                with self._backend.transaction() if self._backend.joins_writes else nullcontext():
+                    sent += self._send(item, due_at, delay=max(0.0, due_at / 1_000 - moment))
+            except Exception as error:
+                log_event("task_put_off_failed", item=item.key, error=error)
+                errors.append(error)
+                if len(errors) >= _MOST_FAILURES:
+                    break
+        if len(errors) > failures:
+            look_again = min(look_again, moment + self._backoff.next())
+        else:
+            self._backoff.reset()
+        self._look_at = look_again
+        return sent
+
+    def _send(self, item: Item, due_at: int, *, delay: float) -> bool:
+        request_id = item.key.removeprefix(self._prefix).partition("#")[2]
+        waits = _decode_put_off(item.value)
+        held = self._records.read(self._tenant, request_id)
+        # Otherwise it was cancelled, sent before, or never recorded.
+        is_due = held is not None and held.lease.due_at == due_at and held.lease.sent_at is None
+        if held is not None and is_due and held.lease.outcome is None:
+            message = self._message(waits)
+            if message is None:
+                self._fail(request_id, held)
+            else:
+                submission = Submission.of(message, self._tenant, self._factory, delay=delay)
+                self._queue(waits.queue).resend(submission, held)
+        failpoints.hit("scheduler.after_send")
+        self._items.delete(item.key, expect=item.version)
+        if waits.blob is not None and (blobs := self._backend.blobs()) is not None:
+            blobs.delete(waits.blob)
+        return is_due
+
+    def _message(self, waits: PutOff) -> TaskMessage | None:
+        """Return the message; None if its blob is gone."""
+        if waits.blob is None:
+            return waits.message
+        blobs = self._backend.blobs()
+        try:
+            return None if blobs is None else _decode_message(blobs.get(waits.blob))
+        except (BlobNotFound, StorageDamaged):
+            return None
+
+    def _fail(self, request_id: str, held: Held) -> None:
+        event = self._factory.event(
+            FAILED,
+            held.lease.task(self._tenant, request_id),
+            error="its input, which was too large for an item, is gone from the blobs",
+            errorCategory="validation",
+            retryCount=0,
+            source="worker",
+        )
+        if self._records.write(self._tenant, request_id, held.lease.settled(event), [event], expect=held).ok:
+            log_event("task_refused", request_id=request_id, error="its blob is gone")
+
+    def _queue(self, name: str) -> Submissions:
+        if (found := self._queues.get(name)) is None:
+            found = self._queues[name] = Submissions(self._backend, self._records, queue_name=name)
+        return found

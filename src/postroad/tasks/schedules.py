@@ -1,0 +1,327 @@
+"""Schedules: when a task runs by itself, what is stored about it, and tasks that are put off by more than a queue can.
+
+A schedule is one item, changed by conditional writes: its ticks are claimed there, so each is run once however many
+workers there are. A claimed tick is owed until its run is submitted. A task that is put off is an item too, whose key
+begins with the time when it is due.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, get_args
+
+import msgspec
+from msgspec import Meta
+
+from postroad.arguments import check, parse_duration
+from postroad.blobs import BlobRef
+from postroad.errors import ConfigurationError, InvalidTask
+from postroad.ports import Store
+from postroad.settings import nearest
+from postroad.tasks.messages import TaskMessage
+
+if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
+
+CatchUp = Literal["none", "one", "all"]
+_YEAR_SECONDS = 366 * 86_400
+_Interval = Annotated[int, Meta(ge=1, le=_YEAR_SECONDS)]
+_INTERVAL = "a whole number of seconds from 1 second to 366 days"
+_CRON = (
+    "Write five fields (minute, hour, day of month, month, day of week), such as '0 3 * * *' for 03:00 each day; "
+    "for seconds use every=."
+)
+_MOST_CHARACTERS = 200
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
+# So late a tick may be and still is not missed: a worker that is restarted takes a moment.
+_GRACE_SECONDS = 60
+# A gap is searched for its last tick from its end, in growing parts: most schedules have one in the first.
+_PARTS = (timedelta(hours=2), timedelta(days=2), timedelta(days=60))
+_MOST_AT_ONCE = 100
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """When a task runs by itself; `@task(schedule=…)` and `@task(every=…)` make it.
+
+    Args:
+        cron: A cron expression of five fields; in `tz`.
+        every: Seconds between two runs, instead of `cron`; counted from 1970-01-01 in UTC, so that restarts do not
+            shift them: 600 means at :00, :10 and so on.
+        tz: The time zone of `cron`, a name of the IANA database; UTC by default.
+        catch_up: What happens to ticks that no worker was there for: `none` skips them, `one` runs the last of them
+            and is the default, `all` runs each.
+
+    Raises:
+        ConfigurationError: The expression never fires, the time zone is not known, or the interval is out of bounds.
+
+    Example:
+        Schedule(cron="0 3 * * *", tz="Europe/Athens").next_after(datetime.now(UTC))
+    """
+
+    cron: str | None = None
+    every: int | None = None
+    tz: str = "UTC"
+    catch_up: CatchUp = "one"
+
+    def __post_init__(self) -> None:
+        if (self.cron is None) == (self.every is None):
+            raise ConfigurationError(
+                "schedule: is given together with every" if self.cron else "schedule: neither it nor every is given",
+                field="schedule",
+                remedy="Give one of them: schedule='0 3 * * *' or every='10m'.",
+            )
+        if self.catch_up not in get_args(CatchUp):
+            check(self.catch_up, CatchUp, "catch_up", ConfigurationError)
+        if self.every is not None:
+            check(self.every, _Interval, "every", ConfigurationError, remedy=f"Give {_INTERVAL}.")
+            if self.tz != "UTC":
+                raise ConfigurationError(
+                    "tz: an interval has no time zone", field="tz", remedy="Leave it out, or use schedule= with tz=."
+                )
+        else:
+            _zone(self.tz)
+            _check_cron(str(self.cron), self.tz)
+
+    @classmethod
+    def of(cls, options: dict[str, Any]) -> Self | None:
+        """Take `schedule`, `every`, `tz` and `catch_up` out of the options of a task; None if it has no schedule."""
+        cron, every, tz, catch_up = (options.pop(name, None) for name in ("schedule", "every", "tz", "catch_up"))
+        if isinstance(cron, cls):
+            return cron
+        if cron is None and every is None:
+            for name, value in (("tz", tz), ("catch_up", catch_up)):
+                if value is not None:
+                    raise ConfigurationError(
+                        f"{name}: the task has no schedule",
+                        field=name,
+                        remedy=f"Give schedule= or every=, too, or leave {name} out.",
+                    )
+            return None
+        given = {"cron": cron, "every": None if every is None else _seconds(every), "tz": tz, "catch_up": catch_up}
+        return cls(**{name: value for name, value in given.items() if value is not None})
+
+    @property
+    def text(self) -> str:
+        """The cron expression, or the interval as in `every 10m`."""
+        if self.every is None:
+            return str(self.cron)
+        size, unit = next((size, unit) for size, unit in _UNITS if self.every % size == 0)
+        return f"every {self.every // size}{unit}"
+
+    def next_after(self, moment: datetime) -> datetime | None:
+        """Return the first tick after the moment, in UTC; None if there is none for fifty years."""
+        return next(self.ticks(moment), None)
+
+    def ticks(self, after: datetime) -> Iterator[datetime]:
+        """Yield every tick after the moment, in UTC.
+
+        An expression with fixed minutes and hours means the time on the wall: a tick in the hour that is skipped
+        comes right after it, and one in the hour that occurs twice comes once, at the first. With a `*` in front of
+        the minutes or hours it means the time that passes.
+        """
+        if self.every is not None:
+            number = int(after.timestamp() // self.every)
+            while True:
+                number += 1
+                yield datetime.fromtimestamp(number * self.every, UTC)
+        assert self.cron is not None
+        from cronsim import CronSim
+
+        last = after
+        for local in CronSim(self.cron, after.astimezone(_zone(self.tz))):
+            # In the second of two equal hours, it also names times of the first.
+            if (tick := local.astimezone(UTC)) > last:
+                yield tick
+                last = tick
+
+    def last_until(self, moment: datetime, *, after: datetime) -> datetime | None:
+        """Return the last tick after `after` and not after `moment`, or None."""
+        if self.every is not None:
+            tick = datetime.fromtimestamp(int(moment.timestamp()) // self.every * self.every, UTC)
+            return tick if tick > after else None
+        for part in (*_PARTS, moment - after):
+            start = max(after, moment - part)
+            last = None
+            for tick in self.ticks(start):
+                if tick > moment:
+                    break
+                last = tick
+            if last is not None or start == after:
+                return last
+        return None
+
+    def due(self, now: datetime, *, after: datetime) -> tuple[list[datetime], datetime]:
+        """Return the ticks to run now, at most a hundred, and the last tick that is then done with."""
+        if self.catch_up == "all":
+            ticks: list[datetime] = []
+            for tick in self.ticks(after):
+                if tick > now or len(ticks) == _MOST_AT_ONCE:
+                    break
+                ticks.append(tick)
+            return ticks, ticks[-1] if ticks else after
+        last = self.last_until(now, after=after)
+        if last is None:
+            return [], after
+        is_late = (now - last).total_seconds() > _GRACE_SECONDS
+        return [] if is_late and self.catch_up == "none" else [last], last
+
+
+def _seconds(every: object) -> int:
+    """Return the seconds of `every`: a number, a text such as `10m`, or a timedelta."""
+    found = every.total_seconds() if isinstance(every, timedelta) else every
+    found = parse_duration(found) if isinstance(found, str) else found
+    if isinstance(found, bool) or not isinstance(found, int | float):
+        found = 0
+    if 1 <= found <= _YEAR_SECONDS and found == int(found):
+        return int(found)
+    raise ConfigurationError(
+        f"every: {every!r} is not {_INTERVAL}", field="every", remedy="Give seconds, or a text such as '10m' or '2h'."
+    )
+
+
+def _zone(name: object) -> ZoneInfo:
+    """Return the time zone, or raise `ConfigurationError`."""
+    from zoneinfo import ZoneInfo, available_timezones
+
+    try:
+        return ZoneInfo(name)  # type: ignore[arg-type]  # anything else is refused below
+    except (KeyError, ValueError, TypeError, OSError):
+        raise ConfigurationError(
+            f"tz: {str(name)[:100]!r} is not a time zone",
+            field="tz",
+            nearest=nearest(str(name)[:100], available_timezones()),
+            remedy="Name one such as 'Europe/Athens'; a machine without the IANA database needs the package tzdata.",
+        ) from None
+
+
+@lru_cache(maxsize=4_096)
+def _check_cron(cron: str, tz: str) -> None:
+    """Raise `ConfigurationError` if it is no cron expression, or never fires."""
+    from cronsim import CronSim, CronSimError
+
+    fields = cron.split() if len(cron) <= _MOST_CHARACTERS else []
+    why = f"it has {len(fields)} fields"
+    start = datetime(2000, 1, 1, tzinfo=_zone(tz))
+    try:
+        if len(fields) == 5:
+            minute, hour, day, month, weekday = fields
+            # Each field on its own first: what is wrong after that is that no month has such a day.
+            CronSim(f"{minute} {hour} {day} * {weekday}", start)
+            CronSim(f"{minute} {hour} 1 {month} {weekday}", start)
+            why = ""
+    except (CronSimError, ValueError, AssertionError) as error:
+        why = str(error).lower() or "bad field"
+    if why:
+        shown = cron[:_MOST_CHARACTERS]
+        raise ConfigurationError(f"schedule: {shown!r} is not a cron expression: {why}", field="schedule", remedy=_CRON)
+    try:
+        next(CronSim(cron, start))
+    except (CronSimError, StopIteration):
+        raise ConfigurationError(
+            f"schedule: {cron!r} never fires: none of its months has such a day",
+            field="schedule",
+            remedy="Name a day that occurs, such as 28, or L for the last day of the month.",
+        ) from None
+
+
+class ScheduleState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What is stored about one schedule. Times are seconds since 1970."""
+
+    task: str
+    schedule: Schedule
+    queue: str
+    after: int
+    """The last tick that is done with; those after it are to come."""
+    paused: bool = False
+    owed: tuple[int, ...] = ()
+    """Ticks that were claimed, and whose runs may not be submitted yet."""
+    last_at: int | None = None
+    last_request_id: str | None = None
+
+    def next_at(self) -> datetime | None:
+        """Return the next tick; None while it is paused."""
+        return None if self.paused else self.schedule.next_after(datetime.fromtimestamp(self.after, UTC))
+
+    def claimed(self, now: datetime) -> Self | None:
+        """Return the state that owes the ticks that are due, and None if none is."""
+        if self.paused:
+            return None
+        after = datetime.fromtimestamp(self.after, UTC)
+        ticks, done_with = self.schedule.due(now, after=after)
+        if done_with == after:
+            return None
+        state = msgspec.structs.replace(self, after=_epoch(done_with), owed=tuple(map(_epoch, ticks)))
+        return state.ran(_epoch(ticks[-1]), tick_id(self.task, ticks[-1])) if ticks else state
+
+    def ran(self, at: int, request_id: str) -> Self:
+        """Return the state with its last run."""
+        return msgspec.structs.replace(self, last_at=at, last_request_id=request_id)
+
+    def defined(self, schedule: Schedule, queue: str, now: datetime) -> Self:
+        """Return the state under a new definition. Other times begin now, as nothing was missed under them."""
+        same_times = (schedule.cron, schedule.every, schedule.tz) == (
+            self.schedule.cron,
+            self.schedule.every,
+            self.schedule.tz,
+        )
+        after = self.after if same_times else _epoch(now)
+        return msgspec.structs.replace(self, schedule=schedule, queue=queue, after=after)
+
+    def resumed(self, now: datetime) -> Self:
+        """Return the state of a schedule that goes on; ticks during the pause were not missed."""
+        return msgspec.structs.replace(self, paused=False, after=max(self.after, _epoch(now)))
+
+
+def tick_id(task: str, tick: datetime) -> str:
+    """Return the request id of the run of a tick."""
+    return f"schedule-{task}-{tick.astimezone(UTC):%Y%m%dT%H%M%SZ}"
+
+
+def schedule_key(tenant: str, name: str) -> str:
+    """Return the key of a schedule's item; with an empty name, the prefix of all schedules of the tenant."""
+    return f"{tenant}/SCHEDULE#{name}"
+
+
+def _epoch(moment: datetime) -> int:
+    return int(moment.timestamp())
+
+
+MAX_PUT_OFF: Final = 31_536_000.0
+"""The longest delay of a task, in seconds: a year."""
+_INLINE_BYTES = 200_000
+_PUT_OFF = "DELAYED#"
+
+
+class PutOff(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A task that waits in an item for its time; a large one has its message in a blob."""
+
+    queue: str
+    message: TaskMessage | None = None
+    blob: BlobRef | None = None
+
+
+def put_off(backend: Store, tenant: str, message: TaskMessage, *, queue: str, due_at: int) -> None:
+    """Store a run for the role `scheduler`, which sends it when it is due; `due_at` is in milliseconds.
+
+    It is stored before the lease that names the same time. A run whose lease does not is not sent.
+    """
+    body = msgspec.json.encode(message)
+    waits = PutOff(queue=queue, message=message)
+    if len(body) > _INLINE_BYTES:
+        blobs = backend.blobs()
+        if blobs is None:
+            raise InvalidTask(
+                f"input: {len(body)} bytes cannot be put off for so long without blobs",
+                field="input",
+                remedy="Configure blobs, pass a reference instead of the data, or use a delay of at most 900 seconds.",
+            )
+        waits = PutOff(queue=queue, blob=blobs.put(f"delays/{due_at}/{uuid.uuid4().hex}.json", body))
+    backend.items().put(f"{put_off_key(tenant)}{due_at:013d}#{message.request_id}", msgspec.json.encode(waits))
+
+
+def put_off_key(tenant: str) -> str:
+    """Return what the keys of the tenant's tasks that are put off begin with; the time when they are due follows."""
+    return f"{tenant}/{_PUT_OFF}"
