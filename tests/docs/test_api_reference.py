@@ -11,9 +11,9 @@ from pkgutil import iter_modules
 
 import griffe
 import pytest
+from tests.docs.test_generated_pages import tool
 
 import postroad
-from tests.docs.test_generated_pages import tool
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = [
