@@ -8,7 +8,7 @@ export PYTHON VENV
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up check check-all test outside bench format errors picture clean
+.PHONY: help setup up check check-all test outside bench format docs errors reference picture clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,13 @@ format: ## fix what the formatter and the linter can fix
 errors: ## write docs/errors.md from the error classes
 	@tools/environment dev
 	@$(PY) tools/error_page.py
+
+reference: errors ## write the pages of docs/reference from the commands, routes, settings and log names
+	@$(PY) tools/reference_pages.py
+
+docs: ## build the site of the documentation into build/site, offline
+	@tools/environment dev
+	@$(PY) tools/site.py
 
 picture: ## draw docs/images/terminal.svg from a real run
 	@tools/environment dev

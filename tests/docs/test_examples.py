@@ -1,61 +1,62 @@
-"""Every Python block of every page runs, top to bottom, in an empty directory."""
+"""Every Python and shell block of every page runs as it stands, top to bottom, in an empty directory, twice."""
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from tests.aws.emulators import ministack
+from tests.docs.pages import PAGES, ROOT, blocks, has_something_to_run, run
 
-pytestmark = pytest.mark.slow
-
-ROOT = Path(__file__).parents[2]
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
-ON_AWS = ROOT / "docs" / "adapters" / "aws.md"
-_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+ON_AWS = (ROOT / "docs" / "adapters" / "aws.md", ROOT / "docs" / "aws.md")
+LANGUAGES = {"console", "ini", "json", "python", "sh", "sql", "text", "toml", "yaml", "dockerfile"}
 
 
-def blocks(page: Path) -> list[str]:
-    return _BLOCK.findall(page.read_text())
-
-
-def run(page: Path, directory: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    script = directory / "example.py"
-    script.write_text("\n\n".join(blocks(page)))
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("POSTROAD_", "AWS_"))}
-    command = [sys.executable, "-W", "error", str(script)]
-    return subprocess.run(command, cwd=directory, env=environment | variables, capture_output=True, text=True)
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if blocks(page) and page != ON_AWS], ids=lambda page: str(page.relative_to(ROOT))
+    "page",
+    [page for page in PAGES if has_something_to_run(page) and page not in ON_AWS],
+    ids=lambda page: str(page.relative_to(ROOT)),
 )
-def test_the_examples_of_a_page_run(page: Path, tmp_path: Path) -> None:
-    done = run(page, tmp_path)
+def test_the_examples_of_a_page_run_twice(page: Path, tmp_path: Path) -> None:
+    first = run(page, tmp_path)
+    second = run(page, tmp_path)
 
-    assert done.returncode == 0, done.stderr
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert second.returncode == 0, second.stdout + second.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.aws
-def test_the_examples_of_the_aws_page_run_on_an_emulator(tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", ON_AWS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_examples_of_a_page_on_aws_run_on_an_emulator(page: Path, tmp_path: Path) -> None:
     (tmp_path / "emulator").mkdir()
+    (tmp_path / "here").mkdir()
     with ministack(tmp_path / "emulator") as url:
         credentials = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
-        done = run(ON_AWS, tmp_path, AWS_ENDPOINT_URL=url, **credentials)
+        first = run(page, tmp_path / "here", AWS_ENDPOINT_URL=url, **credentials)
+        second = run(page, tmp_path / "here", AWS_ENDPOINT_URL=url, **credentials)
 
-    assert done.returncode == 0, done.stderr
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert second.returncode == 0, second.stdout + second.stderr
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_block_says_what_it_is(page: Path) -> None:
+    """A block that looks like code and is not run would hide in another language, or in none."""
+    found = blocks(page)
+
+    assert {block.language for block in found} <= LANGUAGES
+    assert [block.rest for block in found if block.rest] == []
+
+
+@pytest.mark.slow
 def test_the_first_example_is_short_and_prints_something(tmp_path: Path) -> None:
-    first = blocks(ROOT / "README.md")[0]
+    first = next(block for block in blocks(ROOT / "README.md") if block.language == "python")
 
     done = run(ROOT / "README.md", tmp_path)
 
-    assert len(first.strip().splitlines()) <= 15
+    assert len(first.code.strip().splitlines()) <= 15
     assert "OrderPlaced(order_id='A-1')" in done.stdout
 
 

@@ -23,6 +23,12 @@ def test_the_page_of_errors_is_current() -> None:
     assert (ROOT / "docs" / "errors.md").read_text() == tool("error_page").page(), "repair: make errors"
 
 
+def test_the_pages_of_the_reference_are_current() -> None:
+    made = tool("reference_pages").pages()
+
+    assert {page.name for page, text in made.items() if page.read_text() != text} == set(), "repair: make reference"
+
+
 def test_the_picture_of_the_terminal_is_a_picture_that_loads_nothing() -> None:
     text = (ROOT / "docs" / "images" / "terminal.svg").read_text()
 

@@ -1,14 +1,15 @@
-"""No page points at something that is not there."""
+"""No page points at something that is not there, and the navigation of the site has every page."""
 
 from __future__ import annotations
 
 import re
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.docs.pages import PAGES, ROOT
 
-ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
@@ -50,3 +51,26 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
         waiting += [(page.parent / link).resolve() for link in links if link]
 
     assert set(PAGES) <= reached
+
+
+def named(nav: object) -> Iterator[str]:
+    """Yield the pages that the navigation names, however deep."""
+    if isinstance(nav, str):
+        yield nav
+    elif isinstance(nav, list | dict):
+        for each in nav.values() if isinstance(nav, dict) else nav:
+            yield from named(each)
+
+
+def test_the_navigation_has_every_page_once() -> None:
+    """Decisions are listed on a page of their own."""
+    nav = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]
+    docs = {str(page.relative_to(ROOT / "docs")) for page in PAGES if page.is_relative_to(ROOT / "docs")}
+    decisions = {page for page in docs if page.startswith("decisions/0")}
+
+    pages = list(named(nav))
+
+    assert sorted(pages) == sorted(docs - decisions)
+    assert [title for section in nav for title in section] == [
+        *("Start", "Guides", "Reference", "Operations", "Inside", "Coming from"),
+    ]

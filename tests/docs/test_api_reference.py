@@ -1,0 +1,97 @@
+"""The API reference is complete: each public package has a page, and each public parameter is documented."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+
+import griffe
+import pytest
+from tests.docs.test_generated_pages import tool
+
+import postroad
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = [
+    each.name for each in iter_modules(postroad.__path__) if hasattr(import_module(f"postroad.{each.name}"), "__all__")
+]
+PROGRAMS = {"cli", "errors", "up"}
+"""Packages with pages of another kind: commands, errors, and what `postroad up` starts."""
+
+
+@cache
+def source() -> griffe.Module:
+    """Return our code as the build of the site reads it."""
+    extensions = griffe.load_extensions(ROOT / "tools" / "griffe_postroad.py")
+    loader = griffe.GriffeLoader(search_paths=[ROOT / "src"], docstring_parser="google", extensions=extensions)
+    found = loader.load("postroad")
+    loader.resolve_aliases()
+    assert isinstance(found, griffe.Module)
+    return found
+
+
+def public(module: griffe.Module) -> Iterator[griffe.Class | griffe.Function]:
+    """Yield the classes and functions that a package exports."""
+    for name in module.exports or ():
+        found = module.members.get(str(name))
+        target = found.final_target if isinstance(found, griffe.Alias) else found
+        if isinstance(target, griffe.Class | griffe.Function) and target.path.startswith("postroad."):
+            yield target
+
+
+def undocumented(thing: griffe.Class | griffe.Function) -> Iterator[str]:
+    """Yield the parameters of a function, or of a class and its methods, about which nothing is said."""
+    if isinstance(thing, griffe.Function):
+        yield from missing(thing, entries(thing))
+        return
+    for name, member in thing.members.items():
+        if isinstance(member, griffe.Function) and name == "__init__":
+            yield from missing(member, entries(thing) | entries(member) | fields(thing) | mentions(thing))
+        elif isinstance(member, griffe.Function) and not name.startswith(("_", "test_")):
+            yield from missing(member, entries(member) | mentions(member))
+
+
+def missing(function: griffe.Function, documented: set[str]) -> Iterator[str]:
+    for parameter in function.parameters:
+        name = parameter.name.lstrip("*")
+        if name not in ("self", "cls", *documented) and not name.startswith("_"):
+            yield f"{function.path}({name})"
+
+
+def entries(thing: griffe.Object) -> set[str]:
+    """Return the parameters that have an entry of their own below `Args:`."""
+    sections = thing.docstring.parse("google", warnings=False) if thing.docstring else []
+    return {
+        name.strip(" *")
+        for section in sections
+        if isinstance(section, griffe.DocstringSectionParameters)
+        for entry in section.value
+        for name in entry.name.split(",")  # an entry may describe several
+    }
+
+
+def mentions(thing: griffe.Object) -> set[str]:
+    """Return the names that the docstring has in backticks, as short docstrings of methods and data do."""
+    return set(re.findall(r"`(\w+)`", thing.docstring.value)) if thing.docstring else set()
+
+
+def fields(thing: griffe.Class) -> set[str]:
+    """Return the fields that have a docstring below them."""
+    return {name for name, member in thing.members.items() if member.has_docstring}
+
+
+@pytest.mark.parametrize("package", ["", *PACKAGES])
+def test_every_public_parameter_is_documented(package: str) -> None:
+    module = source()[package] if package else source()
+
+    found = [parameter for thing in public(module) for parameter in undocumented(thing)]
+
+    assert found == []
+
+
+def test_every_public_package_has_a_page() -> None:
+    assert set(PACKAGES) - PROGRAMS == set(tool("reference_pages").PACKAGES)
