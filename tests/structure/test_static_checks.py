@@ -2,42 +2,45 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml  # type: ignore[import-untyped]  # it has no types of its own
 
 ROOT = Path(__file__).parents[2]
+HOOKS: list[dict[str, Any]] = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+BEFORE_A_COMMIT = [hook for hook in HOOKS if hook["stages"] == ["pre-commit"]]
 
 
-def run(*arguments: str, repair: str) -> None:
-    """Run a tool of this environment; its output and the repair are the failure's text."""
-    done = subprocess.run([sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, f"{done.stdout}{done.stderr}\nrepair: {repair}"
-
-
-def test_the_code_is_formatted() -> None:
-    run("ruff", "format", "--check", "--quiet", ".", repair="make format")
-
-
-def test_the_code_is_free_of_lint() -> None:
-    run("ruff", "check", "--quiet", ".", repair="make format, and by hand what it leaves")
+def run(command: list[str], *, wanted: str) -> None:
+    """Run a tool of this environment; its output and what it wants are the failure's text."""
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}\nwanted: {wanted}"
 
 
 @pytest.mark.timeout(300)
-def test_types_hold_under_strict_mypy() -> None:
-    run("mypy", "--strict", repair="correct the types named above")
+@pytest.mark.parametrize("hook", BEFORE_A_COMMIT, ids=lambda hook: hook["id"])
+def test_the_code_passes_what_runs_before_each_commit(hook: dict[str, Any]) -> None:
+    program, *arguments = shlex.split(hook["entry"])
+
+    run([str(Path(sys.executable).parent / Path(program).name), *arguments], wanted=hook["name"])
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_types_hold_under_pyright() -> None:
-    run("pyright", repair="correct the types named above")
+    run([sys.executable, "-m", "pyright"], wanted="correct the types named above")
 
 
-def test_imports_point_downwards() -> None:
-    lint_imports = "from importlinter.cli import lint_imports_command; lint_imports_command()"
-    done = subprocess.run([sys.executable, "-c", lint_imports], cwd=ROOT, capture_output=True, text=True)
+def test_before_each_push_everything_is_checked() -> None:
+    assert [hook["id"] for hook in BEFORE_A_COMMIT] == ["format", "lint", "types", "layers"]
+    assert [hook["entry"] for hook in HOOKS if hook["stages"] == ["pre-push"]] == ["make check"]
+    assert all(hook["language"] == "system" and not hook["pass_filenames"] for hook in HOOKS)
 
-    assert done.returncode == 0, done.stdout + done.stderr
+
+def test_pre_commit_reads_the_hooks() -> None:
+    run([sys.executable, "-m", "pre_commit", "validate-config"], wanted="hooks that pre-commit understands")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import email
+import re
 import subprocess
-import sys
-import sysconfig
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+from tests.structure.builds import ROOT, built, clean_environment, install
 
-ROOT = Path(__file__).parents[2]
+__all__ = ["built"]
+
 NOT_PYTHON = sorted(
     path.relative_to(ROOT / "src").as_posix()
     for path in (ROOT / "src" / "postroad").rglob("*")
@@ -18,16 +21,6 @@ NOT_PYTHON = sorted(
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel and the source archive, built without the network."""
-    out = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return out
 
 
 def test_the_wheel_holds_every_file_that_is_not_python_too(built: Path) -> None:
@@ -39,17 +32,28 @@ def test_the_wheel_holds_every_file_that_is_not_python_too(built: Path) -> None:
     assert set(NOT_PYTHON) <= held
 
 
-def test_the_source_archive_is_built(built: Path) -> None:
-    assert len(list(built.glob("*.tar.gz"))) == 1
+def test_a_package_index_shows_the_readme_with_links_to_the_source_of_this_version(built: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    (name,) = [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".dist-info/METADATA")]
+    metadata = email.message_from_bytes(zipfile.ZipFile(wheel).read(name))
+    source = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Source"]
+    here = re.findall(r"(!?)\[[^\]]*\]\(([^)\s]+)\)", (ROOT / "README.md").read_text())
+
+    shown = re.findall(r"(!?)\[[^\]]*\]\(([^)\s]+)\)", str(metadata.get_payload()))
+
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert not [link for _, link in here if link.startswith(source)], "links of the README are relative"
+    places = {"!": f"{source}/raw/v{metadata['Version']}/", "": f"{source}/blob/v{metadata['Version']}/"}
+    wanted = [(kind, link if link.startswith(("http", "#")) else places[kind] + link) for kind, link in here]
+    assert shown == wanted
+    assert {kind for kind, _ in shown} == {"!", ""}
 
 
 def test_the_wheel_installs_into_a_clean_environment_and_runs(built: Path, tmp_path: Path) -> None:
     (wheel,) = built.glob("*.whl")
-    python = clean_environment(tmp_path)
+    python = clean_environment(tmp_path / "env")
 
-    subprocess.run(
-        [python, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", str(wheel)], check=True, cwd=tmp_path
-    )
+    install(python, str(wheel))
     where = subprocess.run(
         [python, "-c", "import postroad; print(postroad.__file__)"],
         check=True,
@@ -63,18 +67,3 @@ def test_the_wheel_installs_into_a_clean_environment_and_runs(built: Path, tmp_p
 
     assert str(tmp_path) in where.stdout
     assert '"version"' in version.stdout
-
-
-def clean_environment(directory: Path) -> str:
-    """A new environment that borrows the dependencies of this one, and not the package."""
-    subprocess.run([sys.executable, "-m", "venv", str(directory / "env")], check=True)
-    python = str(directory / "env" / "bin" / "python")
-    site = subprocess.run(
-        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout.strip()
-    # Path files inside a folder that a path file names are not read, so the editable install stays out.
-    (Path(site) / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    return python

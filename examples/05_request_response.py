@@ -1,6 +1,6 @@
 """A main loop in another process answers requests; an error comes back as the error it was.
 
-Run it: python examples/04_request_response.py
+Run it: python examples/05_request_response.py
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A task that runs in a process of its own, fails twice, and completes at the third attempt."""
+"""A task that runs in a process of its own, fails twice, and completes at the third attempt.
+
+Run it: python examples/08_task_worker.py
+"""
 
 from __future__ import annotations
 
@@ -36,6 +39,6 @@ def main() -> None:
         print(f"{state.state} after {state.attempt} attempts: {state.output}")
 
 
-# Children import this file to find the task, so that what starts it stands behind this line.
+# Children import this file to find the task, so what starts it stands behind this line.
 if __name__ == "__main__":
     main()

@@ -1,6 +1,6 @@
 """Two processes keep one plan: what either of them broadcasts, both reduce, once each.
 
-Run it: python examples/03_sessions.py
+Run it: python examples/04_sessions.py
 """
 
 from __future__ import annotations
