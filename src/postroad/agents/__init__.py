@@ -16,6 +16,7 @@ from postroad.agents.model import (
     RunStats,
     Subscription,
     check_agent_id as check_agent_id,
+    checked_event_types as checked_event_types,
     claimed_id as claimed_id,
     is_agent_id as is_agent_id,
     not_found as not_found,
