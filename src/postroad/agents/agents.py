@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from postroad.agents import model
+from postroad.agents.handle import AgentHandle
 from postroad.agents.model import (
     Accept,
     Agent,
@@ -250,6 +251,15 @@ class Agents:
     def queue(self, agent_id: str) -> Queue:
         """Return the agent's queue; nobody can send to it."""
         return self._store.queue(_known_id(agent_id))
+
+    def agent(self, agent_id: str) -> AgentHandle:
+        """Return one agent as its own program uses it: to handle what it receives, and to publish under its id.
+
+        Raises:
+            AgentNotFound: The agent is not registered.
+        """
+        self._record(agent_id)
+        return AgentHandle(self, agent_id)
 
     def stats(self, agent_id: str) -> LaneStats:
         """Return the counters of the agent's queue."""
