@@ -4,6 +4,7 @@ from postroad.agents.agents import Agents
 from postroad.agents.aws.release import ReleaseResult, release
 from postroad.agents.aws.rows import UNREADABLE as UNREADABLE, Marker as Marker, Row as Row, row_of as row_of
 from postroad.agents.aws.store import AwsAgentStore as AwsAgentStore
+from postroad.agents.client import AgentClient
 from postroad.agents.handle import AgentHandle
 from postroad.agents.handlers import ReceivedEvent
 from postroad.agents.model import (
@@ -36,6 +37,7 @@ from postroad.agents.tables import (
 
 __all__ = [
     "Agent",
+    "AgentClient",
     "AgentEvent",
     "AgentHandle",
     "AgentPublishResult",
