@@ -35,8 +35,8 @@ _NAME: Final = "SELECT CAST(name AS BLOB) FROM queue WHERE id = ?"
 _HEAD: Final = "SELECT coalesce(origin, id), id FROM message WHERE grp = ? ORDER BY id LIMIT 1"
 _CONTENT: Final = f"CAST(attributes AS BLOB), substr(body, 1, {EVENT_ID_WITHIN}) FROM message"
 _CARRIES: Final = "(instr(body, ?1) OR instr(attributes, ?2))"
-_AMONG_MOVED: Final = f"SELECT origin, {_CONTENT} WHERE origin IS NOT NULL AND {_CARRIES}"  # noqa: S608 - constants
-_WITHIN: Final = f"SELECT id, {_CONTENT} WHERE id >= ?3 AND id < ?4 AND origin IS NULL AND {_CARRIES}"  # noqa: S608 - constants
+_AMONG_MOVED: Final = f"SELECT origin, {_CONTENT} WHERE origin IS NOT NULL AND {_CARRIES}"
+_WITHIN: Final = f"SELECT id, {_CONTENT} WHERE id >= ?3 AND id < ?4 AND origin IS NULL AND {_CARRIES}"
 _QUEUES: Final = "SELECT queue, next FROM tally"
 _NEXT_FROM: Final = "SELECT id, sent_us FROM message WHERE id >= ? AND id < ? ORDER BY id LIMIT 1"
 _ROW_BYTES: Final = 8
