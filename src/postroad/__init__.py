@@ -8,7 +8,7 @@ __version__ = "0.1.0"
 TYPE_CHECKING = False  # as in `typing`, which takes a while to load
 if TYPE_CHECKING:
     from postroad import errors
-    from postroad.agents import Agents
+    from postroad.agents import AgentClient, Agents
     from postroad.blobs import BlobRef as BlobRef, Blobs as Blobs
     from postroad.bus import Bus, BusConfig, PublishResult
     from postroad.clock import Clock as Clock
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from postroad.wiring.connect import connect, run
 
 __all__ = [
+    "AgentClient",
     "Agents",
     "Backend",
     "Bus",
@@ -100,7 +101,7 @@ if not TYPE_CHECKING:
     _load = lazy_names(
         __name__,
         {
-            "postroad.agents": "Agents",
+            "postroad.agents": "AgentClient Agents",
             "postroad.blobs": "BlobRef Blobs",
             "postroad.bus": "Bus BusConfig PublishResult",
             "postroad.clock": "Clock",

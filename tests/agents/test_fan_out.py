@@ -375,6 +375,7 @@ def test_the_tables_can_be_read_by_another_program(file_post: Post, tmp_path: Pa
             "createdAt": "2030-01-01T00:00:00.000Z",
             "state": "active",
             "heldFrom": None,
+            "eventTypes": None,
         }
     ]
     assert {row["agentId"]: row["state"] for row in rows["Agents"]} == {"ann": "active", "bob": "active"}

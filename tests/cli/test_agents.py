@@ -223,3 +223,14 @@ def test_token_gives_another_one_and_voids_the_former_at_once_with_an_overlap_of
     assert kept.document["previousValidUntil"] > outcome.document["previousValidUntil"]
     assert (unknown.code, too_long.code) == (1, 2)
     assert "overlap" in too_long.err
+
+
+def test_a_subscription_to_some_types_is_made_and_shown(village: Postroad) -> None:
+    made = village("agent", "subscribe", "bob", "ann", "--type", "order.*", "--type", "paid")
+    refused = village("agent", "subscribe", "bob", "ann", "--type", "order*")
+    shown = village("agent", "show", "bob")
+
+    assert made.out.strip() == "bob already listens to ann (order.*, paid)"
+    assert (refused.code, "event_types[0]" in refused.err) == (2, True)
+    assert shown.out.splitlines()[-1] == "listens to ann (active): order.*, paid"
+    assert village("agent", "show", "bob", "--json").document["subscriptions"][0]["eventTypes"] == ["order.*", "paid"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import socket
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from tests.notifications.people import missed
 
 from postroad.cli.call import Call
 from postroad.cli.notifications import _where
-from postroad.notifications import NotificationStore, OfflineProcessor
+from postroad.notifications import NotificationStore, OfflineProcessor, TokenResult
 from postroad.settings import notification_settings
 
 WORKING = {
@@ -182,3 +184,32 @@ def test_scaling_names_a_queue_that_is_missing(
 
     assert answer.code == 2
     assert ("SQS_PUSH_QUEUE_URL" if changes else "chat-push") in answer.err
+
+
+@pytest.mark.usefixtures("environment")
+def test_a_user_is_shown_to_people_and_as_a_document(postroad: Postroad) -> None:
+    with NotificationStore("sqlite:///chat.db") as store:
+        store.register_device("ann", "phone-token", "fcm")
+        OfflineProcessor(store).handle(missed("m1"))
+        store.record("p-1", [TokenResult("phone-token", "dead_token", 404, "UNREGISTERED")], asked_at=datetime.now(UTC))
+
+    shown = postroad("notifications", "show", "ann")
+    document = postroad("notifications", "show", "ann", "--json").document
+
+    assert document.keys() == {"user_id", "devices", "pending", "pending_total", "results"}
+    assert document["results"][0]["reason"] == "UNREGISTERED"
+    assert "1 message waiting" in shown.out
+    assert "UNREGISTERED" in shown.out
+    assert "phone-token" not in shown.out + json.dumps(document)
+
+
+@pytest.mark.usefixtures("environment")
+def test_a_user_that_nobody_knows_is_exit_1_and_makes_no_file(postroad: Postroad) -> None:
+    missing = postroad("notifications", "show", "ann")
+    was_made = Path("chat.db").exists()
+    NotificationStore("sqlite:///chat.db").close()
+
+    unknown = postroad("notifications", "show", "ann")
+
+    assert (missing.code, was_made) == (1, False)
+    assert (unknown.code, unknown.err.startswith('error: nothing is known of user "ann"')) == (1, True)

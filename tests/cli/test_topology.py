@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -197,3 +201,90 @@ def test_an_apply_that_was_killed_is_finished_by_the_next(tmp_path: Path) -> Non
     assert len(json.loads(done.stdout)["applied"]) == 3
     assert json.loads(program("topology", "plan", *CHAT, "--json").stdout)["unchanged"] == 5
     assert json.loads(program("audit", "verify", "--json").stdout)["ok"] is True
+
+
+OWN = """
+from postroad import QueueSpec, Topology
+from postroad.topology import QueueDecl
+
+def shop(stage: str = "dev") -> Topology:
+    dead = QueueDecl(QueueSpec(f"{stage}-orders-dlq", retention=1_209_600))
+    orders = QueueDecl(QueueSpec(f"{stage}-orders", dead_letter=f"{stage}-orders-dlq"))
+    return Topology(f"{stage}-shop", (dead, orders))
+
+live = shop("live")
+nothing = 7
+
+def fails() -> Topology:
+    raise ValueError("no stage")
+
+def needs(stage: str) -> Topology:
+    return shop(stage)
+"""
+
+
+@pytest.fixture
+def own_module() -> Iterator[str]:
+    name = f"own_topology_{uuid.uuid4().hex}"
+    Path(f"{name}.py").write_text(OWN)
+    yield name
+    sys.modules.pop(name, None)
+
+
+def test_a_topology_of_python_is_planned_applied_and_drift_free(postroad: Postroad, own_module: str) -> None:
+    planned = postroad("topology", "plan", "--load", f"{own_module}:live", "--json")
+    applied = postroad("topology", "apply", "--load", f"{own_module}:live", "--yes", "--json")
+    again = postroad("topology", "apply", "--load", f"{own_module}:shop", "--yes", "--json")
+    drift = postroad("topology", "drift", "--load", f"{own_module}:live", "--json")
+    rendered = postroad("topology", "render", "--load", f"{own_module}:live", "--format", "json", "--json")
+
+    assert [action["name"] for action in planned.document["actions"]] == ["live-orders-dlq", "live-orders"]
+    assert len(applied.document["applied"]) == len(again.document["applied"]) == 2
+    assert (drift.code, drift.document) == (0, {"items": []})
+    assert rendered.document["name"] == "live-shop"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("", "is not MODULE:NAME"),
+        (":nothing", "is int, not a Topology"),
+        (":lives", "has no 'lives'"),
+        (":fails", "ValueError: no stage"),
+        (":needs", "needs() missing"),
+    ],
+)
+def test_what_is_no_topology_of_python_is_exit_2_and_named(
+    postroad: Postroad, own_module: str, name: str, text: str
+) -> None:
+    refused = postroad("topology", "apply", "--load", f"{own_module}{name}", "--yes")
+
+    assert (refused.code, text in refused.err) == (2, True), refused.err
+    assert not Path("postroad.db").exists()
+
+
+def test_a_module_that_cannot_be_imported_is_exit_2_and_named(postroad: Postroad) -> None:
+    refused = postroad("topology", "plan", "--load", "no_such_module:live")
+
+    assert refused.code == 2
+    assert "no_such_module" in refused.err
+
+
+@pytest.mark.parametrize("more", [("chat",), ("--file", "x.json")])
+def test_a_topology_is_named_in_one_way_only(postroad: Postroad, more: tuple[str, ...]) -> None:
+    assert postroad("topology", "plan", "--load", "a:b", *more).code == 2
+
+
+def test_the_topology_of_the_documentation_is_complete(postroad: Postroad) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "topology.md").read_text()
+    (block,) = re.findall(r"^```python shop_topology.py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    Path("shop_topology.py").write_text(block)
+    lines = [line for line in page.splitlines() if line.startswith("postroad topology ") and "--load" in line]
+
+    try:
+        outcomes = [postroad(*line.split()[1:]) for line in lines]
+    finally:
+        sys.modules.pop("shop_topology", None)
+
+    assert [outcome.code for outcome in outcomes] == [0, 0, 0, 0], [outcome.err for outcome in outcomes]
+    assert "warning" not in "".join(outcome.err for outcome in outcomes)

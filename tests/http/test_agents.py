@@ -164,6 +164,43 @@ def test_a_subscription_refuses_a_body_that_says_something(village: Village) -> 
     assert village.agents.subscriptions("bob").items == []
 
 
+def test_a_subscription_to_some_types_is_made_listed_and_changed(village: Village) -> None:
+    pair = "/agents/cat/subscriptions/ann"
+    village.agents.grant("ann", "cat")
+
+    made = village.cat.put(pair, json={"eventTypes": ["order.*", "paid"]})
+    listed = village.cat.get("/agents/cat/subscriptions").json()["items"]
+    heard = village.ann.get("/agents/ann/subscribers").json()["items"]
+    village.ann.post("/events", json={"eventType": "sent", "data": {}})
+    village.ann.post("/events", json={"eventType": "paid", "data": {}})
+    village.move()
+    leased = village.lease()
+    changed = village.cat.put(pair)
+
+    assert (made.status_code, changed.status_code) == (204, 204)
+    assert listed[0]["eventTypes"] == heard[0]["eventTypes"] == ["order.*", "paid"]
+    assert [each["eventType"] for each in leased] == ["paid"]
+    assert "eventTypes" not in village.cat.get("/agents/cat").json()["subscriptions"][0]
+
+
+@pytest.mark.parametrize(
+    ("event_types", "field"),
+    [
+        ([], "eventTypes"),
+        ([f"t{n}" for n in range(21)], "eventTypes"),
+        ("paid", "eventTypes"),
+        (["paid", 7], "eventTypes[1]"),
+        (["order*"], "eventTypes[0]"),
+        ([""], "eventTypes[0]"),
+    ],
+)
+def test_types_that_are_none_are_400_with_the_field(village: Village, event_types: object, field: str) -> None:
+    answer = village.cat.put("/agents/cat/subscriptions/ann", json={"eventTypes": event_types})
+
+    assert (answer.status_code, answer.json()["field"]) == (400, field)
+    assert village.agents.subscriptions("cat").items[0].event_types is None
+
+
 def test_subscriptions_are_listed_paused_resumed_and_ended(village: Village) -> None:
     pair = "/agents/cat/subscriptions/ann"
     listed = village.cat.get("/agents/cat/subscriptions").json()

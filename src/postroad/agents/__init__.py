@@ -4,6 +4,9 @@ from postroad.agents.agents import Agents
 from postroad.agents.aws.release import ReleaseResult, release
 from postroad.agents.aws.rows import UNREADABLE as UNREADABLE, Marker as Marker, Row as Row, row_of as row_of
 from postroad.agents.aws.store import AwsAgentStore as AwsAgentStore
+from postroad.agents.client import AgentClient
+from postroad.agents.handle import AgentHandle
+from postroad.agents.handlers import ReceivedEvent
 from postroad.agents.model import (
     Agent,
     AgentEvent,
@@ -16,6 +19,7 @@ from postroad.agents.model import (
     RunStats,
     Subscription,
     check_agent_id as check_agent_id,
+    checked_event_types as checked_event_types,
     claimed_id as claimed_id,
     is_agent_id as is_agent_id,
     not_found as not_found,
@@ -33,13 +37,16 @@ from postroad.agents.tables import (
 
 __all__ = [
     "Agent",
+    "AgentClient",
     "AgentEvent",
+    "AgentHandle",
     "AgentPublishResult",
     "Agents",
     "AggregateResult",
     "Deleted",
     "LaneStats",
     "Page",
+    "ReceivedEvent",
     "Registered",
     "ReleaseResult",
     "RunStats",

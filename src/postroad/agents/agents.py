@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from postroad.agents import model
+from postroad.agents.handle import AgentHandle
 from postroad.agents.model import (
     Accept,
     Agent,
@@ -160,16 +161,31 @@ class Agents:
         in_time = record.former_until > self._clock.now().timestamp()
         return record.agent_id if in_time and model.matches(token, record.former_hash) else None
 
-    def subscribe(self, listener_id: str, producer_id: str) -> bool:
-        """Let the listener receive the producer's events from now on; return whether that is new."""
-        return self.subscribe_many([(listener_id, producer_id)]) == 1
+    def subscribe(self, listener_id: str, producer_id: str, *, event_types: Sequence[str] | None = None) -> bool:
+        """Let the listener receive the producer's events from now on; return whether that is new.
 
-    def subscribe_many(self, pairs: Sequence[tuple[str, str]]) -> int:
+        Args:
+            listener_id: The agent that receives.
+            producer_id: The agent that publishes.
+            event_types: The 1 to 20 types to receive, each exact or `prefix.*`; no row is written for other events. By
+                default all. A subscription that exists gets these types instead of those it had, for the events that
+                are not in the listener's queue yet.
+
+        Raises:
+            AgentNotFound: One of them is not registered.
+            InvalidInput: `event_types` are not types.
+        """
+        return self.subscribe_many([(listener_id, producer_id)], event_types=event_types) == 1
+
+    def subscribe_many(self, pairs: Sequence[tuple[str, str]], *, event_types: Sequence[str] | None = None) -> int:
         """Subscribe each (listener, producer), all or none (on AWS a hundred at a time); return how many are new."""
+        wanted = model.checked_event_types(event_types)
         for listener_id, producer_id in pairs:
             _known_id(listener_id)
             _known_id(producer_id)
-        return self._store.subscriptions.add(tuple(pairs), validate=self._settings.validate) if pairs else 0
+        if not pairs:
+            return 0
+        return self._store.subscriptions.add(tuple(pairs), validate=self._settings.validate, event_types=wanted)
 
     def unsubscribe(self, listener_id: str, producer_id: str, *, discard: bool = False) -> bool:
         """End a subscription, and with `discard` remove its waiting events; return False if there is none."""
@@ -235,6 +251,15 @@ class Agents:
     def queue(self, agent_id: str) -> Queue:
         """Return the agent's queue; nobody can send to it."""
         return self._store.queue(_known_id(agent_id))
+
+    def agent(self, agent_id: str) -> AgentHandle:
+        """Return one agent as its own program uses it: to handle what it receives, and to publish under its id.
+
+        Raises:
+            AgentNotFound: The agent is not registered.
+        """
+        self._record(agent_id)
+        return AgentHandle(self, agent_id)
 
     def stats(self, agent_id: str) -> LaneStats:
         """Return the counters of the agent's queue."""

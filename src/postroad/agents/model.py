@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,7 +15,15 @@ from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 from msgspec import Meta
 
 from postroad.arguments import check, seconds_between, whole_number
-from postroad.errors import AgentDeleted, AgentExists, AgentNotFound, ConfigurationError, InvalidEvent, InvalidName
+from postroad.errors import (
+    AgentDeleted,
+    AgentExists,
+    AgentNotFound,
+    ConfigurationError,
+    InvalidEvent,
+    InvalidInput,
+    InvalidName,
+)
 from postroad.queues import MAX_VISIBILITY
 from postroad.settings import dispatch_delay_text
 from postroad.streams import Name
@@ -30,6 +38,9 @@ MAX_OVERLAP: Final = 604_800.0
 _MAX_DELAY: Final = 300.0
 _ID: Final = r"[A-Za-z0-9_-]{1,64}"
 _AGENT_ID = re.compile(_ID)
+MAX_EVENT_TYPE: Final = 256
+MAX_EVENT_TYPES: Final = 20
+_ANY_BEHIND: Final = ".*"
 _TOKEN = re.compile(rf"pr_({_ID})\.[A-Za-z0-9_-]{{43}}")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _END_MS: Final = 253_402_300_800_000
@@ -55,6 +66,8 @@ class Subscription:
     subscriber_id: str
     created_at: str
     state: PairState
+    event_types: tuple[str, ...] | None = None
+    """The types that are delivered, each exact or `prefix.*`; None for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +211,39 @@ def check_agent_id(agent_id: object, *, field: str = "agent_id") -> str:
             f"{field}: {agent_id!r} is not an agent id", field=field, remedy="Use 1 to 64 letters, digits, '_' or '-'."
         )
     return str(agent_id)
+
+
+def checked_event_types(event_types: object, *, field: str = "event_types") -> tuple[str, ...] | None:
+    """Return the types of a subscription, each once and in order, or raise `InvalidInput`; None stands for all."""
+    if event_types is None:
+        return None
+    if isinstance(event_types, str) or not isinstance(event_types, Sequence):
+        raise _no_types(field, f"{repr(event_types)[:60]} is not a list")
+    if not 1 <= len(event_types) <= MAX_EVENT_TYPES:
+        raise _no_types(field, f"{len(event_types)} types are not 1 to {MAX_EVENT_TYPES}")
+    named = [checked_event_type(each, field=f"{field}[{index}]") for index, each in enumerate(event_types)]
+    return tuple(dict.fromkeys(named))
+
+
+def checked_event_type(event_type: object, *, field: str = "event_type") -> str:
+    """Return a type as subscriptions and handlers name it, exact or `prefix.*`, or raise `InvalidInput`."""
+    if not isinstance(event_type, str) or not 1 <= len(event_type) <= MAX_EVENT_TYPE or not event_type.isprintable():
+        raise _no_types(field, f"{repr(event_type)[:60]} is not 1 to {MAX_EVENT_TYPE} printable characters")
+    if "*" in event_type.removesuffix(_ANY_BEHIND) or event_type == _ANY_BEHIND:
+        raise _no_types(field, f"{event_type[:60]!r} has a '*' elsewhere than behind 'prefix.'")
+    return event_type
+
+
+def _no_types(field: str, why: str) -> InvalidInput:
+    remedy = f"Name 1 to {MAX_EVENT_TYPES} types, each exact or like 'order.*'; leave them out for all events."
+    return InvalidInput(f"{field}: {why}", field=field, remedy=remedy)
+
+
+def takes_type(event_types: Collection[str] | None, event_type: str) -> bool:
+    """Return whether an event of this type is among the types, each exact or `prefix.*`; None takes all."""
+    if event_types is None or event_type in event_types:
+        return True
+    return any(each.endswith(_ANY_BEHIND) and event_type.startswith(each[:-1]) for each in event_types)
 
 
 def not_found(agent_id: object) -> AgentNotFound:

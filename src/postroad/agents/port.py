@@ -85,8 +85,10 @@ class Registry(Protocol):
 class Subscriptions(Protocol):
     """Who listens to whom, who may, and what is paused."""
 
-    def add(self, pairs: Sequence[tuple[str, str]], *, validate: bool) -> int:
-        """Subscribe each (listener, producer) and return how many are new."""
+    def add(
+        self, pairs: Sequence[tuple[str, str]], *, validate: bool, event_types: tuple[str, ...] | None = None
+    ) -> int:
+        """Subscribe each (listener, producer) to these types, or to all, and return how many pairs are new."""
         ...
 
     def remove(self, listener_id: str, producer_id: str, *, discard: bool) -> bool:

@@ -217,6 +217,10 @@ class Runner:
             renewing.join()
 
     def _pause(self, listener: Listener | None, stop: threading.Event) -> None:
+        if not self._leases:
+            # Others have all shards: this one only waits for theirs to become free.
+            stop.wait(_RENEW_SECONDS)
+            return
         due = self._store.next_due_seconds()
         longest = _LONGEST_PAUSE if due is None else min(_LONGEST_PAUSE, max(0.001, due))
         if listener is not None:

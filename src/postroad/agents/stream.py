@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from postroad.agents.model import (
+    MAX_EVENT_TYPE,
     AgentEvent,
     AgentPublishResult,
     check_agent_id,
@@ -28,7 +29,6 @@ from postroad.streams import Record, Stream, StreamRecord
 from postroad.telemetry import valid_traceparent
 
 _MAX_BYTES: Final = 262_144
-_MAX_EVENT_TYPE: Final = 256
 _MAX_EVENT_ID: Final = 128
 _LONGEST_REASON: Final = 1_000
 _NUL: Final = b"\\u0000"
@@ -144,7 +144,7 @@ def publish(
 def encode_event(event: AgentEvent, *, now: datetime, traceparent: str | None = None) -> tuple[str, bytes]:
     """Return the event's id and its JSON for the stream, or raise `InvalidEvent` with the field that is invalid."""
     check_agent_id(event.agent_id, field="agentId")
-    event_type = _printable(event.event_type, "eventType", _MAX_EVENT_TYPE)
+    event_type = _printable(event.event_type, "eventType", MAX_EVENT_TYPE)
     event_id = str(uuid7()) if event.event_id is None else _printable(event.event_id, "eventId", _MAX_EVENT_ID)
     wire = WireEvent(
         agentId=event.agent_id,
@@ -242,7 +242,7 @@ def _event(record: StreamRecord, stream: str) -> StreamEvent:
     return StreamEvent(
         producer_id=record.key,
         event_id=_printable(event_id, "eventId", _MAX_EVENT_ID),
-        event_type=_printable(_present(wire.eventType, "eventType"), "eventType", _MAX_EVENT_TYPE),
+        event_type=_printable(_present(wire.eventType, "eventType"), "eventType", MAX_EVENT_TYPE),
         # A record without a time happened when it arrived.
         occurred_ms=milliseconds(
             now_text(record.arrived_at) if wire.timestamp is None else normal_time(wire.timestamp)

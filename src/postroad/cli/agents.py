@@ -81,7 +81,11 @@ def show(call: Call, agent_id: AgentId) -> None:
         stats = agent_stats(agents.stats(agent_id))
     shown = {**msgspec.to_builtins(document), **msgspec.to_builtins(stats)}
     lines = [f"{name}: {'-' if value is None else value}" for name, value in shown.items() if name != "subscriptions"]
-    subscriptions = [f"listens to {each.producer_id} ({each.state})" for each in document.subscriptions]
+    subscriptions = [
+        f"listens to {each.producer_id} ({each.state})"
+        + (f": {', '.join(each.event_types)}" if each.event_types else "")
+        for each in document.subscriptions
+    ]
     call.show(document, *map(legible, [*lines, *subscriptions]))
 
 
@@ -123,12 +127,21 @@ def delete(call: Call, agent_id: AgentId, yes: Yes = False) -> None:
     call.show(document, f"deleted {legible(agent_id)} with {gone.discarded:,} messages")
 
 
-@verb("agent subscribe", "bob ann")
-def subscribe(call: Call, listener: Listener, producer: Producer) -> None:
-    """Subscribe an agent to another one."""
+@verb("agent subscribe", "bob ann --type 'order.*'")
+def subscribe(
+    call: Call,
+    listener: Listener,
+    producer: Producer,
+    type_: Annotated[
+        list[str] | None,
+        typer.Option("--type", metavar="T", help="Only events of this type, exact or prefix.*; repeatable."),
+    ] = None,
+) -> None:
+    """Subscribe an agent to another one, or change the event types of its subscription."""
     with agents_of(call) as agents:
-        new = agents.subscribe(listener, producer)
-    call.show({"subscribed": new}, f"{listener} {'now' if new else 'already'} listens to {producer}")
+        new = agents.subscribe(listener, producer, event_types=type_ or None)
+    types = f" ({', '.join(type_)})" if type_ else ""
+    call.show({"subscribed": new}, legible(f"{listener} {'now' if new else 'already'} listens to {producer}{types}"))
 
 
 @verb("agent unsubscribe", "bob ann")

@@ -1,4 +1,4 @@
-"""`postroad notifications worker|scaling|prune`, and the port on which a worker reports its health."""
+"""`postroad notifications worker|scaling|prune|show`, and the port on which a worker reports its health."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote, urlsplit
 
@@ -17,6 +18,7 @@ import msgspec
 import typer
 
 from postroad.cli.call import Call, verb
+from postroad.cli.display import table, utc_text
 from postroad.cli.parameters import duration_option
 from postroad.errors import ConfigurationError
 from postroad.settings import NotificationSettings, notification_settings
@@ -97,6 +99,40 @@ def prune(
         )
     counts = pruned._asdict()
     call.show(counts, "pruned " + ", ".join(f"{count:,} {what}" for what, count in counts.items()))
+
+
+@verb("notifications show", "user-1")
+def show(call: Call, user_id: Annotated[str, typer.Argument(metavar="USER", help="The user's id.")]) -> None:
+    """Show a user's devices, the messages that wait, and the results of the last pushes."""
+    from postroad.notifications import configured_user
+
+    shown = configured_user(call.settings().url, user_id)
+    devices = (
+        (
+            each.token_hash[:12],
+            each.platform or "-",
+            _at(each.registered_at),
+            "gets pushes" if each.dropped_at is None else f"dropped {_at(each.dropped_at)}: {each.drop_reason}",
+        )
+        for each in shown.devices
+    )
+    pending = ((each.message_id, each.sender_id, _at(each.sent_at)) for each in shown.pending)
+    results = (
+        (_at(each.updated_at), each.push_id, each.token_hash[:12], each.outcome, each.reason or "-")
+        for each in shown.results
+    )
+    waiting = f"{shown.pending_total:,} message{'' if shown.pending_total == 1 else 's'} waiting"
+    call.show(
+        shown,
+        table(["DEVICE", "PLATFORM", "REGISTERED", "STATE"], devices, "no devices"),
+        waiting,
+        *([table(["MESSAGE", "FROM", "SENT"], pending, "")] if shown.pending else []),
+        table(["AT", "PUSH", "DEVICE", "OUTCOME", "REASON"], results, "no results of pushes"),
+    )
+
+
+def _at(moment: datetime) -> str:
+    return utc_text(round(moment.timestamp() * 1_000))
 
 
 def _settings() -> NotificationSettings:

@@ -14,7 +14,8 @@ import typer
 from postroad.cli.call import Call, verb
 from postroad.cli.output import confirm_yes, write
 from postroad.cli.parameters import read_file
-from postroad.errors import InvalidInput
+from postroad.errors import ConfigurationError, InvalidInput, PostroadError
+from postroad.settings import nearest
 
 if TYPE_CHECKING:
     from postroad.topology import Action, Drift, Topology
@@ -22,11 +23,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TopologyOptions:
-    """The options that name a topology: a template with its parameters, or a file."""
+    """The options that name a topology: a template with its parameters, a file, or an object of Python."""
 
     template: Annotated[
         Literal["chat", "transfers", "agents", "bus", "tasks"] | None,
-        typer.Argument(metavar="TEMPLATE", help="chat, transfers, agents, bus or tasks; or --file."),
+        typer.Argument(metavar="TEMPLATE", help="chat, transfers, agents, bus or tasks; or --file, --load."),
     ] = None
     project: Annotated[str | None, typer.Option(metavar="P", help="chat: the project.")] = None
     env: Annotated[str | None, typer.Option(metavar="E", help="chat: the environment.")] = None
@@ -38,18 +39,25 @@ class TopologyOptions:
         Path | None, typer.Option(metavar="FILE", help="A topology as `render --format json` writes it.")
     ] = None
 
+    load_: Annotated[
+        str | None,
+        typer.Option("--load", metavar="MODULE:NAME", help="A topology, or a function that returns one, in Python."),
+    ] = None
+
     def load(self, call: Call) -> Topology:
         """Return the topology that the options name; print the warnings of lint on stderr."""
         from postroad.topology import Topology, lint
 
-        if (self.template is None) is (self.file is None):
+        if [self.template, self.file, self.load_].count(None) != 2:
             raise InvalidInput(
-                "template: give either a TEMPLATE or --file",
+                "template: give one of TEMPLATE, --file and --load",
                 field="template",
                 remedy="The templates are chat, transfers, agents, bus and tasks.",
             )
         if self.file is not None:
             topology = Topology.from_json(read_file(str(self.file), "file"))
+        elif self.load_ is not None:
+            topology = _loaded(self.load_)
         else:
             topology = self._from_template(call)
         for finding in lint(topology):
@@ -71,6 +79,36 @@ class TopologyOptions:
             return topology.bus_topology(self.prefix)
         make = topology.transfers_topology if self.template == "transfers" else topology.agents_topology
         return make(self.prefix)
+
+
+def _loaded(target: str) -> Topology:
+    """Return the topology `NAME` of `MODULE`, or what the function of that name returns."""
+    from postroad.topology import Topology
+    from postroad.up.runners import load_modules
+
+    module_name, _, name = target.partition(":")
+    if not (module_name and name):
+        raise _not_loaded(f"{target!r} is not MODULE:NAME")
+    load_modules([module_name])
+    module = vars(sys.modules[module_name])
+    if name not in module:
+        raise _not_loaded(f"module {module_name!r} has no {name!r}", nearest=nearest(name, list(module)))
+    found = module[name]
+    if callable(found) and not isinstance(found, Topology):
+        try:
+            found = found()
+        except PostroadError:
+            raise
+        except Exception as error:
+            raise _not_loaded(f"{target} failed: {type(error).__name__}: {error}") from error
+    if not isinstance(found, Topology):
+        raise _not_loaded(f"{target} is {type(found).__name__}, not a Topology")
+    return found
+
+
+def _not_loaded(why: str, nearest: str | None = None) -> ConfigurationError:
+    remedy = "Name a Topology at the top of a module, or a function without arguments that returns one."
+    return ConfigurationError(f"load: {why}", field="load", nearest=nearest, remedy=remedy)
 
 
 Code = Annotated[str | None, typer.Option(metavar="S3URL", help="The archive of the functions, s3://bucket/key.")]

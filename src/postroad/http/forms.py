@@ -146,6 +146,12 @@ class NewAgent(Form, frozen=True):
     principalArn: str | None = None
 
 
+class Subscribing(Form, frozen=True):
+    """The 1 to 20 event types to receive, each exact or `prefix.*`; without them, all."""
+
+    eventTypes: list[Any] | None = None
+
+
 class Event(Form, frozen=True):
     """One event. Each event is checked alone, so that an invalid one stops no other agent's."""
 

@@ -9,6 +9,14 @@ from postroad.notifications.messages import OfflineMessage, PushNotification, Pu
 from postroad.notifications.offline import OfflineProcessor, RealtimeHook
 from postroad.notifications.push import PushProcessor
 from postroad.notifications.store import Device, NotificationStore
+from postroad.notifications.users import (
+    PushShown as PushShown,
+    UserShown as UserShown,
+    configured_store as configured_store,
+    configured_user as configured_user,
+    push_results as push_results,
+    show_user as show_user,
+)
 from postroad.notifications.worker import (
     NotificationWorker,
     WorkerReport,

@@ -49,6 +49,8 @@ CREATE TABLE IF NOT EXISTS {push_results} (
   PRIMARY KEY (push_id, token_hash)
 );
 CREATE INDEX IF NOT EXISTS push_results_age ON {push_results} (updated_at);
+CREATE INDEX IF NOT EXISTS push_results_device ON {push_results} (token_hash, updated_at);
+CREATE INDEX IF NOT EXISTS devices_user ON {devices} (user_id, registered_at);
 """
 _TIME: Final[dict[Dialect, str]] = {"postgresql": "timestamptz", "sqlite": "text"}
 # A writing transaction on SQLite is a lock already.
@@ -88,6 +90,17 @@ ON CONFLICT (token) DO UPDATE SET user_id = excluded.user_id, platform = exclude
     devices: str = """
 SELECT token, user_id, platform FROM {devices} WHERE user_id = ? AND dropped_at IS NULL
  ORDER BY registered_at DESC, token LIMIT ?"""
+    every_device: str = """
+SELECT token, platform, registered_at, dropped_at, drop_reason FROM {devices} WHERE user_id = ?
+ ORDER BY registered_at DESC, token LIMIT ?"""
+    count_pending: str = "SELECT count(*) FROM {offline_messages} WHERE user_id = ? AND delivered_at IS NULL"
+    any_message: str = "SELECT 1 FROM {offline_messages} WHERE user_id = ? LIMIT 1"
+    device_results: str = """
+SELECT push_id, token_hash, outcome, attempts, status, reason, provider_id, updated_at FROM {push_results}
+ WHERE token_hash IN {among} ORDER BY updated_at DESC, push_id LIMIT ?"""
+    push_results: str = """
+SELECT push_id, token_hash, outcome, attempts, status, reason, provider_id, updated_at FROM {push_results}
+ WHERE push_id = ? ORDER BY updated_at, token_hash"""
     among_devices: str = "SELECT token, user_id, platform, dropped_at FROM {devices} WHERE token IN {among}"
     drop: str = """
 UPDATE {devices} SET dropped_at = ?, drop_reason = ? WHERE token = ? AND dropped_at IS NULL AND registered_at <= ?"""

@@ -60,6 +60,16 @@ class KnownDevice(NamedTuple):
     dropped: bool
 
 
+class AboutUser(NamedTuple):
+    """What is stored about one user; devices and results are rows."""
+
+    devices: Sequence[Row]
+    pending: Sequence[OfflineMessage]
+    pending_total: int
+    is_known: bool
+    results: Sequence[Row]
+
+
 class Pruned(NamedTuple):
     """How much was deleted."""
 
@@ -137,6 +147,24 @@ class NotificationStore:
         """Return the results of a push so far, one for each device; `token` is the hash of the token."""
         with self.outbox.database.reading() as session:
             return [TokenResult(*row) for row in session.rows(self._sql.results, (push_id,))]
+
+    def about(self, user_id: str, *, most: int) -> AboutUser:
+        """Return what is known of a user, up to `most` of each kind."""
+        with self.outbox.database.reading() as session:
+            devices = session.rows(self._sql.every_device, (user_id, most))
+            hashes = _json(token_hash(row[0]) for row in devices)
+            return AboutUser(
+                devices=devices,
+                pending=[_message(row) for row in session.rows(self._sql.pending, (user_id, most))],
+                pending_total=session.rows(self._sql.count_pending, (user_id,))[0][0],
+                is_known=bool(session.rows(self._sql.any_message, (user_id,))),
+                results=session.rows(self._sql.device_results, (hashes, most)),
+            )
+
+    def results_of(self, push_id: str) -> Sequence[Row]:
+        """Return the stored results of a push, oldest first."""
+        with self.outbox.database.reading() as session:
+            return session.rows(self._sql.push_results, (push_id,))
 
     def keep(self, messages: Sequence[OfflineMessage], compose: Compose) -> list[Kept]:
         """Store the messages and record their pushes, all or none; "conflict" if another content is stored already."""

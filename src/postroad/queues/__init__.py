@@ -26,7 +26,9 @@ from postroad.queues.overflow import (
 from postroad.queues.port import (
     AckResult,
     Delivery,
+    Located as Located,
     Looked,
+    MessageHistory as MessageHistory,
     MessageState as MessageState,
     Movable,
     Move,
@@ -40,6 +42,7 @@ from postroad.queues.port import (
     QueueStore as QueueStore,
     QueueTraits,
     SendResult,
+    Settled as Settled,
     Watchable,
     as_movable as as_movable,
     purge,

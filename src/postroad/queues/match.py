@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping
 from datetime import datetime
@@ -16,6 +17,10 @@ from postroad.queues.markers import DeadLetter, fingerprint, read_dead, redriven
 from postroad.queues.port import MoveStep, PeekedMessage
 
 Status = Literal["running", "done", "limit", "returned", "canary_failed", "dry_run", "native"]
+EVENT_ID_WITHIN = 512
+"""The id of an event stands within so many bytes of its body."""
+_EVENT_ID = re.compile(rb'"event_id":"([!#-\[\]-~]{1,128})"')
+_PLAIN = re.compile(r"[!-~]{1,128}")
 _Moment = Annotated[datetime, Meta(tz=True, description="a moment with a time zone")]
 
 
@@ -71,6 +76,14 @@ class Match(msgspec.Struct, frozen=True, kw_only=True):
 def event_type(message: PeekedMessage) -> str | None:
     """Return the type of the event the message carries, if its attributes name it."""
     return _type(message, None if "EventType" in message.attributes else read_dead(message.attributes))
+
+
+def event_id(attributes: Mapping[str, str], body: bytes) -> str | None:
+    """Return the id of the event that a message carries, if it carries one."""
+    if (named := attributes.get("EventId")) is not None:
+        return named if _PLAIN.fullmatch(named) else None
+    found = _EVENT_ID.search(body, 0, EVENT_ID_WITHIN) if "EventType" in attributes else None
+    return None if found is None else found[1].decode()
 
 
 def failure(message: PeekedMessage) -> str:

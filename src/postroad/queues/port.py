@@ -244,6 +244,50 @@ class QueueStore(Protocol):
         ...
 
 
+class Settled(msgspec.Struct, frozen=True):
+    """One thing that happened to a message: acked, failed, dead, redriven or expired."""
+
+    what: str
+    at: datetime
+    queue: str | None
+    """None if the queue was deleted since."""
+    receives: int
+    sent_at: datetime
+    first_received_at: datetime | None
+    detail: str | None
+
+
+class Located(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a message is, and what it waits for."""
+
+    queue: str
+    message: PeekedMessage
+    first_received_at: datetime | None
+    due_seconds: float
+    """Until when its lease or its delay lasts; 0 if it can be received."""
+    error: str | None
+    """Why it was released last."""
+    head: str | None = None
+    """The message of its group that has to be settled before it."""
+
+
+@runtime_checkable
+class MessageHistory(Protocol):
+    """A store of queues that knows where its messages are and what happened to them."""
+
+    def located(self, message_id: str) -> Located | None:
+        """Return where the message is; None if it was settled, or is not of this store."""
+        ...
+
+    def settled(self, message_id: str) -> list[Settled]:
+        """Return what happened to a message, oldest first, as far back as is known."""
+        ...
+
+    def messages_of(self, event_id: str) -> list[str]:
+        """Return the ids of the messages that carry, or carried, the event."""
+        ...
+
+
 class Move(msgspec.Struct, frozen=True):
     """Where one message goes, and with which attributes. `to` is the name of a queue on the same backend."""
 

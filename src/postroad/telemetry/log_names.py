@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 LOG_EVENTS = (
+    "agent_event_unhandled",
     "agents_rejected",
     "agents_runner_failed",
     "alarm_not_measured",

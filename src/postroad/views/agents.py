@@ -42,19 +42,21 @@ class AgentPage(msgspec.Struct):
 
 
 class SubscriptionRow(msgspec.Struct, rename="camel"):
-    """A subscription as its subscriber sees it."""
+    """A subscription as its subscriber sees it; without `eventTypes` it is to all events."""
 
     producer_id: str
     created_at: str
     state: State
+    event_types: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class SubscriberRow(msgspec.Struct, rename="camel"):
-    """A subscription as its producer sees it."""
+    """A subscription as its producer sees it; without `eventTypes` it is to all events."""
 
     subscriber_id: str
     created_at: str
     state: State
+    event_types: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class AgentDetail(AgentRow, rename="camel"):
@@ -206,12 +208,16 @@ def _queue(agent: Agent | Registered) -> str:
 
 def subscription_row(subscription: Subscription) -> SubscriptionRow:
     """Return a subscription as its subscriber sees it."""
-    return SubscriptionRow(subscription.producer_id, subscription.created_at, subscription.state)
+    return SubscriptionRow(subscription.producer_id, subscription.created_at, subscription.state, _types(subscription))
 
 
 def subscriber_row(subscription: Subscription) -> SubscriberRow:
     """Return a subscription as its producer sees it."""
-    return SubscriberRow(subscription.subscriber_id, subscription.created_at, subscription.state)
+    return SubscriberRow(subscription.subscriber_id, subscription.created_at, subscription.state, _types(subscription))
+
+
+def _types(subscription: Subscription) -> list[str] | msgspec.UnsetType:
+    return msgspec.UNSET if subscription.event_types is None else list(subscription.event_types)
 
 
 def accepted(outcome: Published) -> EventAccepted:

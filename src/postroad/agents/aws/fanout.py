@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from postroad import failpoints
-from postroad.agents.aws.rows import Item, Row, item_of, row_of, text
-from postroad.agents.model import milliseconds
+from postroad.agents.aws.rows import Item, Row, event_types_of, item_of, row_of, text
+from postroad.agents.model import milliseconds, takes_type
 from postroad.agents.port import FanOut
 from postroad.agents.stream import Rejected, StreamEvent, refused
 from postroad.agents.tables import SUBSCRIBER_EVENTS, SUBSCRIBERS, Tables
@@ -68,6 +68,14 @@ class _Write(NamedTuple):
         return self.item["subscriberId"]["S"], self.item["timestamp"]["S"]
 
 
+class _Listener(NamedTuple):
+    """A subscription as the fan-out needs it."""
+
+    subscriber_id: str
+    since_ms: int
+    event_types: tuple[str, ...] | None
+
+
 class _Outcome(NamedTuple):
     """The rows of a batch that were not written: given up for now, or refused for good and rejected."""
 
@@ -98,7 +106,7 @@ class DynamoFan:
         queues: dict[str, deque[StreamEvent]] = {}
         for event in events:
             queues.setdefault(event.producer_id, deque()).append(event)
-        listeners: dict[str, list[tuple[str, int]]] = {}
+        listeners: dict[str, list[_Listener]] = {}
         failed: set[str] = set()
         for producer_id in queues:
             try:
@@ -124,7 +132,7 @@ class DynamoFan:
             count, rejected=rejected, failed=tuple(event for producer in failed for event in queues[producer])
         )
 
-    def _listeners(self, producer_id: str) -> list[tuple[str, int]]:
+    def _listeners(self, producer_id: str) -> list[_Listener]:
         """Return all subscribers of a producer and the times of their subscriptions, read consistently."""
         items = self._tables.pages(
             "query",
@@ -132,17 +140,20 @@ class DynamoFan:
             KeyConditionExpression="producerId = :id",
             ConsistentRead=True,
             ExpressionAttributeValues={":id": text(producer_id)},
-            ProjectionExpression="subscriberId, createdAt",
+            ProjectionExpression="subscriberId, createdAt, eventTypes",
         )
-        return [(item["subscriberId"]["S"], milliseconds(item["createdAt"]["S"])) for item in items]
+        return [
+            _Listener(item["subscriberId"]["S"], milliseconds(item["createdAt"]["S"]), event_types_of(item))
+            for item in items
+        ]
 
-    def _rows(self, event: StreamEvent, listeners: Sequence[tuple[str, int]]) -> Iterator[_Write]:
+    def _rows(self, event: StreamEvent, listeners: Sequence[_Listener]) -> Iterator[_Write]:
         """Yield the rows one by one: an event may have a hundred thousand listeners."""
         arrived_ms = event.arrived_at.timestamp() * 1_000
         common = item_of(event, "", self._retention)
         size = len(json.dumps(common))
-        for subscriber_id, since_ms in listeners:
-            if arrived_ms >= since_ms - EARLY_MS:
+        for subscriber_id, since_ms, event_types in listeners:
+            if arrived_ms >= since_ms - EARLY_MS and takes_type(event_types, event.event_type):
                 yield _Write(event, {**common, "subscriberId": text(subscriber_id)}, size + len(subscriber_id))
 
     def _put(self, batch: Sequence[_Write]) -> _Outcome:

@@ -208,6 +208,11 @@ def held_of(item: Mapping[str, Any]) -> Held | None:
     return Held(held["sequenceNumber"]["S"], held["timestamp"]["S"], int(held["notes"]["N"]))
 
 
+def event_types_of(item: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Return the event types of a subscription; None for all."""
+    return tuple(each["S"] for each in item["eventTypes"]["L"]) if "eventTypes" in item else None
+
+
 def discarded_of(item: Mapping[str, Any]) -> dict[str, int]:
     """Return, by producer, the sequence up to which the agent's events were discarded."""
     entries = item.get("discarded", {}).get("M", {})

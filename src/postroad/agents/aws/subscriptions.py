@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from postroad.agents.aws.pairs import DynamoPairs, Key, pair_key
-from postroad.agents.aws.rows import discarded_of, marker_item, number, text
+from postroad.agents.aws.rows import discarded_of, event_types_of, marker_item, number, text
 from postroad.agents.model import Subscription, not_found, now_text
 from postroad.agents.port import Registry
 from postroad.agents.tables import (
@@ -44,7 +44,9 @@ class DynamoSubscriptions:
         self._pairs = pairs
         self._clock = clock
 
-    def add(self, pairs: Sequence[tuple[str, str]], *, validate: bool) -> int:
+    def add(
+        self, pairs: Sequence[tuple[str, str]], *, validate: bool, event_types: tuple[str, ...] | None = None
+    ) -> int:
         """Subscribe each (listener, producer), a hundred at a time all or none; return how many are new.
 
         A transaction of DynamoDB holds no more. All are checked before the first, and a repeat finishes the rest.
@@ -52,12 +54,12 @@ class DynamoSubscriptions:
         wanted = {listener for listener, _ in pairs} | ({producer for _, producer in pairs} if validate else set())
         for agent_id in sorted(wanted - self._registry.known(wanted)):
             raise not_found(agent_id)
-        created_at = text(now_text(self._clock.now()))
+        common = {"createdAt": text(now_text(self._clock.now())), "state": text("active"), **_types(event_types)}
         keys = [pair_key(*pair) for pair in dict.fromkeys(pairs)]
         if len(keys) == 1:
-            return int(self._tables.conditional("put_item", SUBSCRIBERS, **_new_item(keys[0], created_at)) is not None)
+            return self._add_one(keys[0], common)
         chunks = [keys[start : start + MOST_AT_ONCE] for start in range(0, len(keys), MOST_AT_ONCE)]
-        return sum(self._add_together(chunk, created_at) for chunk in chunks)
+        return sum(self._add_together(chunk, common) for chunk in chunks)
 
     def remove(self, listener_id: str, producer_id: str, *, discard: bool) -> bool:
         """End a subscription; what was held back of it is sent, unless it is discarded with what else waits."""
@@ -87,8 +89,10 @@ class DynamoSubscriptions:
             Limit=limit,
             **where,
         )
-        fields = ("producerId", "subscriberId", "createdAt", "state")
-        return [Subscription(*(item[field]["S"] for field in fields)) for item in answer["Items"]]
+        return [
+            Subscription(*_names(item), item["createdAt"]["S"], item["state"]["S"], event_types_of(item))
+            for item in answer["Items"]
+        ]
 
     def grant(self, producer_id: str, listener_id: str) -> None:
         for agent_id in sorted({producer_id, listener_id} - self._registry.known({producer_id, listener_id})):
@@ -206,18 +210,51 @@ class DynamoSubscriptions:
         put = {"TableName": self._tables.name(SUBSCRIBER_EVENTS), "Item": marker}
         return self._tables.transact([{"Delete": gone}, {"Put": put}])
 
-    def _add_together(self, keys: Sequence[Key], created_at: dict[str, str]) -> int:
-        """Add those that are missing in one step, and read again when somebody else added some in the meantime."""
+    def _add_one(self, key: Key, common: Mapping[str, Any]) -> int:
+        for _ in range(_ATTEMPTS):
+            if self._tables.conditional("put_item", SUBSCRIBERS, **_new_item(key, common)) is not None:
+                return 1
+            if self._tables.conditional("update_item", SUBSCRIBERS, **_new_types(key, common)) is not None:
+                return 0
+        raise _contended()
+
+    def _add_together(self, keys: Sequence[Key], common: Mapping[str, Any]) -> int:
+        """Add those that are missing and change the types of the others in one step; if others interfere, try again."""
         table = self._tables.name(SUBSCRIBERS)
         for pause in PAUSES:
             time.sleep(pause)
-            there = [{name: item[name] for name in keys[0]} for item in self._tables.read(SUBSCRIBERS, keys)]
-            new = [_new_item(key, created_at) for key in keys if key not in there]
-            if not new or self._tables.transact([{"Put": {"TableName": table, **item}} for item in new]):
+            there = {_names(item): item.get("eventTypes") for item in self._tables.read(SUBSCRIBERS, keys)}
+            new = [{"Put": {"TableName": table, **_new_item(key, common)}} for key in keys if _names(key) not in there]
+            changed = [
+                {"Update": {"TableName": table, **_new_types(key, common)}}
+                for key in keys
+                if there.get(_names(key), common.get("eventTypes")) != common.get("eventTypes")
+            ]
+            if not (new or changed) or self._tables.transact([*new, *changed]):
                 return len(new)
-        raise Unavailable("others keep changing the same subscriptions", remedy="Subscribe again.")
+        raise _contended()
 
 
-def _new_item(key: Key, created_at: dict[str, str]) -> dict[str, Any]:
-    item = {**key, "createdAt": created_at, "state": text("active")}
-    return {"Item": item, "ConditionExpression": _NEW}
+def _contended() -> Unavailable:
+    return Unavailable("others keep changing the same subscriptions", remedy="Subscribe again.")
+
+
+def _names(item: Mapping[str, Any]) -> tuple[str, str]:
+    return item["producerId"]["S"], item["subscriberId"]["S"]
+
+
+def _types(event_types: tuple[str, ...] | None) -> dict[str, Any]:
+    return {} if event_types is None else {"eventTypes": {"L": [text(each) for each in event_types]}}
+
+
+def _new_item(key: Key, common: Mapping[str, Any]) -> dict[str, Any]:
+    return {"Item": {**key, **common}, "ConditionExpression": _NEW}
+
+
+def _new_types(key: Key, common: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the change of an existing subscription to the given types."""
+    change: dict[str, Any] = {"Key": key, "ConditionExpression": _EXISTS}
+    if "eventTypes" not in common:
+        return change | {"UpdateExpression": "REMOVE eventTypes"}
+    values = {":types": common["eventTypes"]}
+    return change | {"UpdateExpression": "SET eventTypes = :types", "ExpressionAttributeValues": values}

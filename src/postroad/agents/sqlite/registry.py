@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, TypeVar
 
+import msgspec
+
 from postroad.agents.model import Deleted, Subscription, milliseconds, taken, time_text
 from postroad.agents.port import AgentRecord, NewAgent
 from postroad.agents.sqlite import message_groups
@@ -40,11 +42,15 @@ _FORGET: Final = (
     "UPDATE agent SET state = 'deleted', token_hash = NULL, former_hash = NULL WHERE num = ?1",
 )
 _SUBSCRIBE: Final = """
-INSERT INTO agent_pair (producer, subscriber, created_us, after) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING 1
+INSERT INTO agent_pair (producer, subscriber, created_us, after, types) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT DO NOTHING RETURNING 1
+"""
+_SET_TYPES: Final = """
+UPDATE agent_pair SET types = ?3 WHERE producer = ?1 AND subscriber = ?2 AND types IS NOT ?3
 """
 _UNSUBSCRIBE: Final = "DELETE FROM agent_pair WHERE producer = ? AND subscriber = ? RETURNING paused"
 _PAIRS: Final = """
-SELECT producer.id, subscriber.id, pair.created_us, pair.paused FROM agent_pair AS pair
+SELECT producer.id, subscriber.id, pair.created_us, pair.paused, pair.types FROM agent_pair AS pair
 JOIN agent AS producer ON producer.num = pair.producer JOIN agent AS subscriber ON subscriber.num = pair.subscriber
 """
 _OF_LISTENER: Final = f"""
@@ -146,19 +152,26 @@ class SQLiteSubscriptions:
         self._engine = engine
         self._newest = newest
 
-    def add(self, pairs: Sequence[tuple[str, str]], *, validate: bool) -> int:
+    def add(
+        self, pairs: Sequence[tuple[str, str]], *, validate: bool, event_types: tuple[str, ...] | None = None
+    ) -> int:
         # Read before the pairs are written: an event that comes in between is delivered rather than missed.
         created_us = self._engine.now_us()
         newest = {producer: self._newest(producer) for producer in {producer for _, producer in pairs}}
+        types = None if event_types is None else msgspec.json.encode(event_types).decode()
 
         def work(tx: Transaction) -> int:
             find = active if validate else lambda _, agent_id: named(tx, agent_id)
             listeners = {listener: active(tx.connection, listener) for listener, _ in pairs}
             producers = {producer: find(tx.connection, producer) for producer in newest}
             rows = [
-                (producers[producer], listeners[listener], created_us, newest[producer]) for listener, producer in pairs
+                (producers[producer], listeners[listener], created_us, newest[producer], types)
+                for listener, producer in pairs
             ]
-            return sum(1 for _ in tx.connection.executemany(_SUBSCRIBE, rows))
+            new = sum(1 for _ in tx.connection.executemany(_SUBSCRIBE, rows))
+            if new < len(rows):
+                tx.connection.executemany(_SET_TYPES, [(producer, listener, types) for producer, listener, *_ in rows])
+            return new
 
         return self._engine.write(work)
 
@@ -186,8 +199,14 @@ class SQLiteSubscriptions:
         arguments = (listener_id or producer_id, after or "", limit)
         rows = self._engine.read(lambda connection: every(connection, statement, arguments))
         return [
-            Subscription(producer, subscriber, time_text(created_us // 1_000), "paused" if paused else "active")
-            for producer, subscriber, created_us, paused in rows
+            Subscription(
+                producer,
+                subscriber,
+                time_text(created_us // 1_000),
+                "paused" if paused else "active",
+                None if types is None else msgspec.json.decode(types, type=tuple[str, ...]),
+            )
+            for producer, subscriber, created_us, paused, types in rows
         ]
 
     def grant(self, producer_id: str, listener_id: str) -> None:

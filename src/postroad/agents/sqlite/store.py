@@ -41,14 +41,19 @@ SELECT shard.id FROM stream_shards AS shard JOIN streams ON streams.id = shard.s
 """
 # Sequences of one shard are compared by number; a pair that was made on another stream, by its time.
 _LISTENS: Final = "iif(after >> 40 = ?3 >> 40, after < ?3, created_us <= ?4)"
+_TAKES: Final = """
+(types IS NULL OR EXISTS (SELECT 1 FROM json_each(types)
+    WHERE value = ?5 OR (substr(value, -2) = '.*'
+        AND substr(?5, 1, length(value) - 1) = substr(value, 1, length(value) - 1))))
+"""
 _ROWS: Final = f"""
 INSERT INTO agent_row (lane, place, producer)
-SELECT subscriber, ?1, ?2 FROM agent_pair AS pair WHERE producer = ?2 AND {_LISTENS}
+SELECT subscriber, ?1, ?2 FROM agent_pair AS pair WHERE producer = ?2 AND {_LISTENS} AND {_TAKES}
 """  # noqa: S608 - a constant
 _HELD_ROWS: Final = _ROWS.replace("agent_row (lane, place, producer)", "agent_held_row (lane, place, producer)")
 _UNSEEN: Final = """
 AND NOT EXISTS (
-    SELECT 1 FROM agent_event AS event WHERE event.producer = ?2 AND event.event_id = ?5 AND event.expires_us > ?6
+    SELECT 1 FROM agent_event AS event WHERE event.producer = ?2 AND event.event_id = ?6 AND event.expires_us > ?7
     AND (EXISTS (SELECT 1 FROM agent_row AS held WHERE held.lane = pair.subscriber AND held.place = event.place)
       OR EXISTS (SELECT 1 FROM agent_held_row AS held
                  WHERE held.lane = pair.subscriber AND held.place = event.place)))
@@ -225,12 +230,14 @@ class SQLiteAgentStore:
         now_us, arrived_us = self._engine.now_us(), microseconds(event.arrived_at)
         kind, occurred_ms, traceparent, data = event.event_type, event.occurred_ms, event.traceparent, event.data
         statement = _HELD_ROWS if self._delay_us else _ROWS
-        arguments: tuple[Any, ...] = (place, producer, int(event.sequence), arrived_us)
         known = one(tx.connection, _KNOWN, (producer, event.event_id, now_us))
         if known is not None:
             # It was published before: those who have it do not get it again, and others get what was published first.
             kind, occurred_ms, traceparent, data = known
-            statement, arguments = statement + _UNSEEN, (*arguments, event.event_id, now_us)
+            statement += _UNSEEN
+        arguments: tuple[Any, ...] = (place, producer, int(event.sequence), arrived_us, kind)
+        if known is not None:
+            arguments = (*arguments, event.event_id, now_us)
         tx.connection.execute(statement, arguments)
         count = tx.connection.changes()
         if count:

@@ -184,7 +184,16 @@ JOIN agent_event AS event ON event.place = held.place
 JOIN agent AS producer ON producer.num = event.producer JOIN agent AS subscriber ON subscriber.num = held.lane;
 """  # noqa: S608 - constants
 
-SCHEMA: Final = Schema("agents", (_TABLES + _VIEWS,))
+_EVENT_TYPES: Final = f"""
+ALTER TABLE agent_pair ADD COLUMN types TEXT;  -- a JSON array of the types that are delivered; NULL: all
+DROP VIEW Subscribers;
+CREATE VIEW Subscribers (producerId, subscriberId, createdAt, state, heldFrom, eventTypes) AS
+SELECT producer.id, subscriber.id, {_PAIR_CREATED_US}, iif(paused, 'paused', 'active'), NULL, types
+FROM agent_pair AS pair JOIN agent AS producer ON producer.num = pair.producer
+JOIN agent AS subscriber ON subscriber.num = pair.subscriber;
+"""  # noqa: S608 - constants
+
+SCHEMA: Final = Schema("agents", (_TABLES + _VIEWS, _EVENT_TYPES))
 
 _AFTER_REBOOT: Final = (
     "UPDATE agent_lease SET held = 0, visible_us = max(0, ?1 + coalesce(due_wall_us, 0) - ?2)",

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from litestar import Response
 
-from postroad.agents import now_text
+from postroad.agents import checked_event_types, now_text
 from postroad.http import forms
 from postroad.http.idempotency import Answer, perform
 from postroad.http.openapi import example, route
@@ -35,6 +35,7 @@ from postroad.views import (
 )
 
 NewAgentBody = Annotated[forms.NewAgent, example({"agentId": "collector", "accept": "all"})]
+SubscribingBody = Annotated[forms.Subscribing, example({"eventTypes": ["order.placed", "invoice.*"]})]
 RotationBody = Annotated[forms.TokenRotation, example({"overlap": 0})]
 ReplayBody = Annotated[forms.Replay, example({"since": "2025-07-01T12:00:00Z"})]
 RedriveBody = Annotated[forms.AgentRedrive, example({"limit": 100})]
@@ -42,6 +43,7 @@ _ONE = "/agents/{agent:str}"
 _PAIR = "/agents/{listener:str}/subscriptions/{producer:str}"
 _GRANT = "/agents/{producer:str}/grants/{listener:str}"
 _NEW_AGENT, _ROTATION, _REPLAY, _REDRIVE = forms.NewAgent(), forms.TokenRotation(), forms.Replay(), forms.AgentRedrive()
+_SUBSCRIBING = forms.Subscribing()
 
 
 @route("POST /agents", "admin", AgentMade, 409, status=201, bodiless=True)
@@ -103,14 +105,16 @@ async def rotate_agent_token(request: ApiRequest, agent: AgentId, data: Rotation
 
 
 @route(f"PUT {_PAIR}", "admin", None, 404, 403, status=204, agent="listener", bodiless=True)
-async def subscribe_agent(request: ApiRequest, listener: AgentId, producer: AgentId) -> None:
+async def subscribe_agent(
+    request: ApiRequest, listener: AgentId, producer: AgentId, data: SubscribingBody = _SUBSCRIBING
+) -> None:
     """Subscribe the listener to the producer. An agent needs the producer's grant unless the producer accepts all."""
-    await request.no_body()
+    event_types = checked_event_types(data.eventTypes, field="eventTypes")
 
     def subscribe() -> None:
         if request.user is not None and request.user.agent is not None:
             request.agents.check_consent(listener, producer)
-        request.agents.subscribe(listener, producer)
+        request.agents.subscribe(listener, producer, event_types=event_types)
 
     await request.context.run(subscribe)
 

@@ -12,7 +12,7 @@ import apsw
 
 from postroad.engine import Engine, Transaction, every, moment, one, run_many, text_of
 from postroad.errors import InvalidInput
-from postroad.queues.port import Decide, Looked, MessageState, Move, MoveStep, PeekedMessage
+from postroad.queues.port import Decide, Looked, Move, MoveStep, PeekedMessage
 from postroad.queues.rules import queue_missing
 from postroad.queues.sqlite.state import (
     COLUMNS,
@@ -27,11 +27,12 @@ from postroad.queues.sqlite.state import (
     channel,
     id_range,
     is_damaged,
+    message_state,
     regroup,
     salvaged_attributes,
     write_attributes,
 )
-from postroad.queues.sqlite.verbs import Verbs
+from postroad.queues.sqlite.verbs import Verbs, entry
 
 _PEEKED: Final = f"SELECT {COLUMNS}, coalesce(lease.visible_us, m.due_us, 0), coalesce(lease.held, 0) {JOINED}"
 _PEEK: Final = f"{_PEEKED} WHERE m.id > ? AND m.id < ? AND m.sent_us > ? ORDER BY m.id LIMIT ?"
@@ -89,7 +90,7 @@ class Mover:
                 receives,
                 moment(sent_us),
                 row_id,
-                _state(visible_us, held, now),
+                message_state(visible_us, held, now),
             )
             for row_id, sent_us, origin, group, attributes, receives, visible_us, held in found[:limit]
         )
@@ -135,6 +136,9 @@ class Mover:
             target = targets[move.to]
             content = (target.last_us, text_of(row.group_name), row.body, write_attributes(move.attributes))
             self._verbs.append(tx, target, content, origin=row.first_id)
+        for to in targets:
+            entries = b"".join(entry(row) for row, move in going if move.to == to)
+            self._states.add_trail(tx, state.id, "redriven", entries, self._engine.now_us(), f"to {to}")
         self._verbs.remove_all(tx, state, [row.id for row, _ in going], now)
         state.redriven += len(going)
         end = str(found[limit - 1][0]) if len(found) > limit else None
@@ -195,9 +199,5 @@ class Mover:
             row.receives,
             moment(row.sent_us),
             row.id,
-            _state(visible_us, held, now),
+            message_state(visible_us, held, now),
         )
-
-
-def _state(visible_us: int, held: int, now: int) -> MessageState:
-    return "visible" if visible_us <= now else "in_flight" if held else "delayed"

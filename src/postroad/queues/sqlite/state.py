@@ -15,7 +15,7 @@ import msgspec
 
 from postroad.engine import Transaction, one, run_many, text_of
 from postroad.errors import QueueNotFound, StorageDamaged
-from postroad.queues.port import OutgoingMessage
+from postroad.queues.port import MessageState, OutgoingMessage
 from postroad.queues.rules import QueueSpec
 from postroad.queues.sqlite.tables import ID_BITS
 
@@ -69,7 +69,7 @@ INSERT INTO message (id, sent_us, grp, due_us, origin, group_name, body, attribu
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _ORIGIN: Final = 4
-_ADD_TRAIL: Final = "INSERT INTO trail (queue, at_us, kind, entries, detail) VALUES (?, ?, ?, ?, ?)"
+_ADD_TRAIL: Final = "INSERT INTO trail (queue, at_us, kind, entries, detail, events) VALUES (?, ?, ?, ?, ?, ?)"
 _TURN_TRAIL: Final = "DELETE FROM trail WHERE n <= ?"
 _TURN_EVERY: Final = 64
 _PROOF: Final = b',"crc32":'
@@ -174,6 +174,11 @@ def is_damaged(row: Row) -> bool:
     return not is_text or checksum(row.body, row.attributes, None) != row.checksum
 
 
+def message_state(visible_us: int, held: int, now: int) -> MessageState:
+    """Return whether a message can be received, is with a receiver, or waits for its time."""
+    return "visible" if visible_us <= now else "in_flight" if held else "delayed"
+
+
 def channel(queue_id: int) -> str:
     """Return the engine's channel for changes of a queue."""
     return f"q{queue_id}"
@@ -240,7 +245,7 @@ class QueueState:
     """
 
     __slots__ = (
-        *("entries", "head", "id", "last_us", "name", "next", "returns_us", "seen_us", "size", "spec"),
+        *("entries", "events", "head", "id", "last_us", "name", "next", "returns_us", "seen_us", "size", "spec"),
         *("unserved", "unwritten", *COUNTED),
     )
 
@@ -271,14 +276,19 @@ class QueueState:
         self.head += len(found)
         return found
 
-    def remember(self, row_id: int, receives: int, sent_us: int, first_us: int | None) -> None:
-        """Note an acked message for the trail."""
+    def remember(
+        self, row_id: int, receives: int, sent_us: int, first_us: int | None, event: str | None = None
+    ) -> None:
+        """Note an acked message, and the event that it carried, for the trail."""
+        if event is not None:
+            self.events.append(f"{len(self.entries)}:{event}")
         self.entries.append(ENTRY.pack(row_id, min(receives, 65_535), sent_us, first_us or 0))
 
     def reset_counters(self) -> None:
         """Start counting again, after the counters were stored."""
         self.size = self.sent = self.received = self.acked = self.retried = self.dead = self.redriven = self.expired = 0
         self.entries: list[bytes] = []
+        self.events: list[str] = []
 
 
 class States:
@@ -331,12 +341,19 @@ class States:
         self._touched.pop(queue_id, None)
 
     def add_trail(
-        self, tx: Transaction, queue_id: int, kind: str, entries: bytes, at_us: int, detail: str | None = None
+        self,
+        tx: Transaction,
+        queue_id: int,
+        kind: str,
+        entries: bytes,
+        at_us: int,
+        detail: str | None = None,
+        events: str | None = None,
     ) -> None:
         """Write settled messages into the ring, as one row."""
         if not self._trail_keep:
             return
-        tx.connection.execute(_ADD_TRAIL, (queue_id, at_us, kind, entries, detail))
+        tx.connection.execute(_ADD_TRAIL, (queue_id, at_us, kind, entries, detail, events))
         n = tx.connection.last_insert_rowid()
         if n % _TURN_EVERY == 0:
             tx.connection.execute(_TURN_TRAIL, (n - self._trail_keep,))
@@ -361,7 +378,8 @@ class States:
         for state in self._touched.values():
             state.unwritten = []
             if state.entries:
-                self.add_trail(tx, state.id, "acked", b"".join(state.entries), state.last_us)
+                events = " ".join(state.events) or None
+                self.add_trail(tx, state.id, "acked", b"".join(state.entries), state.last_us, events=events)
             numbers.append(_NUMBERS(state))
             state.reset_counters()
         run_many(tx.connection, _STORE if len(numbers) == 1 else _STORE_MANY, numbers)

@@ -5,23 +5,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
-from datetime import datetime
 from typing import Any, Final
 
-import msgspec
-
-from postroad.engine import Engine, Transaction, every, moment, one, text_of
+from postroad.engine import Engine, Transaction, every, one, text_of
 from postroad.errors import PostroadError, QueueNotFound
 from postroad.queues import rules
 from postroad.queues.port import QueueOverview
 from postroad.queues.rules import QueueSpec
 from postroad.queues.sqlite.claims import Claimer
+from postroad.queues.sqlite.history import History
 from postroad.queues.sqlite.moves import Mover
 from postroad.queues.sqlite.queue import SQLiteQueue
 from postroad.queues.sqlite.state import (
     COLUMNS,
     COUNTED,
-    ENTRY,
     JOINED,
     MessageIds,
     QueueState,
@@ -68,24 +65,6 @@ FROM tally JOIN queue ON queue.id = tally.queue
 """
 _SWEEP_SECONDS: Final = 60.0
 _OUTLIVED: Final = "SELECT queues, messages FROM abandoned"
-_SETTLED: Final = """
-SELECT at_us, kind, entries, CAST(detail AS BLOB), CAST(name AS BLOB)
-FROM trail LEFT JOIN queue ON queue.id = trail.queue
-WHERE instr(entries, ?) ORDER BY n
-"""
-
-
-class Settled(msgspec.Struct, frozen=True):
-    """One thing that happened to a message: acked, failed, dead or expired."""
-
-    what: str
-    at: datetime
-    queue: str | None
-    """None if the queue was deleted since."""
-    receives: int
-    sent_at: datetime
-    first_received_at: datetime | None
-    detail: str | None
 
 
 class SQLiteQueues:
@@ -101,6 +80,8 @@ class SQLiteQueues:
         self.verbs = Verbs(engine, self.ids, self.states)
         self.claimer = Claimer(engine, self.ids, self.states, self.verbs)
         self.mover = Mover(engine, self.ids, self.states, self.verbs)
+        history = History(engine, self.ids)
+        self.settled, self.located, self.messages_of = history.settled, history.located, history.messages_of
         engine.prepare(
             SCHEMA,
             after_reboot=lambda tx: after_reboot(tx, monotonic_us=engine.monotonic_us(), now_us=engine.now_us()),
@@ -180,27 +161,6 @@ class SQLiteQueues:
         """Return what happened on each queue since it was created, in all processes."""
         rows = self.engine.read(lambda connection: every(connection, _COUNTERS))
         return {str(text_of(name)): dict(zip(COUNTED, numbers, strict=True)) for name, *numbers in rows}
-
-    def settled(self, message_id: str) -> list[Settled]:
-        """Return what happened to a message, oldest first, as far back as the trail goes."""
-        first_id = self.ids.row_id(message_id)
-        if first_id is None:
-            return []
-        rows = self.engine.read(lambda connection: every(connection, _SETTLED, (first_id.to_bytes(8),)))
-        return [
-            Settled(
-                what=kind,
-                at=moment(at_us),
-                queue=text_of(name),
-                receives=receives,
-                sent_at=moment(sent_us),
-                first_received_at=moment(first_us) if first_us else None,
-                detail=text_of(detail),
-            )
-            for at_us, kind, entries, detail, name in rows
-            for row_id, receives, sent_us, first_us in ENTRY.iter_unpack(entries)
-            if row_id == first_id
-        ]
 
     @property
     def auto_deleted(self) -> int:

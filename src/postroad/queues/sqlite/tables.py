@@ -105,6 +105,8 @@ CREATE TABLE trail (              -- the ring of settled messages; one row for a
 CREATE TABLE abandoned (queues INTEGER NOT NULL, messages INTEGER NOT NULL) STRICT;
 INSERT INTO abandoned VALUES (0, 0);
 """,
+        # Events by their place among the entries, as "0:id 3:id".
+        "ALTER TABLE trail ADD COLUMN events TEXT;",
     ),
 )
 

@@ -9,6 +9,7 @@ from postroad import failpoints
 from postroad.engine import Engine, Transaction, moment, one, run_many, text_of
 from postroad.errors import NotSupported, StaleReceipt
 from postroad.queues.markers import mark_dead
+from postroad.queues.match import EVENT_ID_WITHIN, event_id
 from postroad.queues.port import AckResult, Delivery
 from postroad.queues.rules import DEDUP_SECONDS, MAX_VISIBILITY, check_deliveries, dedup_id
 from postroad.queues.sqlite.state import (
@@ -54,6 +55,10 @@ _ACK: Final = """
 DELETE FROM lease WHERE id IN (VALUES (?)) AND receives = ? AND held = 1 AND visible_us > ? AND +queue = ?
 RETURNING id, receives, sent_us, first_us, origin, grp
 """
+_CONTENTS: Final = f"""
+SELECT id, CAST(attributes AS BLOB), substr(body, 1, {EVENT_ID_WITHIN}) FROM message
+WHERE id IN (VALUES (?)) AND attributes IS NOT NULL
+"""  # noqa: S608 - a constant
 _DELETE_ACKED: Final = "DELETE FROM message WHERE id IN (VALUES (?))"
 _EXTEND: Final = """
 UPDATE lease SET visible_us = min(?5, leased_us + ?6)
@@ -155,8 +160,8 @@ class Verbs:
         found = one(tx.connection, _KNOWN, (scope, group, unique))
         if found is not None and found[1] > now:
             return int(found[0])
-        entry = (scope, group, unique, row_id, now + _DEDUP_US, self._engine.now_us() + _DEDUP_US)
-        tx.connection.execute(_REMEMBER, entry)
+        until = (now + _DEDUP_US, self._engine.now_us() + _DEDUP_US)
+        tx.connection.execute(_REMEMBER, (scope, group, unique, row_id, *until))
         return None
 
     def dead_letters(self, tx: Transaction, state: QueueState) -> int | None:
@@ -195,7 +200,7 @@ class Verbs:
         times = (row.receives, row.first_us, row.sent_us, row.origin)
         tx.connection.execute(_SET_ASIDE, (row.id, state.id, *times, error))
         tx.connection.execute(_LEAVE_GROUP, (row.id,))
-        self._states.add_trail(tx, state.id, "failed", _entry(row), now_us, error)
+        self._states.add_trail(tx, state.id, "failed", entry(row), now_us, error)
 
     def expire(self, tx: Transaction, state: QueueState, row: Row, *, now_us: int) -> None:
         """Remove a message that is older than the queue's retention."""
@@ -217,13 +222,16 @@ class Verbs:
         tx.connection.execute(_DELETE_LEASE, (row.id,))
         tx.connection.execute(_DELETE, (row.id,))
         state.size -= 1
-        self._states.add_trail(tx, state.id, kind, _entry(row), now_us, detail)
+        event = event_id(salvaged_attributes(row.attributes), row.body) if row.attributes else None
+        named = None if event is None else f"0:{event}"
+        self._states.add_trail(tx, state.id, kind, entry(row), now_us, detail, named)
 
     def ack(self, tx: Transaction, state: QueueState, deliveries: Deliveries) -> list[AckResult]:
         """Remove the messages whose receipts are valid. A standard queue accepts a late ack of the last receive."""
         monotonic_us = self._engine.monotonic_us()
         receipts = _receipts(deliveries)
         beyond = monotonic_us if state.spec.fifo else -1
+        events = self._events(tx, deliveries, receipts)
         groups: set[int | None] = set()
         gone: dict[tuple[int, int], None] = {}
         for receives in {receives for _, receives in receipts}:
@@ -231,7 +239,7 @@ class Verbs:
             for row_id, _, sent_us, first_us, origin, group in run_many(
                 tx.connection, _ACK, ids, (receives, beyond, state.id)
             ):
-                state.remember(origin or row_id, receives, sent_us, first_us)
+                state.remember(origin or row_id, receives, sent_us, first_us, events.get(row_id))
                 groups.add(group)
                 gone[row_id, receives] = None
         run_many(tx.connection, _DELETE_ACKED, [(row_id,) for row_id, _ in gone])
@@ -245,6 +253,18 @@ class Verbs:
         regroup(tx, state.id, groups, monotonic_us)
         failpoints.hit("queue.ack.before_commit")
         return results
+
+    def _events(self, tx: Transaction, deliveries: Deliveries, receipts: Sequence[tuple[int, int]]) -> dict[int, str]:
+        """Return, by row, the events that the messages carry. Who acks over HTTP gives the receipt alone."""
+        found = [
+            (row_id, event_id(each.attributes, each.body))
+            for each, (row_id, _) in zip(deliveries, receipts, strict=True)
+            if each.attributes
+        ]
+        if bare := [(receipt[0],) for each, receipt in zip(deliveries, receipts, strict=True) if not each.message_id]:
+            rows = run_many(tx.connection, _CONTENTS, bare)
+            found += [(row_id, event_id(salvaged_attributes(text), body)) for row_id, text, body in rows]
+        return {row_id: event for row_id, event in found if event is not None}
 
     def extend(self, tx: Transaction, state: QueueState, deliveries: Deliveries, until_us: int) -> list[AckResult]:
         """Move the end of the leases, to at most twelve hours after the receive."""
@@ -270,8 +290,8 @@ class Verbs:
         state.retried += len(changed)
         if error is not None:
             for _, first_id, receives, sent_us, first_us in changed:
-                entry = ENTRY.pack(first_id, min(receives, 65_535), sent_us, first_us or 0)
-                self._states.add_trail(tx, state.id, "failed", entry, now_us, error)
+                packed = ENTRY.pack(first_id, min(receives, 65_535), sent_us, first_us or 0)
+                self._states.add_trail(tx, state.id, "failed", packed, now_us, error)
         tx.touch(channel(state.id))
         return results
 
@@ -312,7 +332,8 @@ class Verbs:
         return results, changed
 
 
-def _entry(row: Row) -> bytes:
+def entry(row: Row) -> bytes:
+    """Return the message as the trail stores it."""
     return ENTRY.pack(row.first_id, min(row.receives, 65_535), row.sent_us, row.first_us or 0)
 
 

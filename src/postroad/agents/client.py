@@ -1,0 +1,204 @@
+"""An agent's program that reaches its agent over HTTP, with nothing but an address and a token."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import Any, Self
+
+import msgspec
+
+from postroad.agents.handlers import F, Handlers, arun, run
+from postroad.agents.http import HttpAgentQueue, Server
+from postroad.agents.model import AgentEvent, AgentPublishResult, check_agent_id, checked_event_types, claimed_id
+from postroad.agents.stream import encode_event
+from postroad.arguments import check, seconds_between
+from postroad.clock import SYSTEM_CLOCK
+from postroad.errors import ConfigurationError, PostroadError
+from postroad.events import uuid7
+from postroad.receiving import Hooks, Receiver, in_thread
+
+_HOOKS = Hooks(joins=False)
+
+
+class AgentClient:
+    """One agent over HTTP. It needs no database, only the address of a server and the agent's token.
+
+    Handlers and their events are those of `AgentHandle`. While the server cannot be reached, `run` goes on trying, and
+    an ack whose answer was lost is sent again; an event that comes twice because of that is handled once.
+
+    Args:
+        url: The address of a server (`postroad up`), such as `https://postroad.example.com`.
+        token: The token of the agent, which names it.
+        timeout: Seconds for which `publish` and the other calls are repeated while the server cannot be reached.
+
+    Raises:
+        ConfigurationError: The address is not one of HTTP, the token is not an agent's, or httpx is not installed.
+
+    Example:
+        agent = postroad.AgentClient("http://127.0.0.1:8787", os.environ["BOB_TOKEN"])
+
+        @agent.on(producer="ann", event_type="order.*")
+        async def ship(event: ReceivedEvent) -> None:
+            await agent.apublish("parcel.sent", {"order": event.data["id"]})
+
+        agent.run()
+    """
+
+    def __init__(self, url: str, token: str, *, timeout: float = 30.0) -> None:
+        check(timeout, seconds_between(0, 3_600), "timeout", ConfigurationError)
+        agent_id = claimed_id(token)
+        if agent_id is None:
+            remedy = "Give the token that `postroad agent create` or `postroad agent token` printed."
+            raise ConfigurationError("token: is not the token of an agent", field="token", remedy=remedy)
+        self.agent_id = agent_id
+        self._timeout = timeout
+        self._server = Server(url, token)
+        self._handlers = Handlers()
+
+    def on(self, producer: str | None = None, event_type: str | None = None) -> Callable[[F], F]:
+        """Return a decorator that registers a handler, a function of one argument, the `ReceivedEvent`.
+
+        Args:
+            producer: Only events of this agent; by default of all to which this one is subscribed.
+            event_type: Only events of this type, exact or `prefix.*`; by default of all types.
+
+        Raises:
+            InvalidName: `producer` is not an agent id.
+            InvalidInput: `event_type` is not a type, or the handler cannot be called with an event.
+        """
+        return self._handlers.on(producer, event_type)
+
+    def publish(
+        self,
+        event_type: str,
+        data: dict[str, Any],
+        *,
+        timestamp: str | datetime | None = None,
+        event_id: str | None = None,
+    ) -> AgentPublishResult:
+        """Publish an event as this agent; it is durable when this returns. `AgentEvent` explains the arguments.
+
+        A call whose answer was lost is repeated under the same event id, so that listeners get one event.
+
+        Raises:
+            InvalidEvent: A field of the event is not valid.
+            Unauthorized: The token is not valid.
+            RateLimited: The agent publishes too much, for longer than `timeout`.
+            TransportError: The server did not answer within `timeout`. `Unavailable` means that the event was not
+                published, `OutcomeUnknown` that it may have been: publish it again under the same `event_id`.
+        """
+        event = AgentEvent(self.agent_id, event_type, data, timestamp, str(uuid7()) if event_id is None else event_id)
+        _, encoded = encode_event(event, now=SYSTEM_CLOCK.now())
+        answer, _ = self._server.call("POST", "/events", msgspec.Raw(encoded), patience=self._timeout)
+        document = msgspec.json.decode(answer)
+        return AgentPublishResult(True, document["eventId"], document["shardId"], document["sequenceNumber"])
+
+    async def apublish(
+        self,
+        event_type: str,
+        data: dict[str, Any],
+        *,
+        timestamp: str | datetime | None = None,
+        event_id: str | None = None,
+    ) -> AgentPublishResult:
+        """Publish an event as `publish` does, without blocking the event loop."""
+        return await in_thread(lambda: self.publish(event_type, data, timestamp=timestamp, event_id=event_id))
+
+    def subscribe(self, producer_id: str, *, event_types: Sequence[str] | None = None) -> None:
+        """Subscribe this agent to a producer that granted it, to these event types or to all.
+
+        Raises:
+            AgentNotFound: There is no such producer.
+            ConsentRequired: The producer has not granted it.
+            InvalidInput: `event_types` are not 1 to 20 types.
+        """
+        wanted = checked_event_types(event_types)
+        self._change("PUT", "subscriptions", producer_id, {} if wanted is None else {"eventTypes": wanted})
+
+    def unsubscribe(self, producer_id: str, *, discard: bool = False) -> None:
+        """End the subscription to a producer; `discard` also removes its waiting events."""
+        self._change("DELETE", "subscriptions", producer_id, query="?discard=true" if discard else "")
+
+    def grant(self, listener_id: str) -> None:
+        """Allow another agent to subscribe to this one."""
+        self._change("PUT", "grants", listener_id)
+
+    def run(self, stop: threading.Event | None = None, *, concurrency: int = 1) -> None:
+        """Call the handlers until `stop` is set or SIGTERM comes; then let running ones end and give back the rest.
+
+        Args:
+            stop: Another thread sets it to end the run.
+            concurrency: From how many producers events are handled at the same time, 1 to 1,000.
+
+        Raises:
+            ConfigurationError: The agent has no handlers, or `concurrency` is out of range.
+            Unauthorized: The token is not valid, or no longer.
+            AgentNotFound: The agent was deleted.
+        """
+        ends = _Ends()
+        receiver = self._receiver(ends, concurrency)
+        # On a thread of its own: it waits for running handlers, and the receiver's thread calls this.
+        ends.then = lambda: threading.Thread(target=receiver.stop, name="agent-stop", daemon=True).start()
+        run(receiver, stop)
+        ends.check()
+
+    async def arun(self, stop: asyncio.Event | None = None, *, concurrency: int = 1) -> None:
+        """Run as `run` does until `stop` is set or the task is cancelled; async handlers run on this event loop."""
+        ends, over, loop = _Ends(), asyncio.Event(), asyncio.get_running_loop()
+        ends.then = lambda: loop.call_soon_threadsafe(over.set)
+        receiver = self._receiver(ends, concurrency)
+        watching = None if stop is None else asyncio.create_task(_after(stop, over))
+        try:
+            await arun(receiver, over)
+        finally:
+            if watching is not None:
+                watching.cancel()
+                with suppress(asyncio.CancelledError):
+                    await watching
+        ends.check()
+
+    def close(self) -> None:
+        """Close the connections; events that are still leased by them come again."""
+        self._server.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _receiver(self, ends: _Ends, concurrency: int) -> Receiver:
+        queue = HttpAgentQueue(self._server, self.agent_id, ends.fail)
+        return self._handlers.receiver(queue, concurrency=concurrency, hooks=_HOOKS)
+
+    def _change(self, method: str, what: str, other_id: str, body: object = None, *, query: str = "") -> None:
+        path = f"/agents/{self.agent_id}/{what}/{check_agent_id(other_id)}{query}"
+        self._server.call(method, path, body, patience=self._timeout)
+
+
+class _Ends:
+    """Why a run ended before anybody stopped it."""
+
+    def __init__(self) -> None:
+        self._error: PostroadError | None = None
+        self.then: Callable[[], object] = lambda: None
+
+    def fail(self, error: PostroadError) -> None:
+        """End the run with this error."""
+        if self._error is None:
+            self._error = error
+            self.then()
+
+    def check(self) -> None:
+        """Raise the error that ended the run, if one did."""
+        if self._error is not None:
+            raise self._error
+
+
+async def _after(first: asyncio.Event, second: asyncio.Event) -> None:
+    await first.wait()
+    second.set()

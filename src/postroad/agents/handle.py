@@ -1,0 +1,135 @@
+"""One agent as its own program uses it: handlers for what it receives, and publishing under its id."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from postroad.agents.handlers import F, Handlers, arun, run
+from postroad.agents.model import AgentEvent, AgentPublishResult
+from postroad.receiving import in_thread
+
+if TYPE_CHECKING:
+    from postroad.agents.agents import Agents
+
+
+class AgentHandle:
+    """One agent of a backend; `agents.agent(agent_id)` makes it. `postroad.AgentClient` is the same over HTTP.
+
+    Handlers may be plain functions or `async def`. An event goes to every handler that takes it. One that raises is
+    called again later, for the same event and before later ones of its producer; after `max_receives` the event becomes
+    a dead letter. `NonRetryable` makes it one at once, `Retryable` is retried. An event that no handler takes is acked.
+
+    Args:
+        agents: The agents of the backend.
+        agent_id: The agent.
+
+    Example:
+        agent = backend.agents().agent("bob")
+
+        @agent.on(producer="ann", event_type="order.*")
+        def ship(event: ReceivedEvent) -> None:
+            agent.publish("parcel.sent", {"order": event.data["id"]})
+
+        agent.run()
+    """
+
+    def __init__(self, agents: Agents, agent_id: str) -> None:
+        self.agent_id = agent_id
+        self._agents = agents
+        self._handlers = Handlers()
+
+    def on(self, producer: str | None = None, event_type: str | None = None) -> Callable[[F], F]:
+        """Return a decorator that registers a handler, a function of one argument, the `ReceivedEvent`.
+
+        Args:
+            producer: Only events of this agent; by default of all to which this one is subscribed.
+            event_type: Only events of this type, exact or `prefix.*`; by default of all types.
+
+        Raises:
+            InvalidName: `producer` is not an agent id.
+            InvalidInput: `event_type` is not a type, or the handler cannot be called with an event.
+        """
+        return self._handlers.on(producer, event_type)
+
+    def publish(
+        self,
+        event_type: str,
+        data: dict[str, Any],
+        *,
+        timestamp: str | datetime | None = None,
+        event_id: str | None = None,
+    ) -> AgentPublishResult:
+        """Publish an event as this agent; it is durable when this returns. `AgentEvent` explains the arguments.
+
+        Raises:
+            InvalidEvent: A field of the event is not valid.
+            AgentNotFound: This agent is not registered.
+            TransportError: The stream did not accept it.
+        """
+        [outcome] = self._agents.publish_each([AgentEvent(self.agent_id, event_type, data, timestamp, event_id)])
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.result
+
+    async def apublish(
+        self,
+        event_type: str,
+        data: dict[str, Any],
+        *,
+        timestamp: str | datetime | None = None,
+        event_id: str | None = None,
+    ) -> AgentPublishResult:
+        """Publish an event as `publish` does, without blocking the event loop."""
+        return await in_thread(lambda: self.publish(event_type, data, timestamp=timestamp, event_id=event_id))
+
+    def subscribe(self, producer_id: str, *, event_types: Sequence[str] | None = None) -> bool:
+        """Subscribe this agent to a producer, as `Agents.subscribe` does."""
+        return self._agents.subscribe(self.agent_id, producer_id, event_types=event_types)
+
+    def unsubscribe(self, producer_id: str, *, discard: bool = False) -> bool:
+        """End the subscription to a producer, as `Agents.unsubscribe` does."""
+        return self._agents.unsubscribe(self.agent_id, producer_id, discard=discard)
+
+    def run(self, stop: threading.Event | None = None, *, concurrency: int = 1) -> None:
+        """Call the handlers until `stop` is set or SIGTERM comes; then let running ones end and give back the rest.
+
+        On the embedded engine this also moves events from the stream to the agents' queues, as `postroad up` does.
+
+        Args:
+            stop: Another thread sets it to end the run.
+            concurrency: From how many producers events are handled at the same time, 1 to 1,000.
+
+        Raises:
+            ConfigurationError: The agent has no handlers, or `concurrency` is out of range.
+            AgentNotFound: The agent is not registered.
+        """
+        receiver = self._handlers.receiver(self._agents.queue(self.agent_id), concurrency=concurrency)
+        with self._moving():
+            run(receiver, stop)
+
+    async def arun(self, stop: asyncio.Event | None = None, *, concurrency: int = 1) -> None:
+        """Run as `run` does until `stop` is set or the task is cancelled; async handlers run on this event loop."""
+        queue = await in_thread(self._agents.queue, self.agent_id)
+        receiver = self._handlers.receiver(queue, concurrency=concurrency)
+        with self._moving():
+            await arun(receiver, stop)
+
+    @contextmanager
+    def _moving(self) -> Iterator[None]:
+        """Move events to the queues inside the block, where a runner of this package does that."""
+        if not self._agents.runs_here:
+            yield
+            return
+        stop = threading.Event()
+        moving = threading.Thread(target=self._agents.runner().run, args=(stop,), name="agents-runner", daemon=True)
+        moving.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            moving.join()

@@ -1,0 +1,205 @@
+"""Handlers of an agent's events: which events each one takes, and what becomes of an event that one of them fails."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from postroad.agents.model import check_agent_id, checked_event_type, takes_type
+from postroad.errors import ConfigurationError, InvalidInput, describe
+from postroad.queues import Delivery, Queue
+from postroad.receiving import Ack, Hooks, Outcome, Receiver, Reject, Retry, completed, in_thread, is_async, settled
+from postroad.signals import stopped_by_sigterm
+from postroad.tasks import NonRetryable, Retryable
+from postroad.telemetry import get_logger
+from postroad.telemetry.tracing import handling_by
+
+INVALID: Final = "invalid"
+NOT_RETRYABLE: Final = "not_retryable"
+_MOST_REMEMBERED: Final = 10_000
+
+
+class ReceivedEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """An event as a handler gets it.
+
+    Attributes:
+        agent_id: The agent that published it.
+        event_type: Its type.
+        data: Its content, a JSON object.
+        event_id: Its id, which is the same however often it is delivered.
+        timestamp: When it happened, in ISO 8601 and UTC.
+        sequence_number: Its position on the stream; it grows from one event of an agent to the next.
+        subscriber_id: The agent that receives it.
+        late: Whether a younger event of another agent was delivered before it.
+        replay: Whether it is delivered again because somebody asked for a replay.
+        traceparent: The trace that it belongs to.
+        receive_count: How often it was received, this time included.
+    """
+
+    agent_id: str
+    event_type: str
+    data: dict[str, Any]
+    event_id: str
+    timestamp: str
+    sequence_number: str
+    subscriber_id: str
+    late: bool = False
+    replay: bool = False
+    traceparent: str | None = None
+    receive_count: int = 1
+
+
+Handler = Callable[[ReceivedEvent], Any]
+F = TypeVar("F", bound=Handler)
+_event = msgspec.json.Decoder(ReceivedEvent)
+
+
+@dataclass(frozen=True, slots=True)
+class _Registered:
+    """A handler and the events that it takes."""
+
+    function: Handler
+    producer: str | None
+    event_type: str | None
+
+    def takes(self, event: ReceivedEvent) -> bool:
+        types = None if self.event_type is None else (self.event_type,)
+        return self.producer in (None, event.agent_id) and takes_type(types, event.event_type)
+
+
+@dataclass(slots=True)
+class _Progress:
+    """The handlers that are done with a message, and those that no retry would help."""
+
+    done: set[Handler] = field(default_factory=set)
+    given_up: dict[Handler, str] = field(default_factory=dict)
+
+
+class Handlers:
+    """The handlers of one agent, called by one `Receiver`."""
+
+    def __init__(self) -> None:
+        self._registered: list[_Registered] = []
+        self._lock = threading.Lock()
+        self._progress: dict[str, _Progress] = {}
+
+    def on(self, producer: str | None = None, event_type: str | None = None) -> Callable[[F], F]:
+        """Return a decorator that registers a handler for the events of this producer and of this type."""
+        if producer is not None:
+            check_agent_id(producer, field="producer")
+        if event_type is not None:
+            checked_event_type(event_type)
+
+        def register(handler: F) -> F:
+            _check_handler(handler)
+            self._registered.append(_Registered(handler, producer, event_type))
+            return handler
+
+        return register
+
+    def receiver(self, queue: Queue, *, concurrency: int, hooks: Hooks = Hooks()) -> Receiver:  # noqa: B008  # frozen
+        """Return the receiver of the queue; raise `ConfigurationError` if there is no handler."""
+        if not self._registered:
+            remedy = "Register one with @agent.on() before the agent runs."
+            raise ConfigurationError("handlers: the agent has none", field="handlers", remedy=remedy)
+        waits = any(is_async(each.function) for each in self._registered)
+        return Receiver(queue, self._adecide if waits else self._decide, concurrency=concurrency, hooks=hooks)
+
+    def _decide(self, delivery: Delivery) -> Outcome:
+        return completed(self._handle(delivery, in_threads=False))
+
+    async def _adecide(self, delivery: Delivery) -> Outcome:
+        return await self._handle(delivery, in_threads=True)
+
+    async def _handle(self, delivery: Delivery, *, in_threads: bool) -> Outcome:
+        """Call each handler that takes the event and has not handled it yet."""
+        try:
+            event = msgspec.structs.replace(_event.decode(delivery.body), receive_count=delivery.receive_count)
+        except msgspec.MsgspecError as error:
+            return Reject(INVALID, describe(error))
+        wanted = list(dict.fromkeys(each.function for each in self._registered if each.takes(event)))
+        if not wanted:
+            get_logger("agents").info("agent_event_unhandled", agent=event.subscriber_id, type=event.event_type)
+            return Ack(label="unhandled")
+        # What is replayed was handled before, and is handled again.
+        progress = _Progress() if event.replay else self._progress_of(delivery.message_id)
+        left = [handler for handler in wanted if handler not in progress.done]
+        if not left:
+            return Ack(label="duplicate")
+        failures: list[Exception] = []
+        for handler in left:
+            if handler in progress.given_up:
+                continue
+            try:
+                with handling_by(handler, event.traceparent):
+                    await _call(handler, event, in_threads=in_threads)
+                progress.done.add(handler)
+            except NonRetryable as error:
+                progress.given_up[handler] = describe(error)
+            except Exception as error:
+                failures.append(error)
+        return _outcome(failures, progress)
+
+    def _progress_of(self, message_id: str) -> _Progress:
+        with self._lock:
+            progress = self._progress.pop(message_id, None) or _Progress()
+            self._progress[message_id] = progress
+            while len(self._progress) > _MOST_REMEMBERED:
+                del self._progress[next(iter(self._progress))]
+        return progress
+
+
+async def _call(handler: Handler, event: ReceivedEvent, *, in_threads: bool) -> None:
+    if in_threads and not is_async(handler):
+        # It must not hold up the async handlers beside it.
+        await settled(await in_thread(handler, event))
+    else:
+        await settled(handler(event))
+
+
+def _outcome(failures: list[Exception], progress: _Progress) -> Outcome:
+    """Retry while a handler may still succeed; then reject what one of them gave up."""
+    if failures:
+        after = getattr(failures[0], "after", None) if isinstance(failures[0], Retryable) else None
+        if after is None:
+            raise failures[0]
+        return Retry(after, describe(failures[0]))
+    if progress.given_up:
+        error = next(iter(progress.given_up.values()))
+        # After a redrive they are called again.
+        progress.given_up.clear()
+        return Reject(NOT_RETRYABLE, error)
+    return Ack()
+
+
+def _check_handler(handler: object) -> None:
+    remedy = "Write a function of one argument, the event."
+    if not callable(handler):
+        raise InvalidInput(f"handler: {repr(handler)[:60]} is not a function", field="handler", remedy=remedy)
+    try:
+        inspect.signature(handler).bind(None)
+    except TypeError as error:
+        name = getattr(handler, "__qualname__", type(handler).__qualname__)
+        raise InvalidInput(
+            f"handler: {name} cannot be called with an event: {error}", field="handler", remedy=remedy
+        ) from error
+    except ValueError:
+        return  # A function of C may hide its arguments.
+
+
+def run(receiver: Receiver, stop: threading.Event | None) -> None:
+    """Receive until `stop` is set or SIGTERM comes, unless the program handles SIGTERM itself."""
+    stopping = threading.Event() if stop is None else stop
+    with stopped_by_sigterm(stopping):
+        receiver.run(stopping)
+
+
+async def arun(receiver: Receiver, stop: asyncio.Event | None) -> None:
+    """Receive until `stop` is set or the task is cancelled; async handlers run on this event loop."""
+    await receiver.arun(stop)

@@ -1,0 +1,295 @@
+"""Agents over HTTP: calls to a server that may be away for a while, and an agent's queue behind it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from postroad import errors
+from postroad.agents.tables import nobody_sends, queue_name
+from postroad.backoff import Backoff
+from postroad.errors import (
+    AgentNotFound,
+    ConfigurationError,
+    Forbidden,
+    NotSupported,
+    OutcomeUnknown,
+    PostroadError,
+    RateLimited,
+    StaleReceipt,
+    TransportError,
+    Unauthorized,
+    Unavailable,
+)
+from postroad.queues import AckResult, Delivery, OutgoingMessage, PeekedMessage, QueueStats, QueueTraits, SendResult
+
+if TYPE_CHECKING:
+    import httpx
+
+SETTLE_SECONDS: Final = 10.0
+"""For how long one attempt to settle messages is repeated; a receiver makes three within a lease."""
+_ANSWER_SECONDS: Final = 10.0
+_MOST_LEASED: Final = 10
+_MOST_SETTLED: Final = 100
+_VISIBILITY: Final = 30.0
+_LONGEST_REASON: Final = 500
+_TOO_SOON: Final = 429
+_SERVER_FAILED: Final = 500
+_TIMED_OUT: Final = 408
+_REFUSED: Final = 400
+_FATAL: Final = (Unauthorized, Forbidden, AgentNotFound)
+_BY_SLUG: Final = {getattr(errors, name).slug: getattr(errors, name) for name in errors.__all__}
+
+
+class _Problem(msgspec.Struct):
+    """What the server answers if it refuses something."""
+
+    type: str = ""
+    detail: str | None = None
+    title: str | None = None
+    remedy: str | None = None
+    field: str | None = None
+
+
+class _Leased(msgspec.Struct, rename="camel"):
+    """What a receiver needs to know about a leased event."""
+
+    agent_id: str
+    timestamp: datetime
+    message_id: str
+    receipt: str
+    receive_count: int
+
+
+class _LeasedBatch(msgspec.Struct):
+    deliveries: list[msgspec.Raw]
+
+
+class _Settled(msgspec.Struct):
+    ok: bool
+    error: _Problem | None = None
+
+
+class _SettledBatch(msgspec.Struct):
+    results: list[_Settled]
+
+
+class Server:
+    """A server that is called with an agent's token, again and again while it cannot be reached.
+
+    Args:
+        url: Its address.
+        token: The agent's token.
+
+    Raises:
+        ConfigurationError: The address is not one of HTTP, or httpx is not installed.
+    """
+
+    def __init__(self, url: str, token: str) -> None:
+        place = urlsplit(url)
+        if place.scheme not in ("http", "https") or not place.hostname or place.query or place.fragment:
+            remedy = "Write it like https://postroad.example.com, without a query."
+            raise ConfigurationError(f"url: {url} is not an address of HTTP", field="url", remedy=remedy)
+        try:
+            import httpx
+        except ImportError as error:
+            raise ConfigurationError(
+                "the HTTP client is not installed", field="url", remedy="Run: pip install 'postroad[client]'"
+            ) from error
+        self._url = url
+        self._unsent = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+        self._failed = httpx.TransportError
+        self._client: httpx.Client = httpx.Client(
+            base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=_ANSWER_SECONDS
+        )
+
+    def call(
+        self, method: str, path: str, body: object = None, *, patience: float, wait: float = 0.0
+    ) -> tuple[bytes, bool]:
+        """Return the answer, and whether an earlier attempt without an answer may have taken effect.
+
+        Args:
+            method: The method of HTTP.
+            path: The route.
+            body: Sent as JSON.
+            patience: Seconds for which the call is repeated while the server is away or refuses for now.
+            wait: Seconds for which the server may wait before it answers.
+
+        Raises:
+            TransportError: The server did not answer, or failed.
+            PostroadError: The server refused.
+        """
+        until, backoff, repeated = time.monotonic() + patience, Backoff(), False
+        while True:
+            try:
+                return self._attempt(method, path, body, wait), repeated
+            except (TransportError, RateLimited) as error:
+                repeated |= isinstance(error, OutcomeUnknown)
+                pause = error.retry_after if isinstance(error, RateLimited) else backoff.next()
+                if time.monotonic() + pause > until:
+                    raise
+            time.sleep(pause)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _attempt(self, method: str, path: str, body: object, wait: float) -> bytes:
+        content = None if body is None else msgspec.json.encode(body)
+        headers = {} if body is None else {"Content-Type": "application/json"}
+        try:
+            answer = self._client.request(
+                method, path, content=content, headers=headers, timeout=wait + _ANSWER_SECONDS
+            )
+        except self._unsent as error:
+            text = f"{self._url} cannot be reached: {error}"
+            raise Unavailable(text, remedy="Start the server, or correct its address.") from error
+        except self._failed as error:
+            raise OutcomeUnknown(f"{self._url} did not answer: {type(error).__name__}: {error}") from error
+        if answer.status_code >= _REFUSED:
+            raise _refusal(self._url, answer)
+        return answer.content
+
+
+def _refusal(url: str, answer: httpx.Response) -> PostroadError:
+    """Return what the server answered as the error that it is."""
+    try:
+        problem = msgspec.json.decode(answer.content, type=_Problem)
+    except msgspec.MsgspecError:
+        problem = _Problem()
+    text = problem.detail or problem.title or f"{url} answered {answer.status_code}"
+    if answer.status_code == _TOO_SOON:
+        return RateLimited(text, retry_after=_seconds(answer.headers.get("Retry-After")))
+    if answer.status_code >= _SERVER_FAILED or answer.status_code == _TIMED_OUT:
+        return OutcomeUnknown(text, remedy=problem.remedy)
+    return _error(problem, text)
+
+
+def _seconds(text: str | None) -> float:
+    return float(text) if text is not None and text.isdecimal() else 1.0
+
+
+def _error(problem: _Problem, text: str) -> PostroadError:
+    kind = _BY_SLUG.get(problem.type.removeprefix("/errors/"), PostroadError)
+    try:
+        made = kind(text, field=problem.field, remedy=problem.remedy)
+    except TypeError:
+        made = PostroadError(text, field=problem.field, remedy=problem.remedy)
+    return made if isinstance(made, PostroadError) else PostroadError(text)
+
+
+class HttpAgentQueue:
+    """An agent's queue behind a server: a `Queue` as the receiver needs it.
+
+    Args:
+        server: The server.
+        agent_id: The agent.
+        on_fatal: Called when the server will never answer again: the token is not valid, or the agent was deleted.
+    """
+
+    traits = QueueTraits(
+        fifo=True,
+        durable=True,
+        exclusive=True,
+        peeks_clean=False,
+        tells_stale_acks=True,
+        atomic_reject=True,
+        keeps_release_error=True,
+        counts_expired=False,
+        auto_deletes=False,
+        max_message_bytes=262_144,
+        visibility=_VISIBILITY,
+    )
+
+    def __init__(self, server: Server, agent_id: str, on_fatal: Callable[[PostroadError], None]) -> None:
+        self.name = queue_name(agent_id)
+        self._server = server
+        self._path = f"/agents/{agent_id}"
+        self._on_fatal = on_fatal
+        self._group: str | None = None
+        self._knows_order = False
+
+    def receive(self, *, max_messages: int = 10, wait: float = 0.0, visibility: float | None = None) -> list[Delivery]:
+        """Lease events; while the server is away this raises, and the receiver asks again later."""
+        body = {"max_messages": min(max_messages, _MOST_LEASED), "wait": wait, "visibility": visibility or _VISIBILITY}
+        try:
+            self._read_order()
+            answer, _ = self._server.call("POST", f"{self._path}/leases", body, patience=0.0, wait=wait)
+        except _FATAL as error:
+            self._on_fatal(error)
+            raise
+        found = msgspec.json.decode(answer, type=_LeasedBatch).deliveries
+        return [self._delivery(bytes(each)) for each in found]
+
+    def ack(self, deliveries: Sequence[Delivery]) -> list[AckResult]:
+        return self._settle("acks", deliveries)
+
+    def extend(self, deliveries: Sequence[Delivery], *, seconds: float) -> list[AckResult]:
+        # A lease that could not be extended is tried again soon by its receiver.
+        return self._settle("extensions", deliveries, patience=0.0, seconds=seconds)
+
+    def release(
+        self, deliveries: Sequence[Delivery], *, after: float = 0.0, error: str | None = None
+    ) -> list[AckResult]:
+        return self._settle("releases", deliveries, after=after, error=error)
+
+    def reject(self, deliveries: Sequence[Delivery], *, reason: str, error: str | None = None) -> list[AckResult]:
+        return self._settle("rejections", deliveries, reason=reason[:_LONGEST_REASON], error=error)
+
+    def send(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
+        raise nobody_sends(self.name)
+
+    def peek(self, *, limit: int = 10, after: str | None = None, force: bool = False) -> list[PeekedMessage]:
+        raise NotSupported(f"{self.name} cannot be peeked over HTTP")
+
+    def stats(self) -> QueueStats:
+        raise NotSupported(f"{self.name} is not counted over HTTP", remedy="Ask for GET /agents/{id}/stats.")
+
+    def _read_order(self) -> None:
+        """Read whether all events are one group, before the first receive."""
+        if not self._knows_order:
+            answer, _ = self._server.call("GET", self._path, patience=0.0)
+            document = msgspec.json.decode(answer)
+            self._group = document["agentId"] if document["order"] == "total" else None
+            self._knows_order = True
+
+    def _delivery(self, body: bytes) -> Delivery:
+        leased = msgspec.json.decode(body, type=_Leased)
+        return Delivery(
+            message_id=leased.message_id,
+            body=body,
+            attributes={},
+            group=self._group or leased.agent_id,
+            receipt=leased.receipt,
+            receive_count=leased.receive_count,
+            sent_at=leased.timestamp,
+            first_received_at=datetime.now(UTC),
+            sequence=None,
+        )
+
+    def _settle(
+        self, verb: str, deliveries: Sequence[Delivery], *, patience: float = SETTLE_SECONDS, **fields: Any
+    ) -> list[AckResult]:
+        given = {name: value for name, value in fields.items() if value is not None}
+        results: list[AckResult] = []
+        for start in range(0, len(deliveries), _MOST_SETTLED):
+            receipts = [each.receipt for each in deliveries[start : start + _MOST_SETTLED]]
+            answer, repeated = self._server.call(
+                "POST", f"{self._path}/{verb}", {"receipts": receipts, **given}, patience=patience
+            )
+            settled = msgspec.json.decode(answer, type=_SettledBatch).results
+            results += [_result(each, repeated=repeated) for each in settled]
+        return results
+
+
+def _result(settled: _Settled, *, repeated: bool) -> AckResult:
+    if settled.ok:
+        return AckResult(True)
+    error = _error(settled.error or _Problem(), (settled.error and settled.error.detail) or "it was not settled")
+    # The attempt whose answer was lost has settled it; if not, the event comes again, and is known.
+    return AckResult(True) if repeated and isinstance(error, StaleReceipt) else AckResult(False, error)

@@ -1,0 +1,149 @@
+"""What the store knows of one user: devices, messages that wait, and what became of the last pushes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from postroad.connections import Row, dialect_of, path_of
+from postroad.errors import NotFound
+from postroad.notifications.devices import Outcome, Platform, offline_push_id, token_hash
+from postroad.notifications.store import NotificationStore
+from postroad.notifications.worker import refuse_engine_file
+from postroad.outbox import moment
+from postroad.settings import notification_settings
+
+_MOST: int = 100
+_DATABASE = "NOTIFICATIONS_DATABASE_URL"
+
+
+class DeviceShown(msgspec.Struct, frozen=True, kw_only=True):
+    """A device of the user; its token is shown as a hash only."""
+
+    token_hash: str
+    platform: Platform | None
+    registered_at: datetime
+    dropped_at: datetime | None
+    """Since when it gets no more pushes."""
+    drop_reason: str | None
+
+
+class PendingShown(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that waits for its user, without its content."""
+
+    message_id: str
+    conversation_id: str
+    sender_id: str
+    sent_at: datetime
+    push_id: str
+
+
+class PushShown(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one push to one device."""
+
+    push_id: str
+    token_hash: str
+    outcome: Outcome
+    attempts: int
+    status: int | None
+    reason: str
+    provider_id: str | None
+    updated_at: datetime
+
+
+class UserShown(msgspec.Struct, frozen=True, kw_only=True):
+    """A user's devices, the newest hundred; the first hundred waiting messages; and the last hundred pushes."""
+
+    user_id: str
+    devices: list[DeviceShown]
+    pending: list[PendingShown]
+    pending_total: int
+    results: list[PushShown]
+
+
+def show_user(store: NotificationStore, user_id: str) -> UserShown:
+    """Return what is known of the user, without contents and tokens.
+
+    Raises:
+        NotFound: The store knows neither a device nor a message of the user.
+    """
+    found = store.about(user_id, most=_MOST)
+    if not (found.devices or found.pending_total or found.is_known):
+        raise NotFound(
+            f'nothing is known of user "{user_id[:300]}"',
+            remedy="A user is known from the first device or message on, until the message is pruned.",
+        )
+    registered = {token_hash(token): moment(at) for token, _, at, *_ in found.devices}
+    return UserShown(
+        user_id=user_id,
+        devices=[_device(row) for row in found.devices],
+        pending=[
+            PendingShown(
+                message_id=each.messageId,
+                conversation_id=each.conversationId,
+                sender_id=each.senderId,
+                sent_at=each.timestamp,
+                push_id=offline_push_id(user_id, each.messageId),
+            )
+            for each in found.pending
+        ],
+        pending_total=found.pending_total,
+        # What a device got before it belonged to this user is not the user's.
+        results=[_push(row) for row in found.results if moment(row[7]) >= registered[row[1]]],
+    )
+
+
+def _device(row: Row) -> DeviceShown:
+    token, platform, registered_at, dropped_at, reason = row
+    return DeviceShown(
+        token_hash=token_hash(token),
+        platform=platform,
+        registered_at=moment(registered_at),
+        dropped_at=None if dropped_at is None else moment(dropped_at),
+        drop_reason=reason,
+    )
+
+
+def _push(row: Row) -> PushShown:
+    push_id, hashed, outcome, attempts, status, reason, provider_id, updated_at = row
+    return PushShown(
+        push_id=push_id,
+        token_hash=hashed,
+        outcome=outcome,
+        attempts=attempts,
+        status=status,
+        reason=reason,
+        provider_id=provider_id,
+        updated_at=moment(updated_at),
+    )
+
+
+def push_results(store: NotificationStore, push_id: str) -> Sequence[PushShown]:
+    """Return what became of a push on each device, oldest first."""
+    return [_push(row) for row in store.results_of(push_id)]
+
+
+def configured_store(backend_url: str) -> NotificationStore:
+    """Open the store that the environment names, to look at it; the caller closes it.
+
+    Raises:
+        NotFound: None is named, or its file does not exist.
+        ConfigurationError: It is the backend's own file.
+    """
+    url = notification_settings().database_url
+    if url is None:
+        raise NotFound("no notifications are set up here", remedy=f"Set {_DATABASE} to their database.")
+    if dialect_of(url) == "sqlite" and not Path(path_of(url)).exists():
+        raise NotFound(f"{path_of(url)} does not exist", remedy=f"Set {_DATABASE} to the database of the worker.")
+    refuse_engine_file(backend_url, url, field=_DATABASE)
+    return NotificationStore(url)
+
+
+def configured_user(backend_url: str, user_id: str) -> UserShown:
+    """Return what the store that the environment names knows of the user; it raises what both functions above raise."""
+    with closing(configured_store(backend_url)) as store:
+        return show_user(store, user_id)

@@ -1,0 +1,241 @@
+"""`agents.agent(id)`: handlers of an agent's events on the one receiver."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.waiting import eventually
+
+from postroad import NonRetryable, Retryable, connect
+from postroad.agents import AgentEvent, AgentHandle, Agents, ReceivedEvent
+from postroad.errors import AgentNotFound, ConfigurationError, InvalidEvent, InvalidInput
+from postroad.queues import read_dead
+
+
+@pytest.fixture(params=["sqlite", "memory"])
+def agents(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Agents]:
+    url = f"sqlite:///{tmp_path}/postroad.db" if request.param == "sqlite" else "memory://"
+    with connect(url) as backend:
+        agents = backend.agents(max_receives=3)
+        for name in ("ann", "bob", "cat"):
+            agents.register(name)
+        agents.subscribe_many([("bob", "ann"), ("bob", "cat")])
+        yield agents
+
+
+@pytest.fixture
+def bob(agents: Agents) -> AgentHandle:
+    return agents.agent("bob")
+
+
+@contextmanager
+def running(agent: AgentHandle, **options: Any) -> Iterator[None]:
+    stop = threading.Event()
+    thread = threading.Thread(target=agent.run, args=(stop,), kwargs=options)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def publish(agents: Agents, producer: str, *types: str) -> None:
+    assert all(each.ok for each in agents.publish([AgentEvent(producer, kind, {"n": 1}) for kind in types]))
+
+
+def is_empty(agents: Agents) -> bool:
+    stats = agents.stats("bob")
+    return stats.visible == stats.in_flight == stats.delayed == 0
+
+
+def test_each_handler_gets_what_it_asked_for_in_order(agents: Agents, bob: AgentHandle) -> None:
+    everything: list[tuple[str, str]] = []
+    orders: list[ReceivedEvent] = []
+    bob.on()(lambda event: everything.append((event.agent_id, event.event_type)))
+    bob.on(producer="ann", event_type="order.*")(orders.append)
+
+    with running(bob):
+        publish(agents, "ann", "order.placed", "paid", "order.sent")
+        publish(agents, "cat", "order.placed")
+        eventually(lambda: len(everything) == 4)
+        eventually(lambda: is_empty(agents))
+
+    assert [kind for producer, kind in everything if producer == "ann"] == ["order.placed", "paid", "order.sent"]
+    assert [event.event_type for event in orders] == ["order.placed", "order.sent"]
+    assert (orders[0].agent_id, orders[0].subscriber_id, orders[0].data, orders[0].receive_count) == (
+        "ann",
+        "bob",
+        {"n": 1},
+        1,
+    )
+
+
+def test_async_handlers_run_on_the_callers_loop_beside_plain_ones(agents: Agents, bob: AgentHandle) -> None:
+    seen: list[object] = []
+
+    @bob.on(event_type="a")
+    async def on_loop(event: ReceivedEvent) -> None:
+        seen.append(asyncio.get_running_loop())
+        await bob.apublish("answer", {})
+
+    @bob.on(event_type="a")
+    def on_thread(event: ReceivedEvent) -> None:
+        seen.append(threading.current_thread())
+
+    async def main() -> list[object]:
+        stop = asyncio.Event()
+        run = asyncio.create_task(bob.arun(stop))
+        await asyncio.to_thread(publish, agents, "ann", "a")
+        await asyncio.to_thread(eventually, lambda: len(seen) == 2)
+        stop.set()
+        await run
+        return [asyncio.get_running_loop(), threading.current_thread()]
+
+    loop, thread = asyncio.run(main())
+
+    assert seen[0] is loop
+    assert seen[1] is not thread
+
+
+def test_async_handlers_run_without_a_loop_of_the_caller(agents: Agents, bob: AgentHandle) -> None:
+    seen: list[str] = []
+
+    @bob.on()
+    async def handle(event: ReceivedEvent) -> None:
+        await asyncio.sleep(0)
+        seen.append(event.event_type)
+
+    with running(bob, concurrency=4):
+        publish(agents, "ann", "a", "b")
+        eventually(lambda: seen == ["a", "b"])
+
+
+def test_a_failed_event_is_retried_before_later_ones_and_by_the_failed_handler_only(
+    agents: Agents, bob: AgentHandle
+) -> None:
+    good: list[str] = []
+    bad: list[str] = []
+    bob.on()(lambda event: good.append(event.event_type))
+
+    @bob.on()
+    def fail_once(event: ReceivedEvent) -> None:
+        bad.append(event.event_type)
+        if len(bad) == 1:
+            raise Retry(after=0.01)
+
+    class Retry(Retryable):
+        def __init__(self, after: float) -> None:
+            super().__init__("later")
+            self.after = after
+
+    with running(bob):
+        publish(agents, "ann", "a", "b")
+        eventually(lambda: is_empty(agents) and len(bad) == 3)
+
+    assert (good, bad) == (["a", "b"], ["a", "a", "b"])
+
+
+def test_an_event_that_no_retry_helps_is_a_dead_letter_at_once_and_the_next_goes_on(
+    agents: Agents, bob: AgentHandle
+) -> None:
+    seen: list[str] = []
+
+    @bob.on()
+    def refuse(event: ReceivedEvent) -> None:
+        seen.append(event.event_type)
+        if event.event_type == "bad" and len(seen) == 1:
+            raise NonRetryable("never")
+
+    with running(bob):
+        publish(agents, "ann", "bad", "good")
+        eventually(lambda: seen == ["bad", "good"])
+        eventually(lambda: agents.stats("bob").dead == 1)
+        [letter] = agents.dead_letters("bob")
+        agents.redrive("bob")
+        eventually(lambda: seen == ["bad", "good", "bad"] and is_empty(agents))
+
+    dead = read_dead(letter.attributes)
+    assert dead is not None
+    assert (dead.reason, "never" in str(dead.error)) == ("not_retryable", True)
+
+
+def test_an_event_that_no_handler_takes_is_acked(agents: Agents, bob: AgentHandle) -> None:
+    bob.on(event_type="paid")(lambda event: None)
+
+    with running(bob):
+        publish(agents, "ann", "sent")
+        eventually(lambda: agents.runner().run_once().read == 0 and is_empty(agents))
+
+    assert agents.dead_letters("bob") == []
+
+
+def test_a_replayed_event_is_handled_again(agents: Agents, bob: AgentHandle) -> None:
+    seen: list[bool] = []
+    bob.on()(lambda event: seen.append(event.replay))
+
+    with running(bob):
+        publish(agents, "ann", "a")
+        eventually(lambda: seen == [False] and is_empty(agents))
+        agents.replay("bob", "ann")
+        eventually(lambda: seen == [False, True])
+
+
+def test_an_agent_publishes_and_subscribes_under_its_own_id(agents: Agents, bob: AgentHandle) -> None:
+    ann = agents.agent("ann")
+
+    published = ann.publish("a", {"n": 1}, event_id="e-1")
+    new = ann.subscribe("bob", event_types=["a"])
+    ended = bob.unsubscribe("ann")
+
+    assert (published.ok, published.event_id, new, ended) == (True, "e-1", True, True)
+    assert agents.subscriptions("ann").items[0].event_types == ("a",)
+    with pytest.raises(InvalidEvent):
+        ann.publish("", {})
+
+
+def test_a_handler_may_publish_what_another_agent_then_handles(agents: Agents, bob: AgentHandle) -> None:
+    agents.subscribe("ann", "bob")
+    ann, answers = agents.agent("ann"), []
+    bob.on(event_type="question")(lambda event: bob.publish("answer", {"to": event.event_id}))
+    ann.on(producer="bob")(lambda event: answers.append(event.data["to"]))
+
+    with running(bob), running(ann):
+        asked = ann.publish("question", {})
+        eventually(lambda: answers == [asked.event_id])
+
+
+def two(a: object, b: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("register", "field"),
+    [
+        (lambda bob: bob.on(producer="a b"), "producer"),
+        (lambda bob: bob.on(event_type="order*"), "event_type"),
+        (lambda bob: bob.on(event_type=""), "event_type"),
+        (lambda bob: bob.on()(two), "handler"),
+        (lambda bob: bob.on()(7), "handler"),
+    ],
+)
+def test_what_cannot_be_a_handler_is_refused_by_name(
+    bob: AgentHandle, register: Callable[[AgentHandle], object], field: str
+) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        register(bob)
+
+    assert refused.value.field == field
+    with pytest.raises(ConfigurationError, match="handlers"):
+        bob.run()
+
+
+def test_an_agent_that_nobody_registered_is_not_found(agents: Agents) -> None:
+    with pytest.raises(AgentNotFound):
+        agents.agent("nobody")
