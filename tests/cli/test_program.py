@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import resource
 import signal
 import subprocess
 import sys
@@ -144,6 +145,27 @@ def test_colour_is_for_terminals_that_want_it() -> None:
 
     assert "\x1b[" in coloured
     assert not any("\x1b" in text for text in (by_variable, by_flag, piped))
+
+
+def test_help_is_coloured_on_a_terminal_that_wants_it() -> None:
+    for args in (("--help",), ("queue",), ("queue", "list", "--help")):
+        _, coloured = _on_a_terminal(*args)
+        _, by_variable = _on_a_terminal(*args, env={"NO_COLOR": "1"})
+        _, by_terminal = _on_a_terminal(*args, env={"TERM": "dumb"})
+        _, by_flag = _on_a_terminal("--no-color", *args)
+
+        assert "\x1b[1mLook\x1b[0m" in coloured or "\x1b[1mExample\x1b[0m" in coloured
+        assert not any("\x1b" in text for text in (by_variable, by_terminal, by_flag, program(*args).stdout))
+
+
+def test_help_takes_less_than_four_tenths_of_a_second_of_the_processor() -> None:
+    def seconds() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert program("--help").returncode == 0
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    assert min(seconds() for _ in range(3)) < 0.4
 
 
 def test_a_table_fits_the_terminal() -> None:

@@ -36,8 +36,12 @@ def agents_of(call: Call) -> Iterator[Agents]:
 def create(
     call: Call,
     agent_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="Its id; by default a new one.")] = None,
-    order: Annotated[str, typer.Option(metavar="O", help="'producer' or 'total'.")] = "producer",
-    accept: Annotated[str, typer.Option(metavar="A", help="'listed' or 'all'.")] = "listed",
+    order: Annotated[
+        str, typer.Option(metavar="O", help="Keep the order of each producer, or of all events: producer or total.")
+    ] = "producer",
+    accept: Annotated[
+        str, typer.Option(metavar="A", help="Who may subscribe to it: listed, which are those with a grant, or all.")
+    ] = "listed",
 ) -> None:
     """Create an agent and print its token, which is shown only once."""
     from postroad.views import AgentMade
@@ -55,7 +59,7 @@ def create(
 def list_agents(
     call: Call,
     limit: Annotated[int, typer.Option(metavar="N", help="At most this many, 1 to 100.")] = 20,
-    cursor: Annotated[str | None, typer.Option(metavar="C", help="`next_cursor` of the previous page.")] = None,
+    cursor: Annotated[str | None, typer.Option(metavar="C", help="The `next_cursor` of the previous page.")] = None,
 ) -> None:
     """List agents, a page at a time."""
     from postroad.views import AgentPage, agent_row

@@ -76,8 +76,10 @@ def program() -> Any:
 def run(args: Sequence[str]) -> int:
     """Run the command that the arguments name and return its exit code; errors are printed, never raised."""
     prepare_streams()
+    # The help is printed before the options are read.
+    color = False if "--no-color" in args else None
     try:
-        return int(program().main(args=list(args), prog_name="postroad", standalone_mode=False) or 0)
+        return int(program().main(args=list(args), prog_name="postroad", standalone_mode=False, color=color) or 0)
     except Exception as error:
         return report(error, as_json="--json" in args)
 

@@ -69,7 +69,9 @@ def _line(record: AuditRecord) -> str:
 def create(
     call: Call,
     name: Annotated[str, typer.Argument(metavar="NAME", help="1 to 64 letters, digits, '.', '_' or '-'.")],
-    scope: Annotated[str, typer.Option(metavar="SCOPE", help="read, publish, operate or admin.")] = "read",
+    scope: Annotated[
+        str, typer.Option(metavar="SCOPE", help="What it allows: read, publish, operate or admin.")
+    ] = "read",
     expires_in: Annotated[float | None, duration_option("How long it is valid (for ever).")] = None,
 ) -> None:
     """Create a token and print its secret, which is shown only once."""

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeVar
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from postroad import signals
+from postroad.cli.help import help_page
 from postroad.cli.output import ANSWER_IS_NO, render, write, write_json
 from postroad.errors import InvalidInput
 from postroad.settings import Settings, load, nearest, no_color
@@ -136,7 +137,7 @@ def noun(summary: str, *, example: str) -> typer.Typer:
     return typer.Typer(
         cls=_Noun,
         help=summary,
-        epilog=_epilog(example),
+        epilog=example,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -166,20 +167,29 @@ def add_verb(place: typer.Typer, function: Callable[..., None]) -> None:
     parameters = [_CONTEXT, *plain, *(field for each in fields.values() for field in each), *_SHARED]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it from there
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    place.command(name, epilog=_epilog(declared.example))(run)
+    place.command(name, cls=_Command, epilog=declared.example)(run)
 
 
-def _epilog(example: str) -> str:
-    # \b keeps the lines of a paragraph as they are.
-    return f"\b\nExample:\n  {example}"
+def _help(ctx: Any, stream: TextIO) -> str:
+    return help_page(ctx, color=ctx.color is not False and stream.isatty() and not no_color())
+
+
+class _Command(TyperCommand):
+    """A verb."""
+
+    def get_help(self, ctx: Any) -> str:
+        return _help(ctx, sys.stdout)
 
 
 class _Noun(TyperGroup):
     """Shows its help if no verb is named, and suggests the nearest one for a misspelt verb."""
 
+    def get_help(self, ctx: Any) -> str:
+        return _help(ctx, sys.stdout)
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args and not ctx.resilient_parsing:
-            write(ctx.get_help(), sys.stderr)
+            write(_help(ctx, sys.stderr), sys.stderr)
             raise typer.Exit(2)
         return super().parse_args(ctx, args)
 

@@ -44,7 +44,8 @@ def cost(
         float | None, typer.Option(metavar="N", help="Messages per day; by default three sizes of deployment.")
     ] = None,
     topology: Annotated[
-        Literal["chat"] | None, typer.Option(metavar="TEMPLATE", help="chat: two queues, and a worker that polls both.")
+        Literal["chat"] | None,
+        typer.Option(metavar="TEMPLATE", help="The template chat: two queues, and a worker that polls both."),
     ] = None,
 ) -> None:
     """Estimate the requests and the monthly cost on SQS."""

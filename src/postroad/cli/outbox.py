@@ -64,9 +64,12 @@ def status(
     call: Call,
     at: OutboxOptions,
     format: Annotated[
-        Literal["table", "json", "prometheus"], typer.Option(metavar="FORMAT", help="table, json or prometheus.")
+        Literal["table", "json", "prometheus"],
+        typer.Option(metavar="FORMAT", help="How to print it: table, json or prometheus."),
     ] = "table",
-    service: Annotated[str, typer.Option(metavar="S", help="prometheus: the label service.")] = "default",
+    service: Annotated[
+        str, typer.Option(metavar="S", help="The label `service` of the format prometheus.")
+    ] = "default",
 ) -> None:
     """Count the events of the outbox, and show how old they are and what is wrong."""
     with at.open() as outbox:
@@ -181,7 +184,8 @@ def _text(value: Any) -> Any:
 def alarms(
     call: Call,
     format: Annotated[
-        Literal["prometheus", "cloudformation"], typer.Option(metavar="FORMAT", help="prometheus or cloudformation.")
+        Literal["prometheus", "cloudformation"],
+        typer.Option(metavar="FORMAT", help="What to print it for: prometheus or cloudformation."),
     ] = "prometheus",
 ) -> None:
     """Print the four alarms on backlog, lags and dead letters, each with its runbook."""
@@ -199,10 +203,13 @@ def alarms(
 @verb("outbox iam", "--role producer --topic-arn arn:aws:sns:…:events.fifo")
 def iam(
     call: Call,
-    role: Annotated[Literal["producer", "consumer"], typer.Option(metavar="ROLE", help="producer or consumer.")],
-    topic_arn: Annotated[str | None, typer.Option(metavar="A", help="producer: the topic.")] = None,
-    queue_arn: Annotated[str | None, typer.Option(metavar="A", help="consumer: its queue.")] = None,
-    kms_key: Annotated[str | None, typer.Option(metavar="A", help="consumer: the queue's KMS key.")] = None,
+    role: Annotated[
+        Literal["producer", "consumer"],
+        typer.Option(metavar="ROLE", help="Whom the policy is for: producer or consumer."),
+    ],
+    topic_arn: Annotated[str | None, typer.Option(metavar="A", help="The topic of a producer.")] = None,
+    queue_arn: Annotated[str | None, typer.Option(metavar="A", help="The queue of a consumer.")] = None,
+    kms_key: Annotated[str | None, typer.Option(metavar="A", help="The KMS key of a consumer's queue.")] = None,
 ) -> None:
     """Print the smallest IAM policy for a producer or a consumer."""
     from postroad.topology import consumer_policy, producer_policy
@@ -223,7 +230,7 @@ def grants(
     call: Call,
     role: Annotated[
         Literal["producer", "dispatcher", "operator"],
-        typer.Option(metavar="ROLE", help="producer, dispatcher or operator."),
+        typer.Option(metavar="ROLE", help="Whom the rights are for: producer, dispatcher or operator."),
     ],
     to: Annotated[str, typer.Option(metavar="NAME", help="The database role that gets the rights.")],
     table: Annotated[str, typer.Option(metavar="NAME", help="The table of the outbox.")] = "outbox",

@@ -26,13 +26,13 @@ class TopologyOptions:
 
     template: Annotated[
         Literal["chat", "transfers", "agents", "bus", "tasks"] | None,
-        typer.Argument(metavar="TEMPLATE", help="chat, transfers, agents, bus or tasks; or --file."),
+        typer.Argument(metavar="TEMPLATE", help="One of chat, transfers, agents, bus and tasks; or use --file."),
     ] = None
-    project: Annotated[str | None, typer.Option(metavar="P", help="chat: the project.")] = None
-    env: Annotated[str | None, typer.Option(metavar="E", help="chat: the environment.")] = None
-    prefix: Annotated[str, typer.Option(metavar="P", help="transfers, agents, bus: a prefix of each name.")] = ""
+    project: Annotated[str | None, typer.Option(metavar="P", help="The project of chat.")] = None
+    env: Annotated[str | None, typer.Option(metavar="E", help="The environment of chat.")] = None
+    prefix: Annotated[str, typer.Option(metavar="P", help="A prefix of each name of transfers, agents and bus.")] = ""
     stage: Annotated[
-        str | None, typer.Option(metavar="S", help="tasks: the stage; by default that of the settings.")
+        str | None, typer.Option(metavar="S", help="The stage of tasks; by default that of the settings.")
     ] = None
     file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A topology as `render --format json` writes it.")
@@ -149,10 +149,11 @@ def render(
     call: Call,
     chosen: TopologyOptions,
     format: Annotated[
-        Literal["cloudformation", "iam", "json"], typer.Option(metavar="FORMAT", help="cloudformation, iam or json.")
+        Literal["cloudformation", "iam", "json"],
+        typer.Option(metavar="FORMAT", help="What to print: cloudformation, iam or json."),
     ] = "cloudformation",
-    region: Annotated[str | None, typer.Option(metavar="R", help="iam: the region.")] = None,
-    account: Annotated[str | None, typer.Option(metavar="A", help="iam: the account's 12 digits.")] = None,
+    region: Annotated[str | None, typer.Option(metavar="R", help="The region of the policies.")] = None,
+    account: Annotated[str | None, typer.Option(metavar="A", help="The 12 digits of the policies' account.")] = None,
 ) -> None:
     """Print the topology as a CloudFormation template, as one IAM policy per component, or as JSON."""
     document = _rendered(chosen.load(call), format, region, account)

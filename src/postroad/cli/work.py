@@ -206,7 +206,7 @@ def graph(
     call: Call,
     job_id: JobId,
     format: Annotated[
-        Literal["text", "mermaid", "dot"], typer.Option(metavar="FORMAT", help="text, mermaid or dot.")
+        Literal["text", "mermaid", "dot"], typer.Option(metavar="FORMAT", help="How to draw it: text, mermaid or dot.")
     ] = "text",
 ) -> None:
     """Draw the graph of a job with the state of each task."""
