@@ -28,7 +28,7 @@ PAGES = dict(_every(program()))
 VERBS = {path: command for path, command in PAGES.items() if not hasattr(command, "commands")}
 
 
-def _named(paths: Any) -> Any:
+def _named(paths: Any) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("path", paths, ids=lambda path: " ".join(path) or "postroad")
 
 

@@ -203,7 +203,7 @@ class Tables:
 def _no_table(message: str) -> PostroadError:
     return ConfigurationError(
         f"a table of agents is missing: {message}",
-        remedy="Make it with agents.provision() or `postroad agent provision`.",
+        remedy="Make what agents need: `postroad agent provision`.",
     )
 
 

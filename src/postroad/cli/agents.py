@@ -11,7 +11,7 @@ from postroad.cli.call import Call, verb
 from postroad.cli.display import table
 from postroad.cli.output import confirm_yes
 from postroad.cli.parameters import duration_option
-from postroad.telemetry import legible
+from postroad.telemetry import counted, legible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -120,11 +120,13 @@ def delete(call: Call, agent_id: AgentId, yes: Yes = False) -> None:
         confirm_yes(
             yes,
             f'deleting agent "{legible(agent_id)}"',
-            lambda: f'deletes "{legible(agent_id)}" with {waiting.visible + waiting.in_flight:,} waiting messages',
+            lambda: (
+                f'deletes "{legible(agent_id)}" with {counted(waiting.visible + waiting.in_flight, "waiting message")}'
+            ),
         )
         gone = agents.delete(agent_id)
     document = AgentGone(gone.discarded, gone.subscriptions, gone.subscribers)
-    call.show(document, f"deleted {legible(agent_id)} with {gone.discarded:,} messages")
+    call.show(document, f"deleted {legible(agent_id)} with {counted(gone.discarded, 'message')}")
 
 
 @verb("agent subscribe", "bob ann")
@@ -185,7 +187,7 @@ def replay(
 
     with agents_of(call) as agents:
         replayed = agents.replay(listener, producer, since=since)
-    call.show(Replayed(replayed), f"{replayed:,} events are delivered again")
+    call.show(Replayed(replayed), f"delivered {counted(replayed, 'event')} again")
 
 
 @verb("agent provision")
@@ -218,10 +220,11 @@ def redrive(
     limit: Annotated[int | None, typer.Option(metavar="N", help="At most this many.")] = None,
     yes: Yes = False,
 ) -> None:
-    """Send an agent's dead letters back to the end of its queue; `--yes` is accepted but not needed."""
+    """Send an agent's dead letters back to the end of its queue. It does not ask; `--yes` is accepted all the same."""
     from postroad.views import Redriven
 
     del yes
     with agents_of(call) as agents:
         redriven = agents.redrive(agent_id, limit=limit)
-    call.show(Redriven(redriven), f"redrove {redriven:,} dead letters")
+    nothing = f"nothing to redrive: {legible(agent_id)} has no dead letters"
+    call.show(Redriven(redriven), f"redrove {counted(redriven, 'dead letter')}" if redriven else nothing)

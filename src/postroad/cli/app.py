@@ -32,6 +32,7 @@ from postroad.cli import (
 from postroad.cli.call import Call, Verb, add_verb, noun, remember_shared_options, verb
 from postroad.cli.display import table
 from postroad.cli.output import prepare_streams, report
+from postroad.telemetry import counted
 
 _MODULES = (
     *(worker, sys.modules[__name__], journal, doctor, cost, queues, redrive, bus, outbox, outbox_run, inbox, work),
@@ -143,4 +144,4 @@ def check_config(call: Call) -> None:
     """Check flags, environment and file without starting anything."""
     items = call.settings().items()
     given = sum(item["source"] != "default" for item in items)
-    call.show({"ok": True}, f"ok: {given} of {len(items)} settings are given, the others have their defaults")
+    call.show({"ok": True}, f"ok: {given} of {counted(len(items), 'setting')} given, the others have their defaults")

@@ -13,7 +13,7 @@ from postroad.cli.call import Call, verb
 from postroad.cli.display import table
 from postroad.cli.output import confirm_name
 from postroad.cli.parameters import duration_option
-from postroad.telemetry import legible, recorded
+from postroad.telemetry import counted, legible, recorded
 
 if TYPE_CHECKING:
     from postroad.http import TokenFile
@@ -53,7 +53,7 @@ def verify(
     """Check the chain of hashes; exit 1 if a line was changed, removed or moved."""
     log = audit_log(call)
     check = log.verify(head=head)
-    result = f"ok, {check.records} records" if check.ok else f"broken at line {check.bad_line} of {log.path}"
+    result = f"ok, {counted(check.records, 'record')}" if check.ok else f"broken at line {check.bad_line} of {log.path}"
     call.show(asdict(check), result, f"head {check.head}", ok=check.ok)
 
 

@@ -38,6 +38,11 @@ class Call:
     may_create: bool = True
     """Whether the verb may create the embedded file; a verb that only reads must not."""
 
+    @property
+    def color(self) -> bool:
+        """Whether a terminal may show colour."""
+        return not (self.no_color or no_color())
+
     def settings(self, *, logs: bool = False, **flags: Any) -> Settings:
         """Return the settings under these flags, and print warnings on stderr; `logs` configures the logs."""
         settings = load(flags={"url": self.url, **flags}, file=self.config)
@@ -71,7 +76,7 @@ class Call:
         elif all(isinstance(part, str) for part in parts):
             write("\n".join(map(str, parts)))
         else:
-            write(render(*parts, color=not (self.no_color or no_color())))
+            write(render(*parts, color=self.color))
         if not ok:
             raise typer.Exit(ANSWER_IS_NO)
 

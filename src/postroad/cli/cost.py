@@ -12,6 +12,7 @@ import typer
 from postroad.cli.call import Call, verb
 from postroad.cli.display import table
 from postroad.cli.parameters import duration_option, json_object, read_file
+from postroad.telemetry import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -74,8 +75,8 @@ def cost(
     found = estimate_cost(messages_per_day * passes, **options)
     call.show(
         asdict(found),
-        f"{found.requests_per_message:g} requests for each message of a queue",
-        f"{found.requests:,} requests, {found.billable_requests:,} of them paid: ${found.request_usd:,.2f}",
+        f"requests for each message of a queue: {found.requests_per_message:g}",
+        f"{counted(found.requests, 'request')}, {found.billable_requests:,} of them paid: ${found.request_usd:,.2f}",
         f"transfer: ${found.transfer_usd:,.2f}",
         f"a month: ${found.monthly_usd:,.2f}",
     )
@@ -119,7 +120,7 @@ def _parts(found: Plan, given: PlanInput) -> Iterator[RenderableType]:
         rows = ([name, _number(value)] for name, value in document[section].items())
         yield table([section.upper().replace("_", " "), ">"], rows)
         yield ""
-    yield f"{found.deliveries_per_second:,.0f} deliveries a second"
+    yield f"{counted(round(found.deliveries_per_second), 'delivery', 'deliveries')} a second"
     yield f"{found.cost_per_million_deliveries:,.2f} USD for a million deliveries"
     yield f"prices are an input: us-east-1 of {found.prices_as_of} unless given with --prices FILE"
     yield ""

@@ -12,7 +12,7 @@ from postroad.cli.call import Call, verb
 from postroad.cli.display import table
 from postroad.cli.output import progress_line
 from postroad.cli.parameters import duration, duration_option, pairs, short_duration
-from postroad.telemetry import legible
+from postroad.telemetry import counted, legible
 
 if TYPE_CHECKING:
     from postroad.engine import Compaction
@@ -62,7 +62,7 @@ def _weak_tokens(settings: Settings) -> Iterator[Finding]:
 
     token = token_of(settings)
     if token is not None and len(token) < STRONG_TOKEN:
-        message = f"token: the admin token has {len(token)} characters and can be guessed"
+        message = f"token: the admin token has {counted(len(token), 'character')} and can be guessed"
         remedy = f"Set one of {STRONG_TOKEN} characters or more, or leave it out to have one made."
         yield Finding("token-weak", "warning", "token", message, remedy)
 
@@ -117,7 +117,7 @@ def compact(
     def describe(so_far: Compaction) -> str:
         return f"step {so_far.steps:,}, {_megabytes(so_far.after_bytes)} left"
 
-    with call.backend() as backend, progress_line(describe, quiet=call.json) as progress:
+    with call.backend() as backend, progress_line(describe, quiet=call.json, color=call.color) as progress:
         done = backend.compact(rebuild=rebuild, progress=progress)
     names = ("given_back_bytes", "before_bytes", "after_bytes", "steps", "rebuilt")
     document = {name: getattr(done, name) for name in names}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
@@ -17,7 +16,7 @@ from postroad.cli.audit import audited
 from postroad.cli.call import Call, verb
 from postroad.cli.display import table
 from postroad.cli.outbox_run import open_topic
-from postroad.cli.output import write
+from postroad.cli.output import progress_line, write
 from postroad.cli.parameters import (
     By,
     Limit,
@@ -31,7 +30,7 @@ from postroad.cli.parameters import (
 )
 from postroad.errors import InvalidInput
 from postroad.signals import stopped_by_signals
-from postroad.telemetry import legible
+from postroad.telemetry import counted, legible
 
 if TYPE_CHECKING:
     from postroad.outbox import OutboxStatus
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
 EventId = Annotated[str, typer.Argument(metavar="EVENT_ID", help="The event.")]
 Key = Annotated[str | None, typer.Option(metavar="K", help="Only this key.")]
 EventType = Annotated[str | None, typer.Option("--type", metavar="T", help="Only this event type.")]
-_PROGRESS_EVERY = 1_000
 _LAST_SEQ = 2**63 - 1
 
 
@@ -78,9 +76,10 @@ def status(
         write("\n".join(_gauges(found, service)))
         return
     counts = ("pending", "sent", "failed", "parked", "skipped")
+    held_back = counted(found.blocked_keys, "key")
     lines = [
         "  ".join(f"{getattr(found, name):,} {name}" for name in counts),
-        f"oldest pending {short_duration(found.oldest_pending_seconds)}, {found.blocked_keys:,} keys held back",
+        f"oldest pending {short_duration(found.oldest_pending_seconds)}, {held_back} held back",
     ]
     if found.oldest_open_transaction_seconds:
         age = short_duration(found.oldest_open_transaction_seconds)
@@ -155,7 +154,7 @@ def prune(
     """Delete events that were sent or skipped long ago."""
     with at.open() as outbox:
         pruned = outbox.prune(older_than=timedelta(days=7) if older_than is None else timedelta(seconds=older_than))
-    call.show({"pruned": pruned}, f"pruned {pruned:,}")
+    call.show({"pruned": pruned}, f"pruned {counted(pruned, 'event')}")
 
 
 @verb("outbox audit")
@@ -277,10 +276,14 @@ def redrive(
         else:
             detail = {"events": event_ids or [], **selection}
             with audited(call, "outbox.redrive", at.table, by, reason, detail) as done:
-                found = outbox.redrive(event_ids or (), by=by, reason=reason, canary=canary, **selection)
+                waits = f"waiting at most 60s until the canary of {counted(canary or 0, 'event')} is sent"
+                with progress_line(str, quiet=call.json or canary is None, start=waits, color=call.color):
+                    found = outbox.redrive(event_ids or (), by=by, reason=reason, canary=canary, **selection)
                 done["redriven"] = len(found)
     ids = [str(event_id) for event_id in found]
-    summary = f"{'would redrive' if dry_run else 'redriven'} {len(ids):,}"
+    summary = f"{'would redrive' if dry_run else 'redrove'} {counted(len(ids), 'event')}"
+    if not ids:
+        summary = "nothing to redrive: no failed or parked event matches"
     call.show({"redriven": ids, "dry_run": dry_run}, summary, *map(legible, ids), ok=bool(ids))
 
 
@@ -314,12 +317,17 @@ def replay(
         if dry_run:
             report = outbox.replay(topic, dry_run=True, **chosen)
         else:
-            with stopped_by_signals() as stop, audited(call, "outbox.replay", at.table, by, reason, detail) as done:
+            with (
+                stopped_by_signals() as stop,
+                audited(call, "outbox.replay", at.table, by, reason, detail) as done,
+                progress_line(
+                    lambda replayed: f"{replayed:,} replayed", quiet=False, step=1_000, color=call.color
+                ) as tell,
+            ):
 
                 def progress(replayed: int) -> None:
                     # The count is for the audit. A signal ends the replay between two pages.
-                    if replayed // _PROGRESS_EVERY > done.get("replayed", 0) // _PROGRESS_EVERY:
-                        write(f"{replayed:,} replayed", sys.stderr)
+                    tell(replayed)
                     done["replayed"] = replayed
                     if stop.is_set():
                         raise KeyboardInterrupt

@@ -73,6 +73,7 @@ class TopologyOptions:
         return make(self.prefix)
 
 
+_KEYS = ("keys", "indexes")
 Code = Annotated[str | None, typer.Option(metavar="S3URL", help="The archive of the functions, s3://bucket/key.")]
 Prune = Annotated[bool, typer.Option("--prune", help="Delete what this topology created and no longer declares.")]
 
@@ -207,10 +208,13 @@ def _lines(actions: Any) -> Iterator[str]:
     for action in actions:
         details = [f"({action.reason})"] if action.reason else []
         if action.verb != "create":
-            details.append(
-                ", ".join(f"{name}: {_json(have)} -> {_json(want)}" for name, (have, want) in action.changes.items())
-            )
+            details.append(", ".join(_change(name, have, want) for name, (have, want) in action.changes.items()))
         yield f"{action.verb:<8} {action.kind:<12} {action.name}  {' '.join(filter(None, details))}".rstrip()
+
+
+def _change(name: str, have: Any, want: Any) -> str:
+    # The names of a table's keys are for programs; --json has them.
+    return f"other {name}" if name in _KEYS else f"{name}: {_json(have)} -> {_json(want)}"
 
 
 def _json(value: Any) -> str:
@@ -220,4 +224,6 @@ def _json(value: Any) -> str:
 def _drift_line(each: Drift) -> str:
     if not each.field:
         return f"{each.kind} {each.name}: does not exist"
+    if each.field in _KEYS:
+        return f"{each.kind} {each.name}: has other {each.field}"
     return f"{each.kind} {each.name}: {each.field} is {_json(each.have)}, not {_json(each.want)}"
