@@ -17,7 +17,6 @@ from postroad.telemetry import counted, legible
 
 if TYPE_CHECKING:
     from postroad.journal import Entity
-    from postroad.journal.maintenance import Pruned
 
 Tenant = Annotated[str | None, typer.Option(metavar="ID", help="The tenant; by default that of the settings.")]
 
@@ -117,7 +116,7 @@ def prune(
     """Delete old events, in small steps, except those of running tasks and jobs."""
     from postroad.journal.maintenance import prune as remove
 
-    def describe(so_far: Pruned) -> str:
+    def describe(so_far: Any) -> str:
         return f"pruned {so_far.removed:,}"
 
     with call.backend() as backend, progress_line(describe, quiet=call.json, color=call.color) as progress:
