@@ -13,7 +13,7 @@ import typer
 
 from postroad.cli.agents import agents_of
 from postroad.cli.call import Call, verb
-from postroad.cli.output import progress_line, write, write_json
+from postroad.cli.output import write, write_json
 from postroad.cli.parameters import duration_option, json_value
 from postroad.errors import InvalidEvent, InvalidInput, PostroadError
 from postroad.signals import ended_by_sigterm, stopped_by_signals
@@ -102,7 +102,7 @@ def _publish_file(call: Call, name: str) -> None:
     with (
         agents_of(call) as agents,
         _opened(name) as lines,
-        progress_line(lambda so_far: f"{so_far:,} published", quiet=False, step=1_000, color=call.color) as progress,
+        call.working("publishing", lambda so_far: f"{so_far:,} published", step=1_000) as progress,
     ):
         for number, line in enumerate(lines, 1):
             if not line.strip():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
@@ -84,9 +85,15 @@ def show(call: Call, agent_id: AgentId) -> None:
         document = agent_detail(agents.get(agent_id))
         stats = agent_stats(agents.stats(agent_id))
     shown = {**msgspec.to_builtins(document), **msgspec.to_builtins(stats)}
-    lines = [f"{name}: {value}" for name, value in shown.items() if name != "subscriptions"]
+    del shown["subscriptions"]
+    lines = [f"{_words(name)}: {'-' if value is None else value}" for name, value in shown.items()]
     subscriptions = [f"listens to {each.producer_id} ({each.state})" for each in document.subscriptions]
     call.show(document, *map(legible, [*lines, *subscriptions]))
+
+
+def _words(name: str) -> str:
+    """Return `in flight` for `inFlight`."""
+    return re.sub("[A-Z]", lambda each: f" {each[0].lower()}", name)
 
 
 @verb("agent token", "ann --overlap 0")

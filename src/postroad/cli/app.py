@@ -98,7 +98,8 @@ def commands(call: Call) -> None:
 
     items = list(_leaves(program(), ""))
     rows = (
-        [Text(i["command"], "bold"), Text("deletes" if i["destructive"] else "", "red"), i["summary"]] for i in items
+        [Text(i["command"], "bold"), Text("asks first" if i["destructive"] else "", "yellow"), i["summary"]]
+        for i in items
     )
     call.show({"items": items}, table(["COMMAND", "", "SUMMARY"], rows))
 

@@ -152,13 +152,19 @@ def replay(
         fifo = names_of(target).fifo
         port = _port(backend, target, fifo=fifo)
 
-        def pass_on(archived: ArchivedEvent) -> None:
-            [result] = port.publish([message_for(archived.envelope, archived.body, fifo=fifo)])
-            if result.error is not None:
-                raise result.error
-
         wanted = {"since": since, "until": until, "types": type_ or None}
-        report = backend.archive(source).replay_untyped(pass_on, rate=rate, dry_run=dry_run, **wanted)
+        with call.working(f"reading the archive of {source}", lambda count: f"{count:,} replayed") as progress:
+            passed_on = 0
+
+            def pass_on(archived: ArchivedEvent) -> None:
+                nonlocal passed_on
+                [result] = port.publish([message_for(archived.envelope, archived.body, fifo=fifo)])
+                if result.error is not None:
+                    raise result.error
+                passed_on += 1
+                progress(passed_on)
+
+            report = backend.archive(source).replay_untyped(pass_on, rate=rate, dry_run=dry_run, **wanted)
     failed = f", {report.failed:,} failed" if report.failed else ""
     skipped = counted(report.duplicates, "duplicate")
     done = f"replayed {report.replayed:,} to {to} ({skipped} skipped){failed}"

@@ -6,7 +6,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeVar
@@ -16,7 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from postroad import signals
 from postroad.cli.help import help_page
-from postroad.cli.output import ANSWER_IS_NO, render, write, write_json
+from postroad.cli.output import ANSWER_IS_NO, progress_line, render, write, write_json
 from postroad.errors import InvalidInput
 from postroad.settings import Settings, load, nearest, no_color
 from postroad.telemetry import configure_logs, legible
@@ -68,6 +68,12 @@ class Call:
                 raise InvalidInput(f"there is no {here} here; name it with --url", field="url", remedy=remedy)
         with connect(url, trail_keep=settings.trail_keep) as backend:
             yield backend
+
+    def working(
+        self, text: str, describe: Callable[[Any], str] = str, *, step: int = 0
+    ) -> AbstractContextManager[Callable[[Any], None]]:
+        """Tell what long work does while the block runs; see `progress_line`."""
+        return progress_line(describe, quiet=self.json, start=text, step=step, color=self.color)
 
     def show(self, document: Any, *parts: RenderableType, ok: bool = True) -> None:
         """Print the document, or its parts for people; exit with 1 if the answer is not `ok`."""

@@ -117,8 +117,8 @@ def plan_agents(
 def _parts(found: Plan, given: PlanInput) -> Iterator[RenderableType]:
     document = found.document()
     for section in ("kinesis", "dynamodb", "sqs", "lambda", "sns_sqs", "cost_per_month"):
-        rows = ([name, _number(value)] for name, value in document[section].items())
-        yield table([section.upper().replace("_", " "), ">"], rows)
+        rows = ([_words(name), _number(value)] for name, value in document[section].items())
+        yield table([_words(section).upper(), ">"], rows)
         yield ""
     yield f"{counted(round(found.deliveries_per_second), 'delivery', 'deliveries')} a second"
     yield f"{found.cost_per_million_deliveries:,.2f} USD for a million deliveries"
@@ -142,6 +142,10 @@ def cheapest_change(given: PlanInput) -> str:
     saved = {name: now - plan(changed).cost_per_month["total"] for name, changed in changes.items()}
     best = max(saved, key=lambda name: saved[name])
     return f"{best} saves {saved[best]:,.0f} USD a month"
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _number(value: Any) -> str:

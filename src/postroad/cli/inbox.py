@@ -50,7 +50,10 @@ def prune(
     older_than: Annotated[float | None, duration_option("Forget events older than this (30d).")] = None,
 ) -> None:
     """Forget events that were handled long ago."""
-    with at.open(_RETENTION if older_than is None else timedelta(seconds=older_than)) as inbox:
+    with (
+        at.open(_RETENTION if older_than is None else timedelta(seconds=older_than)) as inbox,
+        call.working("pruning the inbox"),
+    ):
         pruned = inbox.prune()
     call.show({"pruned": pruned}, f"pruned {counted(pruned, 'event')}")
 

@@ -10,7 +10,6 @@ import typer
 
 from postroad.cli.call import Call, verb
 from postroad.cli.display import table, utc_text
-from postroad.cli.output import progress_line
 from postroad.cli.parameters import duration
 from postroad.errors import InvalidInput, InvalidQuery
 from postroad.telemetry import counted, legible
@@ -84,7 +83,7 @@ def verify(call: Call, tenant: Tenant = None) -> None:
         return f"read {counted(events, 'event')}"
 
     whose = tenant or call.settings().tenant
-    with call.backend() as backend, progress_line(describe, quiet=call.json, color=call.color) as progress:
+    with call.backend() as backend, call.working("reading the journal", describe) as progress:
         found = fold_and_compare(backend.journal(), whose, progress=progress)
     document = {
         "tenant": whose,
@@ -119,7 +118,7 @@ def prune(
     def describe(so_far: Any) -> str:
         return f"pruned {so_far.removed:,}"
 
-    with call.backend() as backend, progress_line(describe, quiet=call.json, color=call.color) as progress:
+    with call.backend() as backend, call.working("reading the journal", describe) as progress:
         before = int((backend.clock.now().timestamp() - older_than) * 1_000)
         pruned = remove(backend.journal(), tenant or call.settings().tenant, before=before, progress=progress)
     document = {"pruned": pruned.removed, "kept": pruned.kept}

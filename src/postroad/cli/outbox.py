@@ -16,7 +16,7 @@ from postroad.cli.audit import audited
 from postroad.cli.call import Call, verb
 from postroad.cli.display import table
 from postroad.cli.outbox_run import open_topic
-from postroad.cli.output import progress_line, write
+from postroad.cli.output import write
 from postroad.cli.parameters import (
     By,
     Limit,
@@ -152,7 +152,7 @@ def prune(
     older_than: Annotated[float | None, duration_option("Delete events older than this (7d).")] = None,
 ) -> None:
     """Delete events that were sent or skipped long ago."""
-    with at.open() as outbox:
+    with at.open() as outbox, call.working("pruning the outbox"):
         pruned = outbox.prune(older_than=timedelta(days=7) if older_than is None else timedelta(seconds=older_than))
     call.show({"pruned": pruned}, f"pruned {counted(pruned, 'event')}")
 
@@ -276,8 +276,8 @@ def redrive(
         else:
             detail = {"events": event_ids or [], **selection}
             with audited(call, "outbox.redrive", at.table, by, reason, detail) as done:
-                waits = f"waiting at most 60s until the canary of {counted(canary or 0, 'event')} is sent"
-                with progress_line(str, quiet=call.json or canary is None, start=waits, color=call.color):
+                waits = f"waiting at most 60s until the canary of {counted(canary, 'event')} is sent" if canary else ""
+                with call.working(waits or "redriving"):
                     found = outbox.redrive(event_ids or (), by=by, reason=reason, canary=canary, **selection)
                 done["redriven"] = len(found)
     ids = [str(event_id) for event_id in found]
@@ -320,9 +320,7 @@ def replay(
             with (
                 stopped_by_signals() as stop,
                 audited(call, "outbox.replay", at.table, by, reason, detail) as done,
-                progress_line(
-                    lambda replayed: f"{replayed:,} replayed", quiet=False, step=1_000, color=call.color
-                ) as tell,
+                call.working("replaying", lambda replayed: f"{replayed:,} replayed", step=1_000) as tell,
             ):
 
                 def progress(replayed: int) -> None:

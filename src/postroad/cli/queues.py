@@ -114,7 +114,7 @@ def purge(
         raise InvalidInput("reason: is empty", field="reason", remedy="Say why with --reason; nothing was changed.")
     with call.backend() as backend:
         confirm_name(name, confirm, f'removes {_held(overview(backend, name))} from queue "{name}"')
-        with interrupted_by_sigterm():
+        with call.working(f"purging {name}"), interrupted_by_sigterm():
             purged = remove_all(backend, name, confirm=name, reason=reason, archive=archive)
     call.show(Purged(purged), f"purged {counted(purged, 'message')} from {name}")
 
@@ -191,7 +191,8 @@ def groups(
 
     with call.backend() as backend:
         open_queue(backend, name)
-        document = failure_groups_page(failure_groups(backend, name, limit=limit))
+        with call.working(f"looking at {name}"):
+            document = failure_groups_page(failure_groups(backend, name, limit=limit))
     if not document.complete:
         write(f"note: examined {counted(document.scanned, 'message')}; the queue may hold more", sys.stderr)
     call.show(document, group_table(document.items))

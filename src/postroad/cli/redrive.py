@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from postroad.cli.call import Call, verb
-from postroad.cli.output import confirm_yes, progress_line
+from postroad.cli.output import confirm_yes
 from postroad.cli.parameters import duration_option, pairs, per_second, queue_names, short_duration, time_option
 from postroad.signals import interrupted_by_sigterm
 from postroad.telemetry import counted
@@ -106,7 +106,7 @@ def redrive(
         else:
             confirm_yes(yes, f'redriving "{name}"', lambda: _effect(backend, name, options))
             with (
-                progress_line(_Progress(canary, wait), quiet=call.json, color=call.color) as progress,
+                call.working(f"looking at {name}", _Progress(canary, wait)) as progress,
                 interrupted_by_sigterm(),
             ):
                 report = move(backend, name, reason=reason, progress=progress, **options)

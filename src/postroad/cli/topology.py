@@ -122,7 +122,8 @@ def apply(
             return "does this: " + "; ".join(_lines(make_plan(topology, backend, **options).actions))
 
         confirm_yes(yes, f'applying topology "{topology.name}"', effect)
-        result = apply_plan(topology, backend, expect=expect, allow_replace=allow_replace, **options)
+        with call.working(f"applying {topology.name}"):
+            result = apply_plan(topology, backend, expect=expect, allow_replace=allow_replace, **options)
     document = {
         "applied": [_action(action) for action in result.applied],
         "failed": [{**_action(action), "error": why} for action, why in result.failed],
