@@ -85,6 +85,7 @@ def test_every_verb_has_an_example_that_its_own_parser_takes(path: tuple[str, ..
     words = shlex.split(declared.example)
 
     assert words[: len(path) + 1] == ["postroad", *path]
+    assert len(words) > len(path) + 1, "an example shows how the command is used"
     with VERBS[path].make_context(" ".join(path), words[len(path) + 1 :]) as ctx:
         assert not ctx.args
 

@@ -56,7 +56,7 @@ def create(
     )
 
 
-@verb("agent list")
+@verb("agent list", "--limit 50")
 def list_agents(
     call: Call,
     limit: Annotated[int, typer.Option(metavar="N", help="At most this many, 1 to 100.")] = 20,
@@ -197,7 +197,7 @@ def replay(
     call.show(Replayed(replayed), f"delivered {counted(replayed, 'event')} again")
 
 
-@verb("agent provision")
+@verb("agent provision", "--url aws://eu-central-1")
 def provision(call: Call) -> None:
     """Create the tables, streams and queues that are missing."""
     with agents_of(call) as agents:

@@ -36,14 +36,14 @@ def audited(
     return recorded(audit_log(call), action, target, {"reason": reason, **detail}, actor=by)
 
 
-@verb("audit list")
+@verb("audit list", "--url sqlite:///work.db")
 def list_(call: Call) -> None:
     """List who changed what, oldest first."""
     records = list(audit_log(call).read())
     call.show({"items": [asdict(record) for record in records]}, *([_line(each) for each in records] or ["no records"]))
 
 
-@verb("audit verify")
+@verb("audit verify", "--url sqlite:///work.db")
 def verify(
     call: Call,
     head: Annotated[
@@ -84,7 +84,7 @@ def create(
     call.show(token.made(secret), secret)
 
 
-@verb("token list")
+@verb("token list", "--json")
 def list_tokens(call: Call) -> None:
     """List the tokens by name, without their secrets."""
     from postroad.views import TokenPage

@@ -126,7 +126,7 @@ def failed(
     call.show(_listed(shown, more), table(["EVENT", "TYPE", "KEY", ">ATTEMPTS", "ERROR"], cells, nothing))
 
 
-@verb("outbox keys")
+@verb("outbox keys", "--dsn sqlite:///app.db")
 def keys(call: Call, at: OutboxOptions, limit: Limit = 50) -> None:
     """List keys that are held back: the first event, why it is not published, and how many wait behind it."""
     with at.open() as outbox:
@@ -157,7 +157,7 @@ def prune(
     call.show({"pruned": pruned}, f"pruned {counted(pruned, 'event')}")
 
 
-@verb("outbox audit")
+@verb("outbox audit", "--limit 20 --dsn sqlite:///app.db")
 def audit(call: Call, at: OutboxOptions, limit: Limit = 100) -> None:
     """List what was redriven and skipped by hand, newest first."""
     with at.open() as outbox:

@@ -91,6 +91,12 @@ def console(stream: TextIO, *, color: bool, terminal: bool = True) -> Console:
     )
 
 
+def live_console(stream: TextIO, *, color: bool) -> Console | None:
+    """Return a console whose lines can be drawn anew; None if the stream is not a terminal that can do so."""
+    page = console(stream, color=color) if stream.isatty() else None
+    return page if page is not None and page.is_interactive else None
+
+
 def render(*parts: RenderableType, color: bool) -> str:
     """Return the parts as text in the terminal's width, with colour only on a terminal."""
     terminal = sys.stdout.isatty()
@@ -224,8 +230,8 @@ def progress_line(
     if quiet:
         yield lambda so_far: None
         return
-    page = console(sys.stderr, color=color and not no_color(), terminal=sys.stderr.isatty())
-    if page.is_interactive:
+    page = live_console(sys.stderr, color=color and not no_color())
+    if page is not None:
         with _live_line(page, start) as change:
             yield lambda so_far: change(describe(so_far))
         return

@@ -12,7 +12,7 @@ import typer
 
 from postroad.cli.call import Call, verb
 from postroad.cli.display import group_table, held, message_blocks, queue_card, queue_table
-from postroad.cli.output import confirm_name, console, write
+from postroad.cli.output import confirm_name, live_console, write
 from postroad.cli.parameters import duration, duration_option, pairs, queue_names, short_duration
 from postroad.errors import InvalidInput
 from postroad.signals import interrupted_by_sigterm, stopped_by_signals
@@ -231,8 +231,8 @@ def watch(
 @contextmanager
 def _watched(call: Call, backend: Backend, names: list[str]) -> Iterator[Callable[[list[QueueLook]], None]]:
     """Yield a function that shows queues: in a table that is drawn anew on a terminal, in lines elsewhere."""
-    page = None if call.json else console(sys.stdout, color=call.color, terminal=sys.stdout.isatty())
-    if page is None or not page.is_interactive:
+    page = None if call.json else live_console(sys.stdout, color=call.color)
+    if page is None:
 
         def tell(rows: list[QueueLook]) -> None:
             for row in rows:
