@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -51,3 +52,27 @@ def program(*args: str, env: dict[str, str] | None = None, stdin: str | None = "
         timeout=60,
         env={**os.environ, **(env or {})},
     )
+
+
+def on_a_terminal(
+    *args: str, env: dict[str, str] | None = None, answer: str = "", columns: int = 80
+) -> tuple[int, str]:
+    """Run the program on a pseudo-terminal; its exit code and all it wrote."""
+    terminal, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*PROGRAM, *args],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "COLUMNS": str(columns), "TERM": "xterm", **(env or {})},
+    )
+    os.close(theirs)
+    os.write(terminal, answer.encode())
+    written = b""
+    try:
+        while chunk := os.read(terminal, 65_536):
+            written += chunk
+    except OSError:
+        pass  # the other side was closed: that is how a pseudo-terminal ends
+    os.close(terminal)
+    return process.wait(timeout=60), written.decode()

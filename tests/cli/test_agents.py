@@ -81,7 +81,7 @@ def test_a_file_is_published_until_the_first_bad_line(village: Postroad, tmp_pat
     assert outcome.code == 2
     assert "line 3" in outcome.problem["detail"]
     assert len(outcome.out.splitlines()) == 2
-    assert from_stdin.out == "published 1 events\n"
+    assert from_stdin.out == "published 1 event\n"
     assert village("agent", "run", "--once", "--json").document["read"] == 3
 
 

@@ -128,7 +128,7 @@ def test_a_noun_without_a_verb_shows_its_help(postroad: Postroad) -> None:
     outcome = postroad("queue")
 
     assert outcome.code == 2
-    assert "Commands:" in outcome.err
+    assert "Repair\n  redrive" in outcome.err
 
 
 def test_what_nobody_foresaw_is_told_without_a_traceback(

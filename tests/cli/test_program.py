@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import pty
+import resource
 import signal
 import subprocess
 import sys
@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.cli.terminal import PROGRAM, hear_ctrl_c, program
+from tests.cli.terminal import PROGRAM, hear_ctrl_c, on_a_terminal, program
 
 from postroad.operations import AuditLog
 from postroad.queues import OutgoingMessage, QueueSpec
@@ -25,28 +25,6 @@ URL = "sqlite:///postroad.db"
 def _queue(name: str) -> None:
     with connect(URL) as backend:
         backend.create_queue(QueueSpec(name))
-
-
-def _on_a_terminal(*args: str, env: dict[str, str] | None = None, answer: str = "") -> tuple[int, str]:
-    """Run the program on a pseudo-terminal 80 columns wide; its exit code and all it wrote."""
-    terminal, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [*PROGRAM, *args],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env={**os.environ, "COLUMNS": "80", "TERM": "xterm", **(env or {})},
-    )
-    os.close(theirs)
-    os.write(terminal, answer.encode())
-    written = b""
-    try:
-        while chunk := os.read(terminal, 65_536):
-            written += chunk
-    except OSError:
-        pass  # the other side was closed: that is how a pseudo-terminal ends
-    os.close(terminal)
-    return process.wait(timeout=60), written.decode()
 
 
 def test_the_program_answers_and_fails_with_its_exit_code() -> None:
@@ -137,19 +115,40 @@ def test_characters_the_output_cannot_hold_are_replaced() -> None:
 
 
 def test_colour_is_for_terminals_that_want_it() -> None:
-    _, coloured = _on_a_terminal("commands")
-    _, by_variable = _on_a_terminal("commands", env={"NO_COLOR": "1"})
-    _, by_flag = _on_a_terminal("commands", "--no-color")
+    _, coloured = on_a_terminal("commands")
+    _, by_variable = on_a_terminal("commands", env={"NO_COLOR": "1"})
+    _, by_flag = on_a_terminal("commands", "--no-color")
     piped = program("commands").stdout
 
     assert "\x1b[" in coloured
     assert not any("\x1b" in text for text in (by_variable, by_flag, piped))
 
 
+def test_help_is_coloured_on_a_terminal_that_wants_it() -> None:
+    for args in (("--help",), ("queue",), ("queue", "list", "--help")):
+        _, coloured = on_a_terminal(*args)
+        _, by_variable = on_a_terminal(*args, env={"NO_COLOR": "1"})
+        _, by_terminal = on_a_terminal(*args, env={"TERM": "dumb"})
+        _, by_flag = on_a_terminal("--no-color", *args)
+
+        assert "\x1b[1mLook\x1b[0m" in coloured or "\x1b[1mExample\x1b[0m" in coloured
+        assert not any("\x1b" in text for text in (by_variable, by_terminal, by_flag, program(*args).stdout))
+
+
+def test_help_takes_less_than_four_tenths_of_a_second_of_the_processor() -> None:
+    def seconds() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert program("--help").returncode == 0
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    assert min(seconds() for _ in range(3)) < 0.4
+
+
 def test_a_table_fits_the_terminal() -> None:
     _queue("a-queue-with-a-name-that-is-long-" + "x" * 40)
 
-    _, text = _on_a_terminal("queue", "list", "--no-color")
+    _, text = on_a_terminal("queue", "list", "--no-color")
 
     assert max(map(len, text.splitlines())) <= 80
 
@@ -158,7 +157,7 @@ def test_a_table_fits_the_terminal() -> None:
 def test_a_person_at_the_terminal_is_asked_before_something_is_destroyed(answer: str, code: int, left: int) -> None:
     _queue("orders")
 
-    ended, text = _on_a_terminal("queue", "delete", "orders", answer=answer)
+    ended, text = on_a_terminal("queue", "delete", "orders", answer=answer)
 
     assert ended == code
     assert 'This removes queue "orders" with 0 messages.' in text

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from postroad.agents.port import Mover
-from postroad.connections import AwsConnection, Make, TableIndex, TableShape, make_table, translated
+from postroad.connections import AwsConnection, Make, TableIndex, TableShape, api_name, make_table, translated
 from postroad.errors import ConfigurationError, NotPermitted, NotSupported, PostroadError, Throttled
 from postroad.queues import QueueSpec
 from postroad.settings import table_name
@@ -99,12 +99,12 @@ class Tables:
 
     def call(self, operation: str, table: Table, **parameters: Any) -> Any:
         """Call DynamoDB on one table."""
-        with translated(f"DynamoDB {operation} on {self.name(table)!r}", self._known):
+        with translated(f"DynamoDB {api_name(operation)} on {self.name(table)!r}", self._known):
             return getattr(self.client, operation)(TableName=self.name(table), **parameters)
 
     def conditional(self, operation: str, table: Table, **parameters: Any) -> Any | None:
         """Call DynamoDB under a condition; return None when the condition did not hold."""
-        with translated(f"DynamoDB {operation} on {self.name(table)!r}", self._known):
+        with translated(f"DynamoDB {api_name(operation)} on {self.name(table)!r}", self._known):
             try:
                 return getattr(self.client, operation)(TableName=self.name(table), **parameters)
             except self.client.exceptions.ConditionalCheckFailedException:
@@ -139,7 +139,7 @@ class Tables:
 
     def transact(self, writes: list[Any]) -> bool:
         """Do all of these writes or none; return False when a condition did not hold."""
-        with translated("DynamoDB transact_write_items", self._known):
+        with translated("DynamoDB TransactWriteItems", self._known):
             try:
                 self.client.transact_write_items(TransactItems=writes)
             except self.client.exceptions.TransactionCanceledException as error:
@@ -151,12 +151,12 @@ class Tables:
 
     def batch(self, operation: str, requests: dict[str, Any]) -> Any:
         """Call DynamoDB on several items; the answer says what it did not process."""
-        with translated(f"DynamoDB {operation}", self._known):
+        with translated(f"DynamoDB {api_name(operation)}", self._known):
             return getattr(self.client, operation)(RequestItems=requests)
 
     def write_within(self, seconds: float, requests: dict[str, Any]) -> Any:
         """Write several items in one attempt of at most `seconds`; the answer says what it did not process."""
-        with translated("DynamoDB batch_write_item", self._known):
+        with translated("DynamoDB BatchWriteItem", self._known):
             return self._connection.dynamodb_within(seconds).batch_write_item(RequestItems=requests)
 
     def read(self, table: Table, keys: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
@@ -203,7 +203,7 @@ class Tables:
 def _no_table(message: str) -> PostroadError:
     return ConfigurationError(
         f"a table of agents is missing: {message}",
-        remedy="Make it with agents.provision() or `postroad agent provision`.",
+        remedy="Make what agents need: `postroad agent provision`.",
     )
 
 

@@ -17,14 +17,13 @@ from postroad.cli.output import write, write_json
 from postroad.cli.parameters import duration_option, json_value
 from postroad.errors import InvalidEvent, InvalidInput, PostroadError
 from postroad.signals import ended_by_sigterm, stopped_by_signals
-from postroad.telemetry import legible
+from postroad.telemetry import counted, legible
 
 if TYPE_CHECKING:
     from postroad.agents import AgentEvent, Agents
     from postroad.queues import Delivery, Queue
     from postroad.views import EventAccepted
 
-_PROGRESS_EVERY = 1_000
 _SLICE_SECONDS = 1.0
 _FOREVER = 315_360_000.0
 
@@ -100,7 +99,11 @@ def run(call: Call, once: Annotated[bool, typer.Option("--once", help="Stop when
 
 def _publish_file(call: Call, name: str) -> None:
     published = 0
-    with agents_of(call) as agents, _opened(name) as lines:
+    with (
+        agents_of(call) as agents,
+        _opened(name) as lines,
+        call.working("publishing", lambda so_far: f"{so_far:,} published", step=1_000) as progress,
+    ):
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
@@ -110,15 +113,14 @@ def _publish_file(call: Call, name: str) -> None:
                 raise InvalidEvent(
                     f"line {number}: {error.message}",
                     field=error.field,
-                    remedy=f"Correct the line; the {published:,} events before it are published.",
+                    remedy=f"Correct the line; published before it: {counted(published, 'event')}.",
                 ) from error
             published += 1
             if call.json:
                 write_json(document)
-            if published % _PROGRESS_EVERY == 0:
-                write(f"{published:,} published", sys.stderr)
+            progress(published)
     if not call.json:
-        write(f"published {published:,} events")
+        write(f"published {counted(published, 'event')}")
 
 
 @contextmanager

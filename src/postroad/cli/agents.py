@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,7 @@ from postroad.cli.call import Call, verb
 from postroad.cli.display import table
 from postroad.cli.output import confirm_yes
 from postroad.cli.parameters import duration_option
-from postroad.telemetry import legible
+from postroad.telemetry import counted, legible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,8 +37,12 @@ def agents_of(call: Call) -> Iterator[Agents]:
 def create(
     call: Call,
     agent_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="Its id; by default a new one.")] = None,
-    order: Annotated[str, typer.Option(metavar="O", help="'producer' or 'total'.")] = "producer",
-    accept: Annotated[str, typer.Option(metavar="A", help="'listed' or 'all'.")] = "listed",
+    order: Annotated[
+        str, typer.Option(metavar="O", help="Keep the order of each producer, or of all events: producer or total.")
+    ] = "producer",
+    accept: Annotated[
+        str, typer.Option(metavar="A", help="Who may subscribe to it: listed, which are those with a grant, or all.")
+    ] = "listed",
 ) -> None:
     """Create an agent and print its token, which is shown only once."""
     from postroad.views import AgentMade
@@ -51,11 +56,11 @@ def create(
     )
 
 
-@verb("agent list")
+@verb("agent list", "--limit 50")
 def list_agents(
     call: Call,
     limit: Annotated[int, typer.Option(metavar="N", help="At most this many, 1 to 100.")] = 20,
-    cursor: Annotated[str | None, typer.Option(metavar="C", help="`next_cursor` of the previous page.")] = None,
+    cursor: Annotated[str | None, typer.Option(metavar="C", help="The `next_cursor` of the previous page.")] = None,
 ) -> None:
     """List agents, a page at a time."""
     from postroad.views import AgentPage, agent_row
@@ -80,13 +85,19 @@ def show(call: Call, agent_id: AgentId) -> None:
         document = agent_detail(agents.get(agent_id))
         stats = agent_stats(agents.stats(agent_id))
     shown = {**msgspec.to_builtins(document), **msgspec.to_builtins(stats)}
-    lines = [f"{name}: {'-' if value is None else value}" for name, value in shown.items() if name != "subscriptions"]
+    del shown["subscriptions"]
+    lines = [f"{_words(name)}: {'-' if value is None else value}" for name, value in shown.items()]
     subscriptions = [
         f"listens to {each.producer_id} ({each.state})"
         + (f": {', '.join(each.event_types)}" if each.event_types else "")
         for each in document.subscriptions
     ]
     call.show(document, *map(legible, [*lines, *subscriptions]))
+
+
+def _words(name: str) -> str:
+    """Return `in flight` for `inFlight`."""
+    return re.sub("[A-Z]", lambda each: f" {each[0].lower()}", name)
 
 
 @verb("agent token", "ann --overlap 0")
@@ -120,11 +131,13 @@ def delete(call: Call, agent_id: AgentId, yes: Yes = False) -> None:
         confirm_yes(
             yes,
             f'deleting agent "{legible(agent_id)}"',
-            lambda: f'deletes "{legible(agent_id)}" with {waiting.visible + waiting.in_flight:,} waiting messages',
+            lambda: (
+                f'deletes "{legible(agent_id)}" with {counted(waiting.visible + waiting.in_flight, "waiting message")}'
+            ),
         )
         gone = agents.delete(agent_id)
     document = AgentGone(gone.discarded, gone.subscriptions, gone.subscribers)
-    call.show(document, f"deleted {legible(agent_id)} with {gone.discarded:,} messages")
+    call.show(document, f"deleted {legible(agent_id)} with {counted(gone.discarded, 'message')}")
 
 
 @verb("agent subscribe", "bob ann --type 'order.*'")
@@ -194,10 +207,10 @@ def replay(
 
     with agents_of(call) as agents:
         replayed = agents.replay(listener, producer, since=since)
-    call.show(Replayed(replayed), f"{replayed:,} events are delivered again")
+    call.show(Replayed(replayed), f"delivered {counted(replayed, 'event')} again")
 
 
-@verb("agent provision")
+@verb("agent provision", "--url aws://eu-central-1")
 def provision(call: Call) -> None:
     """Create the tables, streams and queues that are missing."""
     with agents_of(call) as agents:
@@ -228,10 +241,11 @@ def redrive(
     limit: Annotated[int | None, typer.Option(metavar="N", help="At most this many.")] = None,
     yes: Yes = False,
 ) -> None:
-    """Send an agent's dead letters back to the end of its queue; `--yes` is accepted but not needed."""
+    """Send an agent's dead letters back to the end of its queue. It does not ask; `--yes` is accepted all the same."""
     from postroad.views import Redriven
 
     del yes
     with agents_of(call) as agents:
         redriven = agents.redrive(agent_id, limit=limit)
-    call.show(Redriven(redriven), f"redrove {redriven:,} dead letters")
+    nothing = f"nothing to redrive: {legible(agent_id)} has no dead letters"
+    call.show(Redriven(redriven), f"redrove {counted(redriven, 'dead letter')}" if redriven else nothing)

@@ -33,6 +33,7 @@ from postroad.cli import (
 from postroad.cli.call import Call, Verb, add_verb, noun, remember_shared_options, verb
 from postroad.cli.display import table
 from postroad.cli.output import prepare_streams, report
+from postroad.telemetry import counted
 
 _MODULES = (
     *(worker, sys.modules[__name__], journal, doctor, cost, queues, redrive, bus, outbox, outbox_run, inbox, work),
@@ -79,8 +80,10 @@ def program() -> Any:
 def run(args: Sequence[str]) -> int:
     """Run the command that the arguments name and return its exit code; errors are printed, never raised."""
     prepare_streams()
+    # The help is printed before the options are read.
+    color = False if "--no-color" in args else None
     try:
-        return int(program().main(args=list(args), prog_name="postroad", standalone_mode=False) or 0)
+        return int(program().main(args=list(args), prog_name="postroad", standalone_mode=False, color=color) or 0)
     except Exception as error:
         return report(error, as_json="--json" in args)
 
@@ -98,7 +101,8 @@ def commands(call: Call) -> None:
 
     items = list(_leaves(program(), ""))
     rows = (
-        [Text(i["command"], "bold"), Text("deletes" if i["destructive"] else "", "red"), i["summary"]] for i in items
+        [Text(i["command"], "bold"), Text("asks first" if i["destructive"] else "", "yellow"), i["summary"]]
+        for i in items
     )
     call.show({"items": items}, table(["COMMAND", "", "SUMMARY"], rows))
 
@@ -144,4 +148,4 @@ def check_config(call: Call) -> None:
     """Check flags, environment and file without starting anything."""
     items = call.settings().items()
     given = sum(item["source"] != "default" for item in items)
-    call.show({"ok": True}, f"ok: {given} of {len(items)} settings are given, the others have their defaults")
+    call.show({"ok": True}, f"ok: {given} of {counted(len(items), 'setting')} given, the others have their defaults")

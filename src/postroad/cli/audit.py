@@ -13,7 +13,7 @@ from postroad.cli.call import Call, verb
 from postroad.cli.display import table
 from postroad.cli.output import confirm_name
 from postroad.cli.parameters import duration_option
-from postroad.telemetry import legible, recorded
+from postroad.telemetry import counted, legible, recorded
 
 if TYPE_CHECKING:
     from postroad.http import TokenFile
@@ -36,14 +36,14 @@ def audited(
     return recorded(audit_log(call), action, target, {"reason": reason, **detail}, actor=by)
 
 
-@verb("audit list")
+@verb("audit list", "--url sqlite:///work.db")
 def list_(call: Call) -> None:
     """List who changed what, oldest first."""
     records = list(audit_log(call).read())
     call.show({"items": [asdict(record) for record in records]}, *([_line(each) for each in records] or ["no records"]))
 
 
-@verb("audit verify")
+@verb("audit verify", "--url sqlite:///work.db")
 def verify(
     call: Call,
     head: Annotated[
@@ -53,7 +53,7 @@ def verify(
     """Check the chain of hashes; exit 1 if a line was changed, removed or moved."""
     log = audit_log(call)
     check = log.verify(head=head)
-    result = f"ok, {check.records} records" if check.ok else f"broken at line {check.bad_line} of {log.path}"
+    result = f"ok, {counted(check.records, 'record')}" if check.ok else f"broken at line {check.bad_line} of {log.path}"
     call.show(asdict(check), result, f"head {check.head}", ok=check.ok)
 
 
@@ -69,7 +69,9 @@ def _line(record: AuditRecord) -> str:
 def create(
     call: Call,
     name: Annotated[str, typer.Argument(metavar="NAME", help="1 to 64 letters, digits, '.', '_' or '-'.")],
-    scope: Annotated[str, typer.Option(metavar="SCOPE", help="read, publish, operate or admin.")] = "read",
+    scope: Annotated[
+        str, typer.Option(metavar="SCOPE", help="What it allows: read, publish, operate or admin.")
+    ] = "read",
     expires_in: Annotated[float | None, duration_option("How long it is valid (for ever).")] = None,
 ) -> None:
     """Create a token and print its secret, which is shown only once."""
@@ -82,7 +84,7 @@ def create(
     call.show(token.made(secret), secret)
 
 
-@verb("token list")
+@verb("token list", "--json")
 def list_tokens(call: Call) -> None:
     """List the tokens by name, without their secrets."""
     from postroad.views import TokenPage

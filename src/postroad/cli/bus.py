@@ -16,6 +16,7 @@ from postroad.cli.parameters import duration_option, json_object, per_second, ti
 from postroad.errors import InvalidInput, PostroadError, QueueNotFound, TopicNotFound
 from postroad.settings import nearest
 from postroad.signals import ended_by_sigterm, stopped_by_signals
+from postroad.telemetry import counted
 
 if TYPE_CHECKING:
     from postroad.bus import ArchivedEvent, Group
@@ -146,20 +147,27 @@ def replay(
             raise InvalidInput(
                 f'topic "{source}" has no archive',
                 field="topic",
-                remedy=f'backend.archive("{source}") makes one; it keeps what is published from then on.',
+                remedy="A program that archives the topic must run first; it keeps what is published from then on.",
             ) from error
         fifo = names_of(target).fifo
         port = _port(backend, target, fifo=fifo)
 
-        def pass_on(archived: ArchivedEvent) -> None:
-            [result] = port.publish([message_for(archived.envelope, archived.body, fifo=fifo)])
-            if result.error is not None:
-                raise result.error
-
         wanted = {"since": since, "until": until, "types": type_ or None}
-        report = backend.archive(source).replay_untyped(pass_on, rate=rate, dry_run=dry_run, **wanted)
+        with call.working(f"reading the archive of {source}", lambda count: f"{count:,} replayed") as progress:
+            passed_on = 0
+
+            def pass_on(archived: ArchivedEvent) -> None:
+                nonlocal passed_on
+                [result] = port.publish([message_for(archived.envelope, archived.body, fifo=fifo)])
+                if result.error is not None:
+                    raise result.error
+                passed_on += 1
+                progress(passed_on)
+
+            report = backend.archive(source).replay_untyped(pass_on, rate=rate, dry_run=dry_run, **wanted)
     failed = f", {report.failed:,} failed" if report.failed else ""
-    done = f"replayed {report.replayed:,} to {to} ({report.duplicates:,} duplicates skipped){failed}"
+    skipped = counted(report.duplicates, "duplicate")
+    done = f"replayed {report.replayed:,} to {to} ({skipped} skipped){failed}"
     would = f"would replay {report.read - report.duplicates - report.failed:,} to {to}"
     document = {name: getattr(report, name) for name in ("read", "replayed", "duplicates", "failed")}
     call.show(document, would if dry_run else done, ok=not report.failed)

@@ -6,16 +6,17 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeVar
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from postroad import signals
-from postroad.cli.output import ANSWER_IS_NO, render, write, write_json
+from postroad.cli.help import help_page
+from postroad.cli.output import ANSWER_IS_NO, progress_line, render, write, write_json
 from postroad.errors import InvalidInput
 from postroad.settings import Settings, load, nearest, no_color
 from postroad.telemetry import configure_logs, legible
@@ -36,6 +37,11 @@ class Call:
     no_color: bool = False
     may_create: bool = True
     """Whether the verb may create the embedded file; a verb that only reads must not."""
+
+    @property
+    def color(self) -> bool:
+        """Whether a terminal may show colour."""
+        return not (self.no_color or no_color())
 
     def settings(self, *, logs: bool = False, **flags: Any) -> Settings:
         """Return the settings under these flags, and print warnings on stderr; `logs` configures the logs."""
@@ -63,6 +69,12 @@ class Call:
         with connect(url, trail_keep=settings.trail_keep) as backend:
             yield backend
 
+    def working(
+        self, text: str, describe: Callable[[Any], str] = str, *, step: int = 0
+    ) -> AbstractContextManager[Callable[[Any], None]]:
+        """Tell what long work does while the block runs; see `progress_line`."""
+        return progress_line(describe, quiet=self.json, start=text, step=step, color=self.color)
+
     def show(self, document: Any, *parts: RenderableType, ok: bool = True) -> None:
         """Print the document, or its parts for people; exit with 1 if the answer is not `ok`."""
         if self.json:
@@ -70,7 +82,7 @@ class Call:
         elif all(isinstance(part, str) for part in parts):
             write("\n".join(map(str, parts)))
         else:
-            write(render(*parts, color=not (self.no_color or no_color())))
+            write(render(*parts, color=self.color))
         if not ok:
             raise typer.Exit(ANSWER_IS_NO)
 
@@ -136,7 +148,7 @@ def noun(summary: str, *, example: str) -> typer.Typer:
     return typer.Typer(
         cls=_Noun,
         help=summary,
-        epilog=_epilog(example),
+        epilog=example,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -166,20 +178,29 @@ def add_verb(place: typer.Typer, function: Callable[..., None]) -> None:
     parameters = [_CONTEXT, *plain, *(field for each in fields.values() for field in each), *_SHARED]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it from there
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    place.command(name, epilog=_epilog(declared.example))(run)
+    place.command(name, cls=_Command, epilog=declared.example)(run)
 
 
-def _epilog(example: str) -> str:
-    # \b keeps the lines of a paragraph as they are.
-    return f"\b\nExample:\n  {example}"
+def _help(ctx: Any, stream: TextIO) -> str:
+    return help_page(ctx, color=ctx.color is not False and stream.isatty() and not no_color())
+
+
+class _Command(TyperCommand):
+    """A verb."""
+
+    def get_help(self, ctx: Any) -> str:
+        return _help(ctx, sys.stdout)
 
 
 class _Noun(TyperGroup):
     """Shows its help if no verb is named, and suggests the nearest one for a misspelt verb."""
 
+    def get_help(self, ctx: Any) -> str:
+        return _help(ctx, sys.stdout)
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args and not ctx.resilient_parsing:
-            write(ctx.get_help(), sys.stderr)
+            write(_help(ctx, sys.stderr), sys.stderr)
             raise typer.Exit(2)
         return super().parse_args(ctx, args)
 

@@ -12,6 +12,7 @@ import typer
 from postroad.cli.call import Call, verb
 from postroad.cli.display import table
 from postroad.cli.parameters import duration_option, json_object, read_file
+from postroad.telemetry import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -44,7 +45,8 @@ def cost(
         float | None, typer.Option(metavar="N", help="Messages per day; by default three sizes of deployment.")
     ] = None,
     topology: Annotated[
-        Literal["chat"] | None, typer.Option(metavar="TEMPLATE", help="chat: two queues, and a worker that polls both.")
+        Literal["chat"] | None,
+        typer.Option(metavar="TEMPLATE", help="The template chat: two queues, and a worker that polls both."),
     ] = None,
 ) -> None:
     """Estimate the requests and the monthly cost on SQS."""
@@ -73,8 +75,8 @@ def cost(
     found = estimate_cost(messages_per_day * passes, **options)
     call.show(
         asdict(found),
-        f"{found.requests_per_message:g} requests for each message of a queue",
-        f"{found.requests:,} requests, {found.billable_requests:,} of them paid: ${found.request_usd:,.2f}",
+        f"requests for each message of a queue: {found.requests_per_message:g}",
+        f"{counted(found.requests, 'request')}, {found.billable_requests:,} of them paid: ${found.request_usd:,.2f}",
         f"transfer: ${found.transfer_usd:,.2f}",
         f"a month: ${found.monthly_usd:,.2f}",
     )
@@ -115,10 +117,10 @@ def plan_agents(
 def _parts(found: Plan, given: PlanInput) -> Iterator[RenderableType]:
     document = found.document()
     for section in ("kinesis", "dynamodb", "sqs", "lambda", "sns_sqs", "cost_per_month"):
-        rows = ([name, _number(value)] for name, value in document[section].items())
-        yield table([section.upper().replace("_", " "), ">"], rows)
+        rows = ([_words(name), _number(value)] for name, value in document[section].items())
+        yield table([_words(section).upper(), ">"], rows)
         yield ""
-    yield f"{found.deliveries_per_second:,.0f} deliveries a second"
+    yield f"{counted(round(found.deliveries_per_second), 'delivery', 'deliveries')} a second"
     yield f"{found.cost_per_million_deliveries:,.2f} USD for a million deliveries"
     yield f"prices are an input: us-east-1 of {found.prices_as_of} unless given with --prices FILE"
     yield ""
@@ -140,6 +142,10 @@ def cheapest_change(given: PlanInput) -> str:
     saved = {name: now - plan(changed).cost_per_month["total"] for name, changed in changes.items()}
     best = max(saved, key=lambda name: saved[name])
     return f"{best} saves {saved[best]:,.0f} USD a month"
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _number(value: Any) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from postroad.cli.parameters import short_duration
-from postroad.telemetry import legible
+from postroad.telemetry import counted, legible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -35,26 +35,32 @@ def table(headings: Sequence[str], rows: Iterable[Iterable[Any]], nothing: str |
     return found if nothing is None or found.row_count else Text(nothing)
 
 
-def queue_table(rows: Sequence[QueueRow]) -> RenderableType:
-    """Return one line per queue."""
+def queue_table(rows: Sequence[QueueRow], dead_letter_queues: Collection[str | None] = ()) -> RenderableType:
+    """Return one line per queue; a dead-letter queue that holds something is red."""
+    headings = ["QUEUE", ">VISIBLE", ">IN FLIGHT", ">DELAYED", ">OLDEST", "DEAD LETTERS TO"]
+    cells = (_queue_cells(row, "red" if held(row) and row.name in dead_letter_queues else "") for row in rows)
+    return table(headings, cells, "no queues; make one with: postroad queue create orders")
+
+
+def _queue_cells(row: QueueRow, color: str) -> list[Any]:
     from rich.text import Text
 
-    headings = ["QUEUE", ">VISIBLE", ">IN FLIGHT", ">DELAYED", ">OLDEST", "DEAD LETTERS TO"]
-    cells = (
-        [
-            Text(row.name, "bold"),
-            *(number(value) for value in (row.visible, row.in_flight, row.delayed)),
-            short_duration(row.oldest_age_seconds),
-            row.dead_letter,
-        ]
-        for row in rows
-    )
-    return table(headings, cells, "no queues; make one with: postroad queue create orders")
+    return [
+        Text(row.name, f"bold {color}".rstrip()),
+        *(number(value, color) for value in (row.visible, row.in_flight, row.delayed)),
+        Text(short_duration(row.oldest_age_seconds), color),
+        row.dead_letter,
+    ]
+
+
+def held(row: QueueRow) -> int:
+    """Return how many messages a queue holds."""
+    return row.visible + row.in_flight + row.delayed
 
 
 def queue_card(document: QueueDetail) -> Iterator[RenderableType]:
     """Yield the numbers of one queue, then its settings."""
-    yield queue_table([document])
+    yield queue_table([document], [document.name] if document.sources else [])
     yield ""
     settings = {key: value for key, value in document.settings.items() if key not in ("name", "dead_letter")}
     rows = [(key, _setting(key, value)) for key, value in settings.items() if value is not None]
@@ -100,8 +106,7 @@ def _details(item: PeekedRow) -> Iterator[Text]:
     dead = read_dead(item.attributes)
     if dead is not None:
         why = dead.error or dead.reason or "no error recorded"
-        times = "1 receive" if dead.receives == 1 else f"{dead.receives} receives"
-        yield Text(legible(f"dead letter of {dead.source} after {times}: {why}"), "red")
+        yield Text(legible(f"dead letter of {dead.source} after {counted(dead.receives, 'receive')}: {why}"), "red")
     for name, value in sorted(item.attributes.items()):
         if dead is None or name != DEAD_LETTER:
             yield Text.assemble((f"{legible(name)}=", "dim"), legible(value))
@@ -126,11 +131,11 @@ def group_table(items: Sequence[FailureGroupRow]) -> RenderableType:
     return table(["GROUP", ">COUNT", "TYPE", "LAST SENT", "ERROR"], cells, "no messages")
 
 
-def number(value: int) -> Text:
+def number(value: int, color: str = "") -> Text:
     """Return a number with separators; zero is dim."""
     from rich.text import Text
 
-    return Text(f"{value:,}", "" if value else "dim")
+    return Text(f"{value:,}", color if value else "dim")
 
 
 def utc_text(milliseconds: int) -> str:

@@ -10,11 +10,12 @@ import typer
 
 from postroad.cli.call import Call, verb
 from postroad.cli.display import table
-from postroad.cli.output import progress_line
 from postroad.cli.parameters import duration, duration_option, pairs, short_duration
-from postroad.telemetry import legible
+from postroad.telemetry import counted, legible
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from postroad.engine import Compaction
     from postroad.settings import Settings
     from postroad.topology import Finding
@@ -47,12 +48,21 @@ def doctor(
     findings = (*found, *_weak_tokens(call.settings()))
     ok = not any(strict or finding.severity == "error" for finding in findings)
     document = {"ok": ok, "findings": [asdict(finding) for finding in findings]}
-    lines = (
-        legible(line)
-        for finding in findings
-        for line in (f"{finding.severity:<8} {finding.code:<20} {finding.message}", f"{'':<29} {finding.remedy}")
-    )
-    call.show(document, *(lines if findings else ["nothing found"]), ok=ok)
+    call.show(document, *(_finding(each) for each in findings), *([] if findings else ["nothing found"]), ok=ok)
+
+
+def _finding(finding: Finding) -> RenderableType:
+    """Return what was found, and below it what to do, in columns that are the same for all findings."""
+    from rich.table import Table
+    from rich.text import Text
+
+    found = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, show_header=False)
+    for width in (8, 20, None):
+        found.add_column(min_width=width, overflow="fold")
+    severity = Text(finding.severity, "red" if finding.severity == "error" else "yellow")
+    found.add_row(severity, Text(finding.code), Text(legible(finding.message)))
+    found.add_row("", "", Text(legible(finding.remedy), "dim"))
+    return found
 
 
 def _weak_tokens(settings: Settings) -> Iterator[Finding]:
@@ -62,7 +72,7 @@ def _weak_tokens(settings: Settings) -> Iterator[Finding]:
 
     token = token_of(settings)
     if token is not None and len(token) < STRONG_TOKEN:
-        message = f"token: the admin token has {len(token)} characters and can be guessed"
+        message = f"token: the admin token has {counted(len(token), 'character')} and can be guessed"
         remedy = f"Set one of {STRONG_TOKEN} characters or more, or leave it out to have one made."
         yield Finding("token-weak", "warning", "token", message, remedy)
 
@@ -117,7 +127,7 @@ def compact(
     def describe(so_far: Compaction) -> str:
         return f"step {so_far.steps:,}, {_megabytes(so_far.after_bytes)} left"
 
-    with call.backend() as backend, progress_line(describe, quiet=call.json) as progress:
+    with call.backend() as backend, call.working("compacting", describe) as progress:
         done = backend.compact(rebuild=rebuild, progress=progress)
     names = ("given_back_bytes", "before_bytes", "after_bytes", "steps", "rebuilt")
     document = {name: getattr(done, name) for name in names}

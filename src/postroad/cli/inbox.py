@@ -12,7 +12,7 @@ from postroad.cli.audit import audited
 from postroad.cli.call import Call, verb
 from postroad.cli.display import table
 from postroad.cli.parameters import Dsn, Schema, chosen_dsn, duration_option, require
-from postroad.telemetry import legible
+from postroad.telemetry import counted, legible
 
 if TYPE_CHECKING:
     from postroad.inbox import Inbox
@@ -50,9 +50,12 @@ def prune(
     older_than: Annotated[float | None, duration_option("Forget events older than this (30d).")] = None,
 ) -> None:
     """Forget events that were handled long ago."""
-    with at.open(_RETENTION if older_than is None else timedelta(seconds=older_than)) as inbox:
+    with (
+        at.open(_RETENTION if older_than is None else timedelta(seconds=older_than)) as inbox,
+        call.working("pruning the inbox"),
+    ):
         pruned = inbox.prune()
-    call.show({"pruned": pruned}, f"pruned {pruned:,}")
+    call.show({"pruned": pruned}, f"pruned {counted(pruned, 'event')}")
 
 
 @verb("inbox unknown", "--consumer gateway")

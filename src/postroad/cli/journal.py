@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,10 +10,9 @@ import typer
 
 from postroad.cli.call import Call, verb
 from postroad.cli.display import table, utc_text
-from postroad.cli.output import write
 from postroad.cli.parameters import duration
 from postroad.errors import InvalidInput, InvalidQuery
-from postroad.telemetry import legible
+from postroad.telemetry import counted, legible
 
 if TYPE_CHECKING:
     from postroad.journal import Entity
@@ -81,12 +79,11 @@ def verify(call: Call, tenant: Tenant = None) -> None:
     """Compute states from all events and compare them with the stored ones; exit 1 on a difference."""
     from postroad.journal.maintenance import verify as fold_and_compare
 
-    def progress(events: int) -> None:
-        if sys.stderr.isatty():
-            write(f"{events:,} events read", sys.stderr)
+    def describe(events: int) -> str:
+        return f"read {counted(events, 'event')}"
 
     whose = tenant or call.settings().tenant
-    with call.backend() as backend:
+    with call.backend() as backend, call.working("reading the journal", describe) as progress:
         found = fold_and_compare(backend.journal(), whose, progress=progress)
     document = {
         "tenant": whose,
@@ -97,11 +94,11 @@ def verify(call: Call, tenant: Tenant = None) -> None:
             {"requestId": each.request_id, "kept": each.kept, "folded": each.folded} for each in found.differences
         ],
     }
-    read = f"{found.events:,} events of {found.tasks:,} tasks"
+    read = f"{counted(found.events, 'event')} of {counted(found.tasks, 'task')}"
     lines = [f"{read}; this journal keeps no states beside them"]
     if found.keeps_states:
         lines = [
-            f"{read}, {len(found.differences):,} differences",
+            f"{read}, {counted(len(found.differences), 'difference')}",
             *(f"{each.request_id}: kept {each.kept or '-'}, folded {each.folded or '-'}" for each in found.differences),
         ]
     call.show(document, *lines, ok=not found.differences)
@@ -118,11 +115,14 @@ def prune(
     """Delete old events, in small steps, except those of running tasks and jobs."""
     from postroad.journal.maintenance import prune as remove
 
-    with call.backend() as backend:
+    def describe(so_far: Any) -> str:
+        return f"pruned {so_far.removed:,}"
+
+    with call.backend() as backend, call.working("reading the journal", describe) as progress:
         before = int((backend.clock.now().timestamp() - older_than) * 1_000)
-        pruned = remove(backend.journal(), tenant or call.settings().tenant, before=before)
+        pruned = remove(backend.journal(), tenant or call.settings().tenant, before=before, progress=progress)
     document = {"pruned": pruned.removed, "kept": pruned.kept}
-    call.show(document, f"pruned {pruned.removed:,}, kept {pruned.kept:,} of running tasks and open jobs")
+    call.show(document, f"{describe(pruned)}, kept {pruned.kept:,} of running tasks and open jobs")
 
 
 def _entity(text: str | None) -> Entity | None:

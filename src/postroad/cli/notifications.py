@@ -23,7 +23,7 @@ from postroad.cli.parameters import duration_option
 from postroad.errors import ConfigurationError
 from postroad.settings import NotificationSettings, notification_settings
 from postroad.signals import stopped_by_signals
-from postroad.telemetry import get_logger
+from postroad.telemetry import counted, get_logger
 
 if TYPE_CHECKING:
     from postroad.notifications import Health
@@ -76,7 +76,7 @@ def scaling(
     autoscaler = Autoscaler(min_tasks=settings.min_tasks, max_tasks=settings.max_tasks)
     with where.backend() as backend, NotificationStore(checked_database(where.settings().url, settings)) as store:
         answer = decide(named_queues(backend, settings), store, autoscaler, current=current, at=time.monotonic())
-    call.show(answer, f"{answer['desired']} worker{'' if answer['desired'] == 1 else 's'}, now {current}")
+    call.show(answer, f"{counted(answer['desired'], 'worker')}, now {current}")
 
 
 @verb("notifications prune", "--keep-delivered 1h")

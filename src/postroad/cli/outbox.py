@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
@@ -32,7 +31,7 @@ from postroad.cli.parameters import (
 )
 from postroad.errors import InvalidInput
 from postroad.signals import stopped_by_signals
-from postroad.telemetry import legible
+from postroad.telemetry import counted, legible
 
 if TYPE_CHECKING:
     from postroad.outbox import OutboxStatus
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
 EventId = Annotated[str, typer.Argument(metavar="EVENT_ID", help="The event.")]
 Key = Annotated[str | None, typer.Option(metavar="K", help="Only this key.")]
 EventType = Annotated[str | None, typer.Option("--type", metavar="T", help="Only this event type.")]
-_PROGRESS_EVERY = 1_000
 _LAST_SEQ = 2**63 - 1
 
 
@@ -65,9 +63,12 @@ def status(
     call: Call,
     at: OutboxOptions,
     format: Annotated[
-        Literal["table", "json", "prometheus"], typer.Option(metavar="FORMAT", help="table, json or prometheus.")
+        Literal["table", "json", "prometheus"],
+        typer.Option(metavar="FORMAT", help="How to print it: table, json or prometheus."),
     ] = "table",
-    service: Annotated[str, typer.Option(metavar="S", help="prometheus: the label service.")] = "default",
+    service: Annotated[
+        str, typer.Option(metavar="S", help="The label `service` of the format prometheus.")
+    ] = "default",
 ) -> None:
     """Count the events of the outbox, and show how old they are and what is wrong."""
     with at.open() as outbox:
@@ -76,9 +77,10 @@ def status(
         write("\n".join(_gauges(found, service)))
         return
     counts = ("pending", "sent", "failed", "parked", "skipped")
+    held_back = counted(found.blocked_keys, "key")
     lines = [
         "  ".join(f"{getattr(found, name):,} {name}" for name in counts),
-        f"oldest pending {short_duration(found.oldest_pending_seconds)}, {found.blocked_keys:,} keys held back",
+        f"oldest pending {short_duration(found.oldest_pending_seconds)}, {held_back} held back",
     ]
     if found.oldest_open_transaction_seconds:
         age = short_duration(found.oldest_open_transaction_seconds)
@@ -125,7 +127,7 @@ def failed(
     call.show(_listed(shown, more), table(["EVENT", "TYPE", "KEY", ">ATTEMPTS", "ERROR"], cells, nothing))
 
 
-@verb("outbox keys")
+@verb("outbox keys", "--dsn sqlite:///app.db")
 def keys(call: Call, at: OutboxOptions, limit: Limit = 50) -> None:
     """List keys that are held back: the first event, why it is not published, and how many wait behind it."""
     with at.open() as outbox:
@@ -151,12 +153,12 @@ def prune(
     older_than: Annotated[float | None, duration_option("Delete events older than this (7d).")] = None,
 ) -> None:
     """Delete events that were sent or skipped long ago."""
-    with at.open() as outbox:
+    with at.open() as outbox, call.working("pruning the outbox"):
         pruned = outbox.prune(older_than=timedelta(days=7) if older_than is None else timedelta(seconds=older_than))
-    call.show({"pruned": pruned}, f"pruned {pruned:,}")
+    call.show({"pruned": pruned}, f"pruned {counted(pruned, 'event')}")
 
 
-@verb("outbox audit")
+@verb("outbox audit", "--limit 20 --dsn sqlite:///app.db")
 def audit(call: Call, at: OutboxOptions, limit: Limit = 100) -> None:
     """List what was redriven and skipped by hand, newest first."""
     with at.open() as outbox:
@@ -182,7 +184,8 @@ def _text(value: Any) -> Any:
 def alarms(
     call: Call,
     format: Annotated[
-        Literal["prometheus", "cloudformation"], typer.Option(metavar="FORMAT", help="prometheus or cloudformation.")
+        Literal["prometheus", "cloudformation"],
+        typer.Option(metavar="FORMAT", help="What to print it for: prometheus or cloudformation."),
     ] = "prometheus",
 ) -> None:
     """Print the four alarms on backlog, lags and dead letters, each with its runbook."""
@@ -200,10 +203,13 @@ def alarms(
 @verb("outbox iam", "--role producer --topic-arn arn:aws:sns:…:events.fifo")
 def iam(
     call: Call,
-    role: Annotated[Literal["producer", "consumer"], typer.Option(metavar="ROLE", help="producer or consumer.")],
-    topic_arn: Annotated[str | None, typer.Option(metavar="A", help="producer: the topic.")] = None,
-    queue_arn: Annotated[str | None, typer.Option(metavar="A", help="consumer: its queue.")] = None,
-    kms_key: Annotated[str | None, typer.Option(metavar="A", help="consumer: the queue's KMS key.")] = None,
+    role: Annotated[
+        Literal["producer", "consumer"],
+        typer.Option(metavar="ROLE", help="Whom the policy is for: producer or consumer."),
+    ],
+    topic_arn: Annotated[str | None, typer.Option(metavar="A", help="The topic of a producer.")] = None,
+    queue_arn: Annotated[str | None, typer.Option(metavar="A", help="The queue of a consumer.")] = None,
+    kms_key: Annotated[str | None, typer.Option(metavar="A", help="The KMS key of a consumer's queue.")] = None,
 ) -> None:
     """Print the smallest IAM policy for a producer or a consumer."""
     from postroad.topology import consumer_policy, producer_policy
@@ -224,7 +230,7 @@ def grants(
     call: Call,
     role: Annotated[
         Literal["producer", "dispatcher", "operator"],
-        typer.Option(metavar="ROLE", help="producer, dispatcher or operator."),
+        typer.Option(metavar="ROLE", help="Whom the rights are for: producer, dispatcher or operator."),
     ],
     to: Annotated[str, typer.Option(metavar="NAME", help="The database role that gets the rights.")],
     table: Annotated[str, typer.Option(metavar="NAME", help="The table of the outbox.")] = "outbox",
@@ -271,10 +277,14 @@ def redrive(
         else:
             detail = {"events": event_ids or [], **selection}
             with audited(call, "outbox.redrive", at.table, by, reason, detail) as done:
-                found = outbox.redrive(event_ids or (), by=by, reason=reason, canary=canary, **selection)
+                waits = f"waiting at most 60s until the canary of {counted(canary, 'event')} is sent" if canary else ""
+                with call.working(waits or "redriving"):
+                    found = outbox.redrive(event_ids or (), by=by, reason=reason, canary=canary, **selection)
                 done["redriven"] = len(found)
     ids = [str(event_id) for event_id in found]
-    summary = f"{'would redrive' if dry_run else 'redriven'} {len(ids):,}"
+    summary = f"{'would redrive' if dry_run else 'redrove'} {counted(len(ids), 'event')}"
+    if not ids:
+        summary = "nothing to redrive: no failed or parked event matches"
     call.show({"redriven": ids, "dry_run": dry_run}, summary, *map(legible, ids), ok=bool(ids))
 
 
@@ -308,12 +318,15 @@ def replay(
         if dry_run:
             report = outbox.replay(topic, dry_run=True, **chosen)
         else:
-            with stopped_by_signals() as stop, audited(call, "outbox.replay", at.table, by, reason, detail) as done:
+            with (
+                stopped_by_signals() as stop,
+                audited(call, "outbox.replay", at.table, by, reason, detail) as done,
+                call.working("replaying", lambda replayed: f"{replayed:,} replayed", step=1_000) as tell,
+            ):
 
                 def progress(replayed: int) -> None:
                     # The count is for the audit. A signal ends the replay between two pages.
-                    if replayed // _PROGRESS_EVERY > done.get("replayed", 0) // _PROGRESS_EVERY:
-                        write(f"{replayed:,} replayed", sys.stderr)
+                    tell(replayed)
                     done["replayed"] = replayed
                     if stop.is_set():
                         raise KeyboardInterrupt

@@ -7,13 +7,16 @@ import json
 import os
 import shutil
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
+from postroad.cli.parameters import short_duration
 from postroad.errors import (
     ConfigurationError,
     InvalidInput,
@@ -26,14 +29,15 @@ from postroad.errors import (
     TransportError,
     UnknownEventType,
 )
-from postroad.settings import debugging
+from postroad.settings import debugging, no_color
 from postroad.telemetry import legible
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
+    from rich.console import Console, RenderableType
 
 _PIPE_WIDTH = 400
+TELL_EVERY_SECONDS = 10.0
+"""How often long work says in a pipe what it does."""
 
 
 def prepare_streams() -> None:
@@ -71,23 +75,35 @@ def write(text: str, stream: TextIO | None = None) -> None:
         raise typer.Exit(0) from None
 
 
-def render(*parts: RenderableType, color: bool) -> str:
-    """Return the parts as text in the terminal's width, with colour only on a terminal."""
+def console(stream: TextIO, *, color: bool, terminal: bool = True) -> Console:
+    """Return a console that writes to the stream in the terminal's width; a pipe has room for any table."""
     from rich.console import Console
 
-    terminal = sys.stdout.isatty()
-    console = Console(
-        file=io.StringIO(),
+    return Console(
+        file=stream,
         width=shutil.get_terminal_size().columns if terminal else _PIPE_WIDTH,
         color_system="standard" if terminal and color else None,
-        force_terminal=terminal and color,
+        force_terminal=terminal,
+        no_color=not color,
         highlight=False,
         markup=False,
         emoji=False,
     )
-    with console.capture() as captured:
+
+
+def live_console(stream: TextIO, *, color: bool) -> Console | None:
+    """Return a console whose lines can be drawn anew; None if the stream is not a terminal that can do so."""
+    page = console(stream, color=color) if stream.isatty() else None
+    return page if page is not None and page.is_interactive else None
+
+
+def render(*parts: RenderableType, color: bool) -> str:
+    """Return the parts as text in the terminal's width, with colour only on a terminal."""
+    terminal = sys.stdout.isatty()
+    page = console(io.StringIO(), color=color, terminal=terminal)
+    with page.capture() as captured:
         for part in parts:
-            console.print(part)
+            page.print(part)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 
@@ -197,17 +213,67 @@ def confirm_yes(yes: bool, action: str, effect: Callable[[], str]) -> None:
 
 
 @contextmanager
-def progress_line(describe: Callable[[Any], str], *, quiet: bool) -> Iterator[Callable[[Any], None] | None]:
-    """Yield a function that shows progress on one line of the terminal; None if `quiet`, or without a terminal."""
+def progress_line(
+    describe: Callable[[Any], str], *, quiet: bool, start: str = "working", step: int = 0, color: bool = True
+) -> Iterator[Callable[[Any], None]]:
+    """Yield a function that takes the progress of long work, and tell on stderr what is being done.
 
-    def rewrite(text: str) -> None:
-        sys.stderr.write(f"\r{text:<60}\r")
-        sys.stderr.flush()
+    On a terminal it is one live line with the time that has passed; in a pipe a line every 10 seconds.
 
-    if quiet or not sys.stderr.isatty():
-        yield None
+    Args:
+        describe: Returns the text for what the work says about itself.
+        quiet: Whether to tell nothing.
+        start: The text until the work says something.
+        step: In a pipe, tell as well when the progress, a number, has passed a multiple of this; 0 for never.
+        color: Whether a terminal may show colour.
+    """
+    if quiet:
+        yield lambda so_far: None
         return
+    page = live_console(sys.stderr, color=color and not no_color())
+    if page is not None:
+        with _live_line(page, start) as change:
+            yield lambda so_far: change(describe(so_far))
+        return
+    passed = 0
+
+    def tell(so_far: Any) -> None:
+        nonlocal passed
+        change(describe(so_far))
+        if step and so_far // step > passed:
+            passed = so_far // step
+            write(describe(so_far), sys.stderr)
+
+    with _repeated_line(start) as change:
+        yield tell
+
+
+@contextmanager
+def _live_line(page: Console, text: str) -> Iterator[Callable[[str], None]]:
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn("line"), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=page, transient=True) as live:
+        task = live.add_task(text, total=None)
+        yield lambda changed: live.update(task, description=changed)
+
+
+@contextmanager
+def _repeated_line(text: str) -> Iterator[Callable[[str], None]]:
+    began, current, ended = time.monotonic(), [text], threading.Event()
+
+    def tell() -> None:
+        while not ended.wait(TELL_EVERY_SECONDS):
+            with suppress(OSError, ValueError, typer.Exit):
+                write(f"{current[0]} ({short_duration(time.monotonic() - began)} so far)", sys.stderr)
+
+    def change(changed: str) -> None:
+        current[0] = changed
+
+    teller = threading.Thread(target=tell, name="postroad-progress", daemon=True)
+    teller.start()
     try:
-        yield lambda so_far: rewrite(describe(so_far))
+        yield change
     finally:
-        rewrite("")
+        ended.set()
+        teller.join()

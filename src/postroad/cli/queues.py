@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from postroad.cli.call import Call, verb
-from postroad.cli.display import group_table, message_blocks, queue_card, queue_table
-from postroad.cli.output import confirm_name, write
+from postroad.cli.display import group_table, held, message_blocks, queue_card, queue_table
+from postroad.cli.output import confirm_name, live_console, write
 from postroad.cli.parameters import duration, duration_option, pairs, queue_names, short_duration
 from postroad.errors import InvalidInput
 from postroad.signals import interrupted_by_sigterm, stopped_by_signals
-from postroad.telemetry import recorded
+from postroad.telemetry import counted, recorded
 
 if TYPE_CHECKING:
     from postroad.queues import QueueOverview
+    from postroad.views import QueueLook
+    from postroad.wiring import Backend
 
 
 QueueName = Annotated[str, typer.Argument(metavar="NAME", help="The queue.", autocompletion=queue_names)]
@@ -75,7 +79,11 @@ def list_(
     with call.backend() as backend:
         names = [name for name in backend.queues() if name.startswith(prefix)]
         rows = [queue_row(found) for found in backend.overviews(names)]
-    call.show(QueuePage(rows), queue_table(rows))
+        dead = {row.dead_letter for row in rows}
+        if prefix and not call.json:
+            # Queues that are not listed may send their dead letters to one that is.
+            dead |= {row.name for row in rows if row.name not in dead and held(row) and backend.sources(row.name)}
+    call.show(QueuePage(rows), queue_table(rows, dead))
 
 
 @verb("queue show", "orders")
@@ -106,14 +114,13 @@ def purge(
         raise InvalidInput("reason: is empty", field="reason", remedy="Say why with --reason; nothing was changed.")
     with call.backend() as backend:
         confirm_name(name, confirm, f'removes {_held(overview(backend, name))} from queue "{name}"')
-        with interrupted_by_sigterm():
+        with call.working(f"purging {name}"), interrupted_by_sigterm():
             purged = remove_all(backend, name, confirm=name, reason=reason, archive=archive)
-    call.show(Purged(purged), f"purged {purged:,} from {name}")
+    call.show(Purged(purged), f"purged {counted(purged, 'message')} from {name}")
 
 
 def _held(found: QueueOverview) -> str:
-    count = found.stats.visible + found.stats.in_flight + found.stats.delayed
-    return "1 message" if count == 1 else f"{count:,} messages"
+    return counted(found.stats.visible + found.stats.in_flight + found.stats.delayed, "message")
 
 
 @verb("queue peek", "orders-dlq --limit 3 --body")
@@ -184,9 +191,10 @@ def groups(
 
     with call.backend() as backend:
         open_queue(backend, name)
-        document = failure_groups_page(failure_groups(backend, name, limit=limit))
+        with call.working(f"looking at {name}"):
+            document = failure_groups_page(failure_groups(backend, name, limit=limit))
     if not document.complete:
-        write(f"note: {document.scanned:,} messages were examined; the queue may hold more", sys.stderr)
+        write(f"note: examined {counted(document.scanned, 'message')}; the queue may hold more", sys.stderr)
     call.show(document, group_table(document.items))
 
 
@@ -210,15 +218,42 @@ def watch(
     """Show how many messages queues hold, again and again, until Ctrl-C."""
     from postroad.views import overview, queue_look
 
-    with stopped_by_signals() as stop, call.backend() as backend:
+    with stopped_by_signals() as stop, call.backend() as backend, _watched(call, backend, names) as show:
         looks = 0
         while not stop.is_set():
-            for name in names:
-                row = queue_look(overview(backend, name), backend.clock.now())
-                numbers = f"{row.visible:,} visible, {row.in_flight:,} in flight, {row.delayed:,} delayed"
-                age = short_duration(row.oldest_age_seconds)
-                call.show(row, f"{row.at:%H:%M:%S}  {row.name}  {numbers}, oldest {age}")
+            show([queue_look(overview(backend, name), backend.clock.now()) for name in names])
             looks += 1
             if looks == count:
                 break
             stop.wait(interval or 1.0)
+
+
+@contextmanager
+def _watched(call: Call, backend: Backend, names: list[str]) -> Iterator[Callable[[list[QueueLook]], None]]:
+    """Yield a function that shows queues: in a table that is drawn anew on a terminal, in lines elsewhere."""
+    page = None if call.json else live_console(sys.stdout, color=call.color)
+    if page is None:
+
+        def tell(rows: list[QueueLook]) -> None:
+            for row in rows:
+                call.show(row, _look_line(row))
+
+        yield tell
+        return
+    from rich.console import Group
+    from rich.live import Live
+    from rich.text import Text
+
+    dead = {name for name in names if backend.sources(name)}
+    with Live(console=page, auto_refresh=False) as live:
+
+        def draw(rows: list[QueueLook]) -> None:
+            at = Text(f"{rows[-1].at:%H:%M:%S}, until Ctrl-C", "dim")
+            live.update(Group(queue_table(rows, dead), at), refresh=True)
+
+        yield draw
+
+
+def _look_line(row: QueueLook) -> str:
+    numbers = f"{row.visible:,} visible, {row.in_flight:,} in flight, {row.delayed:,} delayed"
+    return f"{row.at:%H:%M:%S}  {row.name}  {numbers}, oldest {short_duration(row.oldest_age_seconds)}"

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from postroad.cli.call import Call, verb
-from postroad.cli.output import confirm_yes, progress_line
-from postroad.cli.parameters import duration_option, pairs, per_second, queue_names, time_option
+from postroad.cli.output import confirm_yes
+from postroad.cli.parameters import duration_option, pairs, per_second, queue_names, short_duration, time_option
 from postroad.signals import interrupted_by_sigterm
+from postroad.telemetry import counted
 
 if TYPE_CHECKING:
     from postroad.queues import RedriveReport
@@ -65,6 +67,7 @@ def redrive(
 ) -> None:
     """Send dead letters back to where they came from."""
     from postroad.operations import Match, redrive as move
+    from postroad.queues import Bounds
     from postroad.views import open_queue
 
     if status:
@@ -79,30 +82,50 @@ def redrive(
         sent_before=sent_before,
         sent_after=sent_after,
     )
+    wait = Bounds().canary_wait if canary_wait is None else canary_wait
     options: dict[str, Any] = {
         "to": to,
         "match": match,
         "limit": limit,
         "rate": rate,
         "canary": canary,
+        "canary_wait": wait,
         "stop_after": stop_after,
         "native": native,
     }
     if max_redrives is not None:
         # SQS itself would move what was redriven too often as well.
         options.update(max_redrives=max_redrives, native=bool(native))
-    if canary_wait is not None:
-        options["canary_wait"] = canary_wait
     with call.backend() as backend:
         for queue in filter(None, (name, to)):
             open_queue(backend, queue)
         if dry_run:
             report = move(backend, name, dry_run=True, **options)
+        elif not yes and (nothing := _nothing(backend, name, options)) is not None:
+            report = nothing
         else:
             confirm_yes(yes, f'redriving "{name}"', lambda: _effect(backend, name, options))
-            with progress_line(_progress, quiet=call.json) as progress, interrupted_by_sigterm():
+            with (
+                call.working(f"looking at {name}", _Progress(canary, wait)) as progress,
+                interrupted_by_sigterm(),
+            ):
                 report = move(backend, name, reason=reason, progress=progress, **options)
-    call.show(report, *_summary(report), ok=report.status not in _STOPPED and not _LEFT & report.skipped.keys())
+    call.show(report, *_summary(report, name), ok=report.status not in _STOPPED and not _LEFT & report.skipped.keys())
+
+
+def _nothing(backend: Backend, name: str, options: dict[str, Any]) -> RedriveReport | None:
+    """Return the report of a run that would find nothing to move, so that nobody has to be asked; else None."""
+    from msgspec.structs import replace
+
+    from postroad.operations import redrive as move
+
+    queue = backend.queue(name)
+    if not queue.traits.peeks_clean:
+        stats = queue.stats()
+        if stats.visible or stats.in_flight or stats.delayed:
+            return None
+    report = move(backend, name, dry_run=True, **options)
+    return None if report.matched else replace(report, status="done")
 
 
 def _effect(backend: Backend, name: str, options: dict[str, Any]) -> str:
@@ -111,8 +134,8 @@ def _effect(backend: Backend, name: str, options: dict[str, Any]) -> str:
 
     queue = backend.queue(name)
     if queue.traits.peeks_clean:
-        return f"moves {_counts(move(backend, name, dry_run=True, **options).destinations)}"
-    return f"moves up to about {queue.stats().visible:,} messages"
+        return f"moves {_counts(move(backend, name, dry_run=True, **options).destinations, 'message')}"
+    return f"moves up to about {counted(queue.stats().visible, 'message')}"
 
 
 def _show_tasks(call: Call, name: str) -> None:
@@ -126,11 +149,25 @@ def _show_tasks(call: Call, name: str) -> None:
     call.show({"items": items}, *(lines or ["SQS itself moves nothing out of this queue"]))
 
 
-def _progress(report: RedriveReport) -> str:
-    return f"moved {report.moved:,}, {report.returned:,} came back"
+@dataclass(frozen=True, slots=True)
+class _Progress:
+    """Tells what a running redrive does or waits for."""
+
+    canary: int
+    wait: float
+
+    def __call__(self, report: RedriveReport) -> str:
+        if 0 < report.moved <= self.canary:
+            queues = " and ".join(sorted(report.destinations))
+            canary = counted(report.moved, "message")
+            return f"waiting at most {short_duration(self.wait)} for {queues} to handle the canary of {canary}"
+        return f"moved {report.moved:,}, {report.returned:,} came back"
 
 
-def _summary(report: RedriveReport) -> Iterator[str]:
+def _summary(report: RedriveReport, name: str) -> Iterator[str]:
+    if report.status in ("done", "dry_run") and not report.matched and not report.skipped:
+        yield f"nothing to redrive: {name} holds no message that matches"
+        return
     if report.status == "native":
         yield f"SQS moves about {_counts(report.destinations)} by itself; --status shows the progress"
         return
@@ -146,7 +183,8 @@ def _summary(report: RedriveReport) -> Iterator[str]:
         yield "more matched than the limit; run it again for the rest"
 
 
-def _counts(destinations: Mapping[str, int]) -> str:
+def _counts(destinations: Mapping[str, int], word: str = "") -> str:
     if not destinations:
         return "nothing"
-    return ", ".join(f"{count:,} to {name}" for name, count in sorted(destinations.items()))
+    counts = {name: counted(count, word) if word else f"{count:,}" for name, count in sorted(destinations.items())}
+    return ", ".join(f"{count} to {name}" for name, count in counts.items())

@@ -27,13 +27,13 @@ class TopologyOptions:
 
     template: Annotated[
         Literal["chat", "transfers", "agents", "bus", "tasks"] | None,
-        typer.Argument(metavar="TEMPLATE", help="chat, transfers, agents, bus or tasks; or --file, --load."),
+        typer.Argument(metavar="TEMPLATE", help="One of chat, transfers, agents, bus and tasks; or --file, --load."),
     ] = None
-    project: Annotated[str | None, typer.Option(metavar="P", help="chat: the project.")] = None
-    env: Annotated[str | None, typer.Option(metavar="E", help="chat: the environment.")] = None
-    prefix: Annotated[str, typer.Option(metavar="P", help="transfers, agents, bus: a prefix of each name.")] = ""
+    project: Annotated[str | None, typer.Option(metavar="P", help="The project of chat.")] = None
+    env: Annotated[str | None, typer.Option(metavar="E", help="The environment of chat.")] = None
+    prefix: Annotated[str, typer.Option(metavar="P", help="A prefix of each name of transfers, agents and bus.")] = ""
     stage: Annotated[
-        str | None, typer.Option(metavar="S", help="tasks: the stage; by default that of the settings.")
+        str | None, typer.Option(metavar="S", help="The stage of tasks; by default that of the settings.")
     ] = None
     file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A topology as `render --format json` writes it.")
@@ -111,6 +111,7 @@ def _not_loaded(why: str, nearest: str | None = None) -> ConfigurationError:
     return ConfigurationError(f"load: {why}", field="load", nearest=nearest, remedy=remedy)
 
 
+_KEYS = ("keys", "indexes")
 Code = Annotated[str | None, typer.Option(metavar="S3URL", help="The archive of the functions, s3://bucket/key.")]
 Prune = Annotated[bool, typer.Option("--prune", help="Delete what this topology created and no longer declares.")]
 
@@ -159,7 +160,8 @@ def apply(
             return "does this: " + "; ".join(_lines(make_plan(topology, backend, **options).actions))
 
         confirm_yes(yes, f'applying topology "{topology.name}"', effect)
-        result = apply_plan(topology, backend, expect=expect, allow_replace=allow_replace, **options)
+        with call.working(f"applying {topology.name}"):
+            result = apply_plan(topology, backend, expect=expect, allow_replace=allow_replace, **options)
     document = {
         "applied": [_action(action) for action in result.applied],
         "failed": [{**_action(action), "error": why} for action, why in result.failed],
@@ -187,10 +189,11 @@ def render(
     call: Call,
     chosen: TopologyOptions,
     format: Annotated[
-        Literal["cloudformation", "iam", "json"], typer.Option(metavar="FORMAT", help="cloudformation, iam or json.")
+        Literal["cloudformation", "iam", "json"],
+        typer.Option(metavar="FORMAT", help="What to print: cloudformation, iam or json."),
     ] = "cloudformation",
-    region: Annotated[str | None, typer.Option(metavar="R", help="iam: the region.")] = None,
-    account: Annotated[str | None, typer.Option(metavar="A", help="iam: the account's 12 digits.")] = None,
+    region: Annotated[str | None, typer.Option(metavar="R", help="The region of the policies.")] = None,
+    account: Annotated[str | None, typer.Option(metavar="A", help="The 12 digits of the policies' account.")] = None,
 ) -> None:
     """Print the topology as a CloudFormation template, as one IAM policy per component, or as JSON."""
     document = _rendered(chosen.load(call), format, region, account)
@@ -244,10 +247,13 @@ def _lines(actions: Any) -> Iterator[str]:
     for action in actions:
         details = [f"({action.reason})"] if action.reason else []
         if action.verb != "create":
-            details.append(
-                ", ".join(f"{name}: {_json(have)} -> {_json(want)}" for name, (have, want) in action.changes.items())
-            )
+            details.append(", ".join(_change(name, have, want) for name, (have, want) in action.changes.items()))
         yield f"{action.verb:<8} {action.kind:<12} {action.name}  {' '.join(filter(None, details))}".rstrip()
+
+
+def _change(name: str, have: Any, want: Any) -> str:
+    # The names of a table's keys are for programs; --json has them.
+    return f"other {name}" if name in _KEYS else f"{name}: {_json(have)} -> {_json(want)}"
 
 
 def _json(value: Any) -> str:
@@ -257,4 +263,6 @@ def _json(value: Any) -> str:
 def _drift_line(each: Drift) -> str:
     if not each.field:
         return f"{each.kind} {each.name}: does not exist"
+    if each.field in _KEYS:
+        return f"{each.kind} {each.name}: has other {each.field}"
     return f"{each.kind} {each.name}: {each.field} is {_json(each.have)}, not {_json(each.want)}"

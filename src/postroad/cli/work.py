@@ -12,7 +12,7 @@ from postroad.cli.display import utc_text
 from postroad.cli.output import confirm_name
 from postroad.cli.parameters import json_object, json_value, read_file
 from postroad.errors import InvalidJob, InvalidTask, NotFound
-from postroad.telemetry import legible
+from postroad.telemetry import counted, legible
 
 if TYPE_CHECKING:
     from postroad.jobs import Jobs, JobStatus, JobViews
@@ -206,7 +206,7 @@ def graph(
     call: Call,
     job_id: JobId,
     format: Annotated[
-        Literal["text", "mermaid", "dot"], typer.Option(metavar="FORMAT", help="text, mermaid or dot.")
+        Literal["text", "mermaid", "dot"], typer.Option(metavar="FORMAT", help="How to draw it: text, mermaid or dot.")
     ] = "text",
 ) -> None:
     """Draw the graph of a job with the state of each task."""
@@ -236,7 +236,7 @@ def cancel_job(call: Call, job_id: JobId, confirm: Confirm = None, queue: QueueO
         confirm_name(job_id, confirm, f'cancels job "{job_id}"')
         cancelled = _jobs(call, backend, queue).cancel(job_id)
     tasks = cancelled.cancelled_tasks
-    call.show(JobCancelled(cancelled.job_id, tasks), f"cancelled {len(tasks)} tasks", ok=bool(tasks))
+    call.show(JobCancelled(cancelled.job_id, tasks), f"cancelled {counted(len(tasks), 'task')}", ok=bool(tasks))
 
 
 @verb("job list", "--status partial_failure")
@@ -251,7 +251,7 @@ def list_jobs(
 
     with call.backend() as backend:
         page = _views(call, backend).list_jobs(limit, cursor, status)
-    lines = [f"{job.job_id}  {job.status}  {job.total_tasks} tasks" for job in page.items]
+    lines = [f"{job.job_id}  {job.status}  {counted(job.total_tasks, 'task')}" for job in page.items]
     call.show(job_rows(page, page.cursor), *(lines or ["no jobs"]))
 
 

@@ -9,6 +9,7 @@ from postroad.connections.aws_calls import (
     Again as Again,
     Entry as Entry,
     Make as Make,
+    api_name as api_name,
     deliver as deliver,
     refused as refused,
     short_code as short_code,

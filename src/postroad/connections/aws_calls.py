@@ -4,6 +4,7 @@ An error means that the call surely had no effect, that it may have had one, or 
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -94,6 +95,12 @@ def _note_attempt(*, response: Any, caught_exception: Exception | None, **_: Any
 def was_unsure() -> bool:
     """Return whether an attempt of this thread's last call got no answer and so may have had an effect."""
     return getattr(_attempts, "unsure", False)
+
+
+@functools.cache
+def api_name(operation: str) -> str:
+    """Return the name that AWS gives a call of its client: ReceiveMessage for `receive_message`."""
+    return "".join(word.capitalize() for word in operation.split("_"))
 
 
 @contextmanager

@@ -11,19 +11,19 @@ from postroad.errors.root import ConfigurationError, Conflict, NotFound, Postroa
 class QueueNotFound(NotFound):
     """There is no queue with this name."""
 
-    remedy = "Create it with backend.create_queue(QueueSpec(name)) or `postroad queue create NAME`."
+    remedy = "Name a queue that exists, or create it: `postroad queue create NAME`."
 
 
 class TopicNotFound(NotFound):
     """There is no topic with this name."""
 
-    remedy = "Name a topic that exists; backend.topic(name) makes one."
+    remedy = "Name a topic that exists; a program that publishes to it or receives from it makes it."
 
 
 class StreamNotFound(NotFound):
     """There is no stream or shard with this name."""
 
-    remedy = "Name a stream that exists, and one of its shards(); backend.stream(name) makes one."
+    remedy = "Name a stream that exists, and one of its shards; a program that opens the stream makes it."
 
 
 class BlobNotFound(NotFound):
@@ -35,7 +35,7 @@ class BlobNotFound(NotFound):
 class QueueExists(Conflict):
     """A queue with this name exists and has other settings."""
 
-    remedy = "Use the existing settings, change them with update_queue, or choose another name."
+    remedy = "Use the existing settings, update the queue from a program, or choose another name."
 
     def __init__(self, message: str, *, differences: Mapping[str, tuple[Any, Any]] | None = None) -> None:
         super().__init__(message)
@@ -153,7 +153,7 @@ class TopologyConflict(PostroadError):
     """A resource cannot be changed into what is declared without losing its data."""
 
     status = 409
-    remedy = "Choose another name, or move the data away and allow the replacement with allow_replace."
+    remedy = "Choose another name, or move the data away and allow the replacement: --allow-replace."
 
 
 class PlanChanged(PostroadError):

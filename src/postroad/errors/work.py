@@ -27,7 +27,7 @@ class InvalidTask(InvalidInput):
 class UnknownTask(InvalidInput):
     """A name that no registry of tasks knows; names are looked up, never imported."""
 
-    remedy = "Register it with @task or registry.register, and name its module with `--import`."
+    remedy = "Name the module that defines the task: `postroad worker --import MODULE`."
 
 
 class TaskRunFailed(PostroadError):
@@ -103,7 +103,7 @@ class OverflowMismatch(StorageDamaged):
 class AgentNotFound(NotFound):
     """There is no agent with this id, or it belongs to somebody else."""
 
-    remedy = "Name an agent that is registered; agents.register() or `postroad agent create` makes one."
+    remedy = "Name an agent that is registered; `postroad agent create` makes one."
 
 
 class AgentExists(Conflict):
@@ -122,7 +122,7 @@ class AgentDeleted(PostroadError):
 class SubscriptionNotFound(NotFound):
     """This listener is not subscribed to this producer."""
 
-    remedy = "Subscribe first: agents.subscribe(listener, producer)."
+    remedy = "Subscribe first: `postroad agent subscribe LISTENER PRODUCER`."
 
 
 class ConsentRequired(PostroadError):

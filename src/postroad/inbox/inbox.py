@@ -49,7 +49,7 @@ from postroad.telemetry import counter, get_logger
 
 RETENTION: Final = timedelta(days=30)
 """The default retention of an inbox."""
-_REMEDY: Final = "Run `postroad inbox init`, or inbox.init()."
+_REMEDY: Final = "Run `postroad inbox init`."
 _CHUNK: Final = 5_000
 _LONGEST_TABLE = 40
 _LONGEST_CONSUMER = 200

@@ -26,6 +26,7 @@ from postroad.journal import (
 )
 from postroad.ports import Store
 from postroad.tasks import Held
+from postroad.telemetry import counted
 
 
 class JobTaskStatus(msgspec.Struct, frozen=True, rename="camel"):
@@ -243,7 +244,8 @@ def job_story(jobs: JobViews, journal: Journal, tenant: str, job_id: str) -> Sto
         return None
     events = every_event(journal, "GSI1", tenant=tenant, entity=(JOB, job_id), raw=True)
     verdict, following = _verdict(status)
-    done = f"{status.progress['completed']:,} of {status.total_tasks:,} tasks are completed"
+    be = "is" if status.total_tasks == 1 else "are"
+    done = f"{status.progress['completed']:,} of {counted(status.total_tasks, 'task')} {be} completed"
     return Story(
         id=job_id,
         kind="job",

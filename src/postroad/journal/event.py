@@ -159,7 +159,7 @@ class JournalEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         except KeyError as error:
             raise InvalidEvent(f"{error.args[0]}: is missing", field=error.args[0]) from None
         except (AttributeError, TypeError, ValueError):
-            raise InvalidEvent("SK: does not hold an event id, or GSI2PK does not hold an app", field="SK") from None
+            raise InvalidEvent("item: its keys do not hold an event id and an app", field="SK") from None
 
 
 def new_event_id(timestamp: int) -> UUID:

@@ -20,7 +20,7 @@ from postroad.notifications.offline import OfflineProcessor
 from postroad.notifications.push import Attempt, PushProcessor
 from postroad.queues import Delivery, OutgoingMessage
 from postroad.receiving import Ack, Counts, Defer, Outcome, Reject, Retry, log_traceback
-from postroad.telemetry import counter, get_logger
+from postroad.telemetry import counted, counter, get_logger
 
 _standard = logging.getLogger("postroad.notifications")
 _log = get_logger("notifications")
@@ -95,7 +95,7 @@ def _said(failures: list[tuple[Platform, TokenResult]], attempt: Attempt) -> str
 
 def _open(attempt: Attempt) -> str:
     count = len(attempt.failures) + len(attempt.waits) + attempt.untried
-    return f"{count} token{'' if count == 1 else 's'} open"
+    return f"{counted(count, 'token')} open"
 
 
 _Received = tuple[Delivery, OfflineMessage]

@@ -32,7 +32,7 @@ from postroad.ports import Store
 from postroad.queues import QueueOverview, QueueSpec
 from postroad.settings import audit_path, data_path, nearest
 from postroad.tasks import task_story
-from postroad.telemetry import Auditor
+from postroad.telemetry import Auditor, counted
 from postroad.topology import Finding, lint_queues, unencrypted
 
 Specs = Mapping[str, QueueSpec]
@@ -138,7 +138,7 @@ def _waiting(store: Store, overview: QueueOverview) -> Iterator[Finding]:
     held = stats.visible + stats.in_flight + stats.delayed
     if not held:
         return
-    message = f"{spec.name}: {held:,} dead letter{'s wait' if held > 1 else ' waits'} for somebody to look"
+    message = f"{spec.name}: {counted(held, 'dead letter')} {'wait' if held > 1 else 'waits'} for somebody to look"
     remedy = f"See why with `postroad queue groups {spec.name}`, then redrive or purge."
     yield Finding("dlq-not-empty", "warning", spec.name, message, remedy)
     age = stats.oldest_age_seconds

@@ -81,8 +81,8 @@ def debugging(env: Environment = None) -> bool:
 
 
 def no_color(env: Environment = None) -> bool:
-    """Return whether the user wants no colour anywhere (https://no-color.org)."""
-    return Variable("NO_COLOR")(env) is not None
+    """Return whether the user wants no colour anywhere (https://no-color.org), or has a terminal without colours."""
+    return Variable("NO_COLOR")(env) is not None or Variable("TERM")(env) == "dumb"
 
 
 def _from_flags(flags: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from postroad.ports import Store
 from postroad.settings import alerts_allow_loopback, slack_webhook_url
 from postroad.tasks.messages import log_event, tenant_and_app
 from postroad.tasks.registry import Lifetime
+from postroad.telemetry import counted
 
 HEALTH_CHECK: Final = "Task Health Check"
 HEALTHY, WARNING, CRITICAL, OVERTIME = "healthy", "warning", "critical", "overtime"
@@ -204,7 +205,7 @@ def _latest(events: Sequence[JournalEvent], name: str) -> Any:
 
 def _lines(kind: str, tasks: Sequence[dict[str, Any]], app: str) -> Iterator[str]:
     sign = ":rotating_light:" if kind == CRITICAL else ":warning:"
-    yield f"{sign} *{len(tasks)} tasks of {app} are {'critical or overtime' if kind == CRITICAL else 'silent'}*"
+    yield f"{sign} *{counted(len(tasks), 'task')} of {app} {'critical or overtime' if kind == CRITICAL else 'silent'}*"
     for task in tasks[:20]:
         minutes, worker = task["elapsed"] // 60_000, task.get("workerId", "unknown")
         yield f"*{task['requestId']}* {task['health']}, running for {minutes} min, worker {worker}"

@@ -1,7 +1,7 @@
 """Telemetry: log lines, metrics and traces, without payloads and secrets."""
 
 from postroad.telemetry.log_names import LOG_EVENTS
-from postroad.telemetry.logs import Auditor, configure_logs, get_logger, legible, recorded, redact as redact
+from postroad.telemetry.logs import Auditor, configure_logs, counted, get_logger, legible, recorded, redact as redact
 from postroad.telemetry.tracing import (
     counter as counter,
     gauge as gauge,
@@ -10,4 +10,4 @@ from postroad.telemetry.tracing import (
     valid_traceparent as valid_traceparent,
 )
 
-__all__ = ["LOG_EVENTS", "Auditor", "configure_logs", "get_logger", "legible", "recorded"]
+__all__ = ["LOG_EVENTS", "Auditor", "configure_logs", "counted", "get_logger", "legible", "recorded"]

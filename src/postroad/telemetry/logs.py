@@ -51,6 +51,11 @@ def legible(value: object) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def counted(number: int, word: str, plural: str | None = None) -> str:
+    """Return `1 message`, `0 messages` or `1,200 messages`; `plural` is for words that take more than an s."""
+    return f"{number:,} {word if number == 1 else plural or f'{word}s'}"
+
+
 def redact(text: str) -> str:
     """Return the text without the passwords, tokens and keys that can be recognised by their form or name."""
     text = _KNOWN.sub(HIDDEN, text)

@@ -30,7 +30,7 @@ _SKIPPED = {
     "bus": "the embedded engine has topics, not event buses",
     "rule": "the embedded engine runs schedules and dispatchers in `postroad up`",
     "function": "the embedded engine runs no functions; `postroad up` does their work",
-    "alarm": "alarms are evaluated here by evaluate_alarms",
+    "alarm": "alarms are evaluated here by `postroad topology alarms`",
 }
 
 

@@ -309,7 +309,7 @@ def _check_replacements(found: Survey, *, allow_replace: bool) -> None:
             raise TopologyConflict(
                 f"{action.kind} {action.name!r}: {fields} cannot be changed in place",
                 field=fields,
-                remedy="Allow the replacement (allow_replace, --allow-replace); nothing was changed.",
+                remedy="Allow the replacement with --allow-replace; nothing was changed.",
             )
         if found.site.holds_items(found.looks[action.kind, action.name].resource):
             raise TopologyConflict(

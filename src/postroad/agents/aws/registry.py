@@ -101,7 +101,7 @@ class DynamoRegistry:
             queue = self._queues.create_queue(spec)
         except ConfigurationError as error:
             if error.field == "dead_letter":
-                error.remedy = "Make what agents need with agents.provision() or `postroad agent provision`."
+                error.remedy = "Make what agents need: `postroad agent provision`."
             raise
         principal = agent.principal_arn
         if principal is not None:

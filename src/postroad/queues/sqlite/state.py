@@ -227,7 +227,7 @@ def read_spec(stored: bytes, name: str) -> QueueSpec:
         cause = error
     raise StorageDamaged(
         f"queue {name!r}: its settings are not what was written",
-        remedy="Give the queue its settings again with update_queue(), or restore the file from a backup.",
+        remedy="Give the queue its settings again from a program, or restore the file from a backup.",
     ) from cause
 
 

@@ -7,7 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, cast
 
-from postroad.connections import THROTTLED, Again, AwsConnection, make_queue, refused, short_code, translated, watch
+from postroad.connections import (
+    THROTTLED,
+    Again,
+    AwsConnection,
+    api_name,
+    make_queue,
+    refused,
+    short_code,
+    translated,
+    watch,
+)
 from postroad.errors import (
     InvalidMessage,
     NotSupported,
@@ -39,7 +49,7 @@ class SQSCalls:
     def call(self, operation: str, queue: str, **parameters: Any) -> dict[str, Any]:
         """Make one call about `queue`, and raise Postroad's errors."""
         client = self._having(operation)
-        with translated(f"SQS {operation} on {queue!r}", _known(queue)):
+        with translated(f"SQS {api_name(operation)} on {queue!r}", _known(queue)):
             return cast("dict[str, Any]", getattr(client, operation)(**parameters))
 
     def pages(self, operation: str, queue: str, **parameters: Any) -> Iterator[dict[str, Any]]:
@@ -54,7 +64,7 @@ class SQSCalls:
     def make(self, queue: str, attributes: Mapping[str, str], *, fifo: bool) -> None:
         """Create the queue."""
         client = self._having("create_queue")
-        with translated(f"SQS create_queue on {queue!r}", _known(queue)):
+        with translated(f"SQS CreateQueue on {queue!r}", _known(queue)):
             make_queue(client, queue, attributes, fifo=fifo)
 
     def batch(self, operation: str, url: str, entries: Sequence[Mapping[str, Any]]) -> list[Outcome]:
@@ -63,7 +73,7 @@ class SQSCalls:
             return [self._single(operation, url, entry) for entry in entries]
         numbered = [{"Id": str(number), **entry} for number, entry in enumerate(entries)]
         answer = self.call(f"{operation}_batch", name_in(url), QueueUrl=url, Entries=numbered)
-        return outcomes_of(answer, len(entries), partial(_failed, operation), call=f"SQS {operation}")
+        return outcomes_of(answer, len(entries), partial(_failed, operation), call=f"SQS {api_name(operation)}")
 
     def _having(self, operation: str) -> Any:
         client = self.client
@@ -113,7 +123,7 @@ def _known(queue: str) -> dict[str, Any]:
 
 def _failed(operation: str, entry: Mapping[str, Any]) -> Again | PostroadError:
     code, words = short_code(str(entry.get("Code", ""))), str(entry.get("Message", ""))
-    text = f"SQS {operation}: {entry.get('Code')}: {words}"
+    text = f"SQS {api_name(operation)}: {entry.get('Code')}: {words}"
     if not entry.get("SenderFault") or code in THROTTLED:
         return Again(Unavailable(text))
     # SQS reports an expired lease as an invalid parameter, and only the message says so.
