@@ -39,6 +39,16 @@ def test_a_submitted_task_is_pending_and_one_message_waits(bench: Bench) -> None
     assert message.attributes == {"requestId": "r1", "tenantId": TENANT}
 
 
+def test_the_event_of_a_submission_is_checked_when_it_is_created_and_not_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("postroad.journal.store.checked_entry", lambda event: pytest.fail("it was checked again"))
+
+    bench.producer.submit("echo", {"n": 1}, request_id="r1")
+
+    assert bench.state("r1").state == "pending"
+
+
 def test_a_task_without_a_request_id_gets_one_of_its_own(bench: Bench) -> None:
     one, other = bench.producer.submit("echo"), bench.producer.submit("echo")
 

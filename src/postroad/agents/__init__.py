@@ -1,10 +1,8 @@
 """Agents: subscriptions and ordered fan-out, on one SQLite file and on AWS."""
 
+from typing import TYPE_CHECKING
+
 from postroad.agents.agents import Agents
-from postroad.agents.aws.release import ReleaseResult, release
-from postroad.agents.aws.rows import UNREADABLE as UNREADABLE, Marker as Marker, Row as Row, row_of as row_of
-from postroad.agents.aws.store import AwsAgentStore as AwsAgentStore
-from postroad.agents.client import AgentClient
 from postroad.agents.handle import AgentHandle
 from postroad.agents.handlers import ReceivedEvent
 from postroad.agents.model import (
@@ -25,7 +23,6 @@ from postroad.agents.model import (
     not_found as not_found,
     now_text as now_text,
 )
-from postroad.agents.plan import Plan as Plan, PlanInput as PlanInput
 from postroad.agents.port import AgentStore as AgentStore, Mover as Mover
 from postroad.agents.runner import AggregateResult, Runner, aggregate
 from postroad.agents.stream import Published as Published, Rejected as Rejected
@@ -34,6 +31,25 @@ from postroad.agents.tables import (
     EVENTS_STREAM as EVENTS_STREAM,
     REJECTED_QUEUE as REJECTED_QUEUE,
 )
+from postroad.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from postroad.agents.aws.release import ReleaseResult, release
+    from postroad.agents.aws.rows import UNREADABLE as UNREADABLE, Marker as Marker, Row as Row, row_of as row_of
+    from postroad.agents.aws.store import AwsAgentStore as AwsAgentStore
+    from postroad.agents.client import AgentClient
+    from postroad.agents.plan import Plan as Plan, PlanInput as PlanInput
+else:
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "postroad.agents.aws.release": "ReleaseResult release",
+            "postroad.agents.aws.rows": "UNREADABLE Marker Row row_of",
+            "postroad.agents.aws.store": "AwsAgentStore",
+            "postroad.agents.client": "AgentClient",
+            "postroad.agents.plan": "Plan PlanInput",
+        },
+    )
 
 __all__ = [
     "Agent",

@@ -7,11 +7,12 @@ callers translate: only they know what a missing or refused resource means to th
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb.client import DynamoDBClient
@@ -163,7 +164,7 @@ def make_subscription(
     """Make the topic send a copy of what the filter lets through to the queue."""
     attributes = {"RawMessageDelivery": "true" if raw else "false"}
     if filter:
-        attributes["FilterPolicy"] = json.dumps(filter)
+        attributes["FilterPolicy"] = msgspec.json.encode(filter).decode()
     client.subscribe(TopicArn=topic_arn, Protocol="sqs", Endpoint=queue_arn, Attributes=attributes)
 
 
@@ -186,7 +187,7 @@ def put_rule(
     """Make the rule or give it this pattern or schedule, and return its ARN."""
     parameters: dict[str, Any] = {"Name": name, "EventBusName": bus, "State": "ENABLED"}
     if pattern is not None:
-        parameters["EventPattern"] = json.dumps(pattern)
+        parameters["EventPattern"] = msgspec.json.encode(pattern).decode()
     if schedule is not None:
         parameters["ScheduleExpression"] = schedule
     if tags:

@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 from postroad.journal.event import Id as Id, JournalEvent, whole as whole
-from postroad.journal.eventbridge import EventBridgeSender, event_of_detail as event_of_detail
 from postroad.journal.events import (
     EVENT_CLASSES as EVENT_CLASSES,
     NestedId as NestedId,
@@ -59,8 +58,15 @@ from postroad.lazy import lazy_names
 
 if TYPE_CHECKING:
     from postroad.journal.dynamodb import DynamoRecords as DynamoRecords
+    from postroad.journal.eventbridge import EventBridgeSender, event_of_detail as event_of_detail
 else:
-    __getattr__ = lazy_names(__name__, {"postroad.journal.dynamodb": "DynamoRecords"})
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "postroad.journal.dynamodb": "DynamoRecords",
+            "postroad.journal.eventbridge": "EventBridgeSender event_of_detail",
+        },
+    )
 
 __all__ = [
     "EVENT_TO_STATE",

@@ -17,6 +17,7 @@ from postroad.errors import BlobNotFound, ConfigurationError, PostroadError
 from postroad.items import Expect, Item, Items
 from postroad.journal.event import JournalEvent
 from postroad.journal.port import Appends
+from postroad.journal.store import StoredJournal
 
 _INLINE_BYTES = 150_000
 _encode = msgspec.json.Encoder().encode
@@ -75,7 +76,13 @@ class OwingItems(Generic[Record, Held]):
         return self._held(self._decode(item.value), item.version)
 
     def append(self, events: Sequence[JournalEvent]) -> None:
-        """Append the events, or raise why one of them was refused. Events that are stored already do not change."""
+        """Append events that were created and so checked, or raise why one cannot be stored.
+
+        Events that are stored already do not change.
+        """
+        if isinstance(self._journal, StoredJournal):
+            self._journal.append_checked(events)
+            return
         for result in self._journal.append(events) if events else ():
             if result.error is not None:
                 raise result.error

@@ -104,10 +104,22 @@ class StoredJournal:
         if self._sender is not None:
             return self._sender.append(events)
         entries = [self._entry(event) for event in events]
-        stored = [entry for entry in entries if isinstance(entry, Entry)]
+        return append_results(events, entries, self._add([entry for entry in entries if isinstance(entry, Entry)]))
+
+    def append_checked(self, events: Sequence[JournalEvent]) -> None:
+        """Store events that `JournalEvent.create` has checked, or raise why one cannot be stored."""
+        if self._sender is None:
+            results: Iterable[object] = self._add([self._packed(Entry.of(event)) for event in events])
+        else:
+            results = [result.error for result in self._sender.append(events)] if events else []
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+
+    def _add(self, entries: Sequence[Entry]) -> list[bool | PostroadError]:
         now = self._clock.now().timestamp()
         ttl = None if self._ttl_days is None else int(now) + self._ttl_days * 86_400
-        return append_results(events, entries, self._records.add(stored, int(now * 1000), ttl) if stored else [])
+        return self._records.add(entries, int(now * 1000), ttl) if entries else []
 
     def query(
         self, index: str, *, limit: int = 100, cursor: str | None = None, raw: bool = False, **asked: Any
@@ -172,12 +184,15 @@ class StoredJournal:
         try:
             if not isinstance(event, JournalEvent):
                 return InvalidEvent(f"{type(event).__name__} is not a JournalEvent")
-            entry = checked_entry(event)
-            if len(entry.body) > SMALL_BYTES:
-                entry = self._overflow.pack(entry)
-                # The blob of an event that is stored already must not change.
-                if entry.payload is not None and not self._records.has(event):
-                    self._overflow.store(entry)
+            return self._packed(checked_entry(event))
         except PostroadError as error:
             return error
+
+    def _packed(self, entry: Entry) -> Entry:
+        """Return the entry; large properties are stored in a blob."""
+        if len(entry.body) > SMALL_BYTES:
+            entry = self._overflow.pack(entry)
+            # The blob of an event that is stored already must not change.
+            if entry.payload is not None and not self._records.has(entry.event):
+                self._overflow.store(entry)
         return entry

@@ -6,15 +6,20 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from postroad.errors import without_credentials
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 
 @cache
 def adapter(scheme: str) -> EntryPoint | None:
     """Return the installed adapter for addresses with this scheme, or None."""
+    # Few processes need it, and it takes two megabytes.
+    from importlib.metadata import entry_points
+
     return next(iter(entry_points(group="postroad.adapters", name=scheme)), None)
 
 
