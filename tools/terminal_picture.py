@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import pty
 import re
 import shlex
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -38,15 +40,29 @@ SCRIPT = (
 def record(directory: Path) -> Console:
     """Run the script in the directory and record what a terminal would show."""
     console = Console(record=True, width=WIDTH, file=open(os.devnull, "w"), force_terminal=True)  # noqa: SIM115, PTH123
-    environment = {**os.environ, "COLUMNS": str(WIDTH), "FORCE_COLOR": "1", "TERM": "xterm-256color"}
+    environment = {**os.environ, "COLUMNS": str(WIDTH), "TERM": "xterm-256color"}
     subprocess.run([sys.executable, "-c", _FILL], cwd=directory, env=environment, check=True)
     for line in SCRIPT:
         console.print(Text.assemble(("$ ", "bold green"), (line, "bold")))
         command = [sys.executable, "-m", *shlex.split(line)]
-        done = subprocess.run(command, cwd=directory, env=environment, check=True, capture_output=True, text=True)
-        console.print(Text.from_ansi(done.stdout.rstrip()))
+        console.print(Text.from_ansi(output_on_a_terminal(command, directory, environment).rstrip()))
         console.print()
     return console
+
+
+def output_on_a_terminal(command: list[str], directory: Path, environment: dict[str, str]) -> str:
+    """Run a command whose output is a pseudo-terminal, for which it is coloured, and return what it wrote."""
+    terminal, theirs = pty.openpty()
+    running = subprocess.Popen(command, cwd=directory, env=environment, stdout=theirs, stderr=subprocess.DEVNULL)
+    os.close(theirs)
+    written = b""
+    with suppress(OSError):  # that is how a pseudo-terminal ends
+        while chunk := os.read(terminal, 65_536):
+            written += chunk
+    os.close(terminal)
+    if running.wait() != 0:
+        raise SystemExit(f"{' '.join(command)} ended with {running.returncode}")
+    return written.decode().replace("\r\n", "\n")
 
 
 def without_foreign_fonts(svg: str) -> str:

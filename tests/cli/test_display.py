@@ -163,11 +163,15 @@ def test_a_redrive_of_nothing_says_so_and_asks_nothing(postroad: Postroad) -> No
     postroad("queue", "create", "orders-dlq")
     postroad("queue", "create", "orders", "--dead-letter", "orders-dlq")
 
-    for words in ((), ("--yes",), ("--dry-run",), ("--type", "orders.placed")):
+    for words, why in {
+        (): "no messages",
+        ("--yes",): "no messages",
+        ("--dry-run",): "no messages",
+        ("--type", "orders.placed"): "no message that matches",
+    }.items():
         outcome = postroad("queue", "redrive", "orders-dlq", *words)
 
-        said = "nothing to redrive: orders-dlq holds no message that matches\n"
-        assert (outcome.code, outcome.out, outcome.err) == (0, said, "")
+        assert (outcome.code, outcome.out, outcome.err) == (0, f"nothing to redrive: orders-dlq holds {why}\n", "")
 
 
 def test_a_redrive_that_matches_nothing_asks_nothing_and_moves_nothing(shop: Backend, postroad: Postroad) -> None:

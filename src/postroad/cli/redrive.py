@@ -101,8 +101,8 @@ def redrive(
             open_queue(backend, queue)
         if dry_run:
             report = move(backend, name, dry_run=True, **options)
-        elif not yes and (nothing := _nothing(backend, name, options)) is not None:
-            report = nothing
+        elif not yes and (empty := _nothing(backend, name, options)) is not None:
+            report = empty
         else:
             confirm_yes(yes, f'redriving "{name}"', lambda: _effect(backend, name, options))
             with (
@@ -110,7 +110,10 @@ def redrive(
                 interrupted_by_sigterm(),
             ):
                 report = move(backend, name, reason=reason, progress=progress, **options)
-    call.show(report, *_summary(report, name), ok=report.status not in _STOPPED and not _LEFT & report.skipped.keys())
+    nothing = f"{name} holds no {'messages' if match == Match() else 'message that matches'}"
+    call.show(
+        report, *_summary(report, nothing), ok=report.status not in _STOPPED and not _LEFT & report.skipped.keys()
+    )
 
 
 def _nothing(backend: Backend, name: str, options: dict[str, Any]) -> RedriveReport | None:
@@ -164,9 +167,9 @@ class _Progress:
         return f"moved {report.moved:,}, {report.returned:,} came back"
 
 
-def _summary(report: RedriveReport, name: str) -> Iterator[str]:
+def _summary(report: RedriveReport, nothing: str) -> Iterator[str]:
     if report.status in ("done", "dry_run") and not report.matched and not report.skipped:
-        yield f"nothing to redrive: {name} holds no message that matches"
+        yield f"nothing to redrive: {nothing}"
         return
     if report.status == "native":
         yield f"SQS moves about {_counts(report.destinations)} by itself; --status shows the progress"
