@@ -43,6 +43,7 @@ TITLES = (
     "async_litestar",
 )
 MISSING = {"09_schedule.py", "11_agents_over_http.py"}
+"""Those that are still to be written."""
 ON_POSTGRES, ON_AWS = FOLDER / "06_outbox_postgres.py", FOLDER / "15_aws.py"
 BY_THEMSELVES = [path for path in EXAMPLES if path not in (ON_POSTGRES, ON_AWS)]
 SERVERS = ["03_async_fastapi", "16_async_litestar"]

@@ -117,7 +117,8 @@ def test_the_image_is_built_from_files_that_the_build_may_read() -> None:
 
 
 def newest_python() -> str:
-    return re.findall(r":: Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text())[-1]
+    named: list[str] = re.findall(r":: Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text())
+    return named[-1]
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("useradd") is None, reason="only root can make users")
