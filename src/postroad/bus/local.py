@@ -154,6 +154,8 @@ class InProcessEventBus:
         # Rows are replaced and never changed, so a loop over one needs neither a lock nor a copy.
         self._rows: dict[type, _Row] = {}
         self._other = _Row((), ())
+        self.changes = 0
+        """Grows with every change of the handlers."""
         self.adapts = True
         """Whether plain handlers may run in threads inside async middleware."""
         self.has_async_handlers = False
@@ -194,7 +196,7 @@ class InProcessEventBus:
             self._declared[event_type] = tuple(each for each in known if each is not found)
             if not self._declared[event_type]:
                 del self._declared[event_type]
-            self._arrange(None)
+            self._arrange([event_type] if not found.takes_subclasses else None)
         return True
 
     def on_any(self, handler: Handler) -> Handler:
@@ -331,8 +333,13 @@ class InProcessEventBus:
 
     def _arrange(self, event_types: Sequence[type] | None) -> None:
         """Make the rows of these types anew, or all of them."""
+        self.changes += 1
         if event_types is not None:
-            self._rows |= {each: _row((*self._of(each), *self._any)) for each in event_types}
+            for each in event_types:
+                if found := self._of(each):
+                    self._rows[each] = _row((*found, *self._any))
+                else:
+                    self._rows.pop(each, None)
             return
         bases = tuple(each for each, found in self._declared.items() if any(one.takes_subclasses for one in found))
         derived = [each for each in self._registered if issubclass(each, bases)]

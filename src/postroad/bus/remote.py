@@ -175,6 +175,7 @@ class RemoteEventBus(HandlingBus):
             self._check_open()
             if receiver.is_running:
                 raise RuntimeError("the receiver is already started; stop it first")
+            self._taken = None
             self._open(receiver)
             # If a handler of `receive_once` starts the receiver, its events do not belong to that `receive_once`.
             token = _handled.set(None)
