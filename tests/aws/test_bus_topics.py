@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,10 +14,11 @@ from tests.bus.vocabulary import QUICK, Anything, Placed, Shipped
 from tests.waiting import eventually
 
 import postroad
-from postroad import Backend, QueueSpec
+from postroad import Backend, NonRetryable, QueueSpec, Retryable
 from postroad.bus import EventBridgeEventBus, SNSEventBus
 from postroad.connections.aws import AwsConnection
 from postroad.errors import ConfigurationError, MessageTooLarge
+from postroad.queues.markers import read_dead
 from postroad.queues.sqs import SQSQueue, SQSQueues
 from postroad.testing import FakeClock
 
@@ -222,3 +224,63 @@ def test_what_a_group_does_not_handle_is_told_with_the_remedy_once_a_minute(
     [remedy] = [line["remedy"] for line in told if "remedy" in line]
     assert len(told) == 2
     assert f"postroad bus group set {name} billing --types" in remedy
+
+
+def test_the_queue_of_a_group_allows_what_its_handlers_need_and_later_buses_do_not_change_it(
+    backend: Backend, unique: Callable[[str], str]
+) -> None:
+    topic = unique("orders")
+    first, later = (postroad.Bus(topic, group="billing", config=WAITING) for _ in range(2))
+    first.on(Placed, max_attempts=7)(lambda event: None)
+    later.on(Placed, max_attempts=9)(lambda event: None)
+
+    first.bind(backend)
+    made = backend.queue_spec(f"{topic}--billing").max_receives
+    later.bind(backend)
+
+    with pytest.raises(ConfigurationError, match=r"max_attempts: 9 .* which is 7"):
+        later.start_receiver()
+    first.start_receiver()
+    assert (made, backend.queue_spec(f"{topic}--billing").max_receives) == (7, 7)
+
+
+def test_handlers_say_whether_their_events_come_again(backend: Backend, unique: Callable[[str], str]) -> None:
+    topic = unique("orders")
+    calls: list[int] = []
+    bus = backend.bus(topic, "billing", config=WAITING)
+
+    @bus.on(Placed)
+    async def bill(event: Placed) -> None:
+        calls.append(event.number)
+        if event.number == 1:
+            raise NonRetryable("no such order")
+        if calls.count(event.number) == 1:
+            raise Retryable("not yet", after=0)
+
+    bus.publish_many([Placed(1), Placed(2)])
+    bus.start_receiver()
+
+    eventually(lambda: (bus.health().handled, bus.health().dead_lettered) == (1, 1))
+    (letter,) = backend.queue(f"{topic}--billing--dead").peek()
+    marker = read_dead(letter.attributes)
+    assert marker is not None
+    assert marker.reason == "not_retryable"
+    assert sorted(calls) == [1, 2, 2]
+
+
+def test_a_loop_over_events_acks_each_when_it_asks_for_the_next(backend: Backend, unique: Callable[[str], str]) -> None:
+    topic = unique("orders")
+
+    async def main() -> set[int]:
+        seen: set[int] = set()
+        bus = backend.bus(topic, "billing", config=WAITING)
+        async with bus:
+            await bus.apublish_many([Placed(number) for number in range(3)])
+            async for event in bus.events(Placed):
+                seen.add(event.number)
+                if len(seen) == 3:
+                    break
+        return seen
+
+    assert asyncio.run(main()) == {0, 1, 2}
+    eventually(lambda: backend.queue(f"{topic}--billing").stats().visible == 1)

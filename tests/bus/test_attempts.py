@@ -227,7 +227,7 @@ def test_a_queue_of_a_group_that_others_made_with_fewer_receives_is_refused_at_t
         bus.start_receiver()
 
     assert caught.value.field == "max_attempts"
-    assert "max_receives=5" in caught.value.remedy
+    assert "postroad bus group set orders billing --max-receives 5" in caught.value.remedy
     assert backend.queue_spec("orders--billing").max_receives == 3
     assert not bus.health().running
 

@@ -185,6 +185,45 @@ def test_a_class_that_nobody_declared_as_an_event_is_refused_at_the_start(make_b
     assert not bus.health().running
 
 
+def test_a_running_bus_refuses_such_a_class_at_once(backend: Backend) -> None:
+    bus = backend.bus("orders", "billing", config=QUICK)
+    bus.start_receiver()
+
+    with pytest.raises(ConfigurationError, match="Undeclared is not an event"):
+        bus.on(Undeclared)(lambda event: None)
+
+    assert bus.publish(Undeclared()).handlers_invoked == ()
+
+
+def test_a_class_that_is_registered_between_two_polls_is_taken_by_the_next(make_bus: MakeBus, queue: Queue) -> None:
+    seen: list[object] = []
+    bus = make_bus(queue, REMOTE)
+    bus.on(Changed)(seen.append)
+    bus.receive_once()
+
+    @postroad.event
+    class ColourChanged(Changed):
+        colour: str = "red"
+
+    bus.publish(ColourChanged())
+    bus.receive_once()
+
+    assert seen == [ColourChanged()]
+
+
+def test_a_declared_bus_takes_an_abstract_base_before_and_after_it_is_bound(backend: Backend) -> None:
+    seen: list[object] = []
+    bus = postroad.Bus("orders", group="audit", config=QUICK)
+    bus.on(Countable)(seen.append)  # type: ignore[type-abstract]  # its subclasses are handled
+
+    bus.bind(backend)
+    bus.start_receiver()
+    bus.publish(Counted())
+
+    eventually(lambda: seen)
+    assert seen == [Counted()]
+
+
 class Pair(NamedTuple):
     one: int
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
@@ -12,11 +14,14 @@ from typing import Any
 
 import pytest
 from tests.bus.vocabulary import QUICK, Placed, Shipped
+from tests.waiting import eventually
 
 import postroad
 from postroad import Backend, Bus
 from postroad.errors import ConfigurationError
 from postroad.inbox import Inbox
+
+ROOT = Path(__file__).parents[2]
 
 
 @asynccontextmanager
@@ -269,3 +274,46 @@ def test_a_bus_with_an_inbox_refuses_a_loop(backend: Backend, tmp_path: Path) ->
         backend.bus("orders", "billing", inbox=inbox).events(Placed)
 
     assert caught.value.field == "inbox"
+
+
+CHILD = """
+import asyncio
+import sys
+from dataclasses import replace
+
+from tests.bus.vocabulary import QUICK, Placed
+
+import postroad
+
+
+async def main() -> None:
+    config = replace(QUICK, visibility_timeout_seconds=1)
+    async with postroad.connect(sys.argv[1]) as backend, backend.bus("orders", "billing", config=config) as bus:
+        async for event in bus.events(Placed):
+            print(event.number, flush=True)
+            if event.number == 2:
+                await asyncio.sleep(600)
+
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+def test_the_event_of_a_loop_whose_process_was_killed_comes_again(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'bus.db'}"
+    again: list[int] = []
+    with postroad.connect(url) as backend:
+        bus = backend.bus("orders", "billing", config=QUICK)
+        bus.publish_many([Placed(1), Placed(2)])
+        child = subprocess.Popen([sys.executable, "-c", CHILD, url], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        assert child.stdout is not None
+        told = [child.stdout.readline(), child.stdout.readline()]
+        child.kill()
+        child.communicate()
+        bus.on(Placed)(lambda event: again.append(event.number))
+        bus.start_receiver()
+
+        eventually(lambda: 2 in again)
+
+    assert told == ["1\n", "2\n"]

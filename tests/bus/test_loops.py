@@ -201,3 +201,73 @@ def test_a_thousand_async_handlers_of_a_tenth_of_a_second_need_few_threads(url: 
     assert took < 20
     # Threads of other tests may still be about, so those that came are counted.
     assert threads[-1] < 10
+
+
+def test_a_sync_close_on_the_loop_hands_back_what_has_not_begun_and_aclose_waits() -> None:
+    ended: list[int] = []
+
+    async def main(how: str) -> tuple[float, list[int], int]:
+        ended.clear()
+        async with postroad.connect("memory://") as backend:
+            bus = backend.bus("orders", "billing", config=QUICK)
+            began, go_on = asyncio.Event(), asyncio.Event()
+
+            @bus.on(Placed)
+            async def slow(event: Placed) -> None:
+                began.set()
+                await go_on.wait()
+                ended.append(event.number)
+
+            bus.start_receiver()
+            await bus.apublish_many([Placed(1), Placed(2)])
+            await began.wait()
+            started = time.perf_counter()
+            if how == "close":
+                bus.close()
+                returned = time.perf_counter() - started
+                at_return = list(ended)
+                go_on.set()
+            else:
+                asyncio.get_running_loop().call_later(0.2, go_on.set)
+                await bus.aclose()
+                returned, at_return = time.perf_counter() - started, list(ended)
+            queue = backend.queue("orders--billing")
+            await until(lambda: ended and queue.stats().in_flight == 0)
+            return returned, at_return, queue.stats().visible
+
+    took, at_return, waiting = asyncio.run(main("close"))
+    assert took < 4
+    assert (at_return, ended, waiting) == ([], [1], 1)
+    _, at_return, waiting = asyncio.run(main("aclose"))
+    assert (at_return, waiting) == ([1], 1)
+
+
+def test_a_connection_that_the_program_opened_on_its_loop_works_in_handlers() -> None:
+    """A lock of asyncio stands for it: one that is waited for on two loops raises."""
+
+    async def main() -> list[bool]:
+        lock = asyncio.Lock()
+        async with postroad.connect("memory://") as backend, backend.bus("orders", config=QUICK) as bus:
+            began: list[int] = []
+            ended: list[int] = []
+
+            @bus.on(Placed)
+            async def use(event: Placed) -> None:
+                began.append(event.number)
+                async with lock:
+                    ended.append(event.number)
+
+            bus.start_receiver()
+            async with lock:
+                # Each has to wait for the lock, on the loop to which it is bound by now.
+                publishing = [
+                    asyncio.create_task(bus.apublish(Placed(1))),
+                    asyncio.create_task(asyncio.to_thread(bus.publish, Placed(2))),
+                ]
+                backend.bus("orders", config=QUICK).publish(Placed(3))
+                await until(lambda: len(began) == 3)
+            outcomes = await asyncio.gather(*publishing)
+            await until(lambda: len(ended) == 3)
+            return [outcome.ok for outcome in outcomes]
+
+    assert asyncio.run(main()) == [True, True]

@@ -374,6 +374,25 @@ def test_with_an_inbox_a_timeout_undoes_what_was_written(
     assert calls == ["timing in", "began", "timing out"] * 2
 
 
+def test_with_an_inbox_plain_middleware_may_leave_an_async_handler_out(
+    backend: Backend, inbox: Inbox, shop: Path, transaction: Opens
+) -> None:
+    bus = backend.bus("orders", "ledger", inbox=inbox, transaction=transaction, config=QUICK)
+
+    def skipping(handler: EventHandler) -> EventHandler:
+        return lambda event, connection: None if event.number == 2 else handler(event, connection)
+
+    @bus.on(Placed)
+    async def post(event: Placed, connection: aiosqlite.Connection) -> None:
+        await connection.execute("INSERT INTO ledger VALUES (?)", (event.number,))
+
+    bus.use(skipping)
+    bus.publish_many([Placed(1), Placed(2), Placed(3)])
+
+    assert bus.receive_once() == [Placed(1), Placed(2), Placed(3)]
+    assert written(shop) == [1, 3]
+
+
 @pytest.mark.parametrize("order", ["use first", "handler first"])
 def test_with_an_inbox_async_middleware_is_refused_around_a_plain_handler(
     backend: Backend, inbox: Inbox, order: str

@@ -73,3 +73,24 @@ def test_no_types_at_all_are_refused(postroad: Postroad, types: str) -> None:
     assert outcome.code == 2
     assert "types: is empty" in outcome.err
     assert postroad("bus", "group", "show", "orders", "billing", "--json").document == BILLING
+
+
+def test_the_receives_of_a_group_are_given_at_its_creation_and_changed_later(postroad: Postroad) -> None:
+    def receives() -> object:
+        return postroad("queue", "show", "orders--billing", "--json").document["settings"]["max_receives"]
+
+    postroad("bus", "group", "create", "orders", "billing", "--max-receives", "5")
+    before = receives()
+    changed = postroad("bus", "group", "set", "orders", "billing", "--max-receives", "7", "--json")
+
+    assert (before, receives()) == (5, 7)
+    assert (changed.code, changed.document) == (0, BILLING)
+
+
+def test_nothing_to_change_is_refused(postroad: Postroad) -> None:
+    postroad("bus", "group", "create", "orders", "billing")
+
+    outcome = postroad("bus", "group", "set", "orders", "billing")
+
+    assert outcome.code == 2
+    assert "--max-receives" in outcome.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import types
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Annotated, Any
@@ -16,7 +17,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, RootModel
 
 import postroad
 from postroad import Envelope, EventRegistry, codec
-from postroad.errors import InvalidInput, InvalidMessage
+from postroad.errors import ConfigurationError, InvalidInput, InvalidMessage, UnknownEventType
 from postroad.events import Codec, upcast
 
 
@@ -170,6 +171,36 @@ def test_what_could_not_be_read_again_is_refused_with_the_remedy(take: Any, cls:
 
     assert caught.value.field == field
     assert remedy in caught.value.remedy
+
+
+def test_a_bus_refuses_such_a_class_when_it_is_subscribed_and_when_it_is_published() -> None:
+    with postroad.connect("memory://") as backend:
+        bus = backend.bus("orders", "billing")
+
+        for wrong in (Confused, Listed, Checked, Attributes):
+            with pytest.raises(ConfigurationError, match="cannot be an event") as caught:
+                bus.on(wrong)
+            assert caught.value.field == "event_types"
+        (failure,) = bus.publish(Confused(order_id="A-1")).errors
+
+    assert "is written as 'orderId' and read as 'order_id'" in str(failure.error)
+
+
+def test_a_module_is_registered_without_the_models_that_cannot_be_events() -> None:
+    module = types.ModuleType("shop_models")
+    vars(module).update(Ordered=Ordered, Listed=Listed, Confused=Confused, RootModel=RootModel)
+    registry = EventRegistry()
+
+    assert registry.register_module(module) == ["models.ordered"]
+
+
+class Unregistered(BaseModel):
+    number: int = 1
+
+
+def test_a_model_that_is_not_registered_is_unknown() -> None:
+    with pytest.raises(UnknownEventType, match="Unregistered is not registered"):
+        Codec(EventRegistry()).wrap(Unregistered(), publisher_id="web")
 
 
 @postroad.event

@@ -93,7 +93,9 @@ class InboxHandlers:
         def run(passed: object, connection: Any) -> Any:
             nonlocal began
             began = True
-            return subscription.call(passed, connection)
+            found = subscription.call(passed, connection)
+            # A plain middleware around an async handler may have left it out.
+            return settled(found) if application.is_async else found
 
         try:
             await application.apply(domain, event, fingerprint_of(domain), handler=run)

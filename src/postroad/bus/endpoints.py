@@ -95,15 +95,17 @@ class GivenQueue:
         """The queue stays as it is."""
 
 
-def refuse_more_attempts(queue: Queue, attempts: int) -> None:
-    """Raise ConfigurationError if the queue moves messages to the dead letters after fewer receives."""
+def refuse_more_attempts(queue: Queue, attempts: int, how: str = "") -> None:
+    """Raise ConfigurationError if the queue moves messages to the dead letters after fewer receives.
+
+    `how` is the command that raises its limit, if there is one.
+    """
     most = queue.traits.max_receives
     if most is not None and most < attempts:
         raise ConfigurationError(
             f"max_attempts: {attempts} is more than max_receives of queue {queue.name!r}, which is {most}",
             field="max_attempts",
-            remedy=f"Give a smaller number, or let the queue allow {attempts} receives: "
-            f"backend.update_queue(dataclasses.replace(backend.queue_spec({queue.name!r}), max_receives={attempts})).",
+            remedy=f"Give a smaller number, or let the queue allow {attempts} receives{how and ': '}{how}.",
         )
 
 
@@ -130,7 +132,7 @@ class GroupQueue:
         name, dead = names.group(group), names.dead(group)
         ensure(store, _dead_spec(dead, names, name))
         self.source, self._is_mine = made(store, _spec(name, dead, names, config, attempts))
-        self._store, self._topic, self._names = store, topic, names
+        self._store, self._topic, self._names, self._group = store, topic, names, group
         # If a changed filter takes minutes to apply, events that arrive meanwhile are lost: there it is not changed.
         self._grows = filter is None and topic.traits.filters_at_once
         # A process that may not subscribe the queue relies on one that may.
@@ -153,7 +155,8 @@ class GroupQueue:
         elif starts:
             # Its limit may have been raised since this bus was made.
             self.source = self._store.queue(self.source.name)
-            refuse_more_attempts(self.source, attempts)
+            how = f"postroad bus group set {self._names.topic} {self._group} --max-receives {attempts}"
+            refuse_more_attempts(self.source, attempts, how)
 
     def reopen(self, lost: Queue) -> bool:
         return False

@@ -51,6 +51,8 @@ class HandlingBus:
         self._inbox = inbox
         self._inlet = self._receiver = None
         self._admitted: frozenset[str] | None = frozenset()
+        self._taken: tuple[int, int] | None = None
+        """How many changes and classes there were when the types of the handlers were last found."""
         self._iterations: dict[Iteration, Sequence[type]] = {}
         self._runs_for_loops = False
         """Whether the receiver was started for an `async for`, and ends with the last of them."""
@@ -165,6 +167,8 @@ class HandlingBus:
                 self._inbox.add(subscription, local.sharing(event_types))
             self._allow(subscription.limits, starts=running)
             self._register(subscription, event_types or ())
+            if running and subscription.takes_subclasses:
+                _check_known(event_types or (), self._registry.classes())
             local.add(subscription, event_types)
             if running:
                 local.take_subclasses(self._registry.classes())
@@ -308,14 +312,15 @@ class HandlingBus:
         Raises:
             ConfigurationError: A handler waits for a class that is not an event, or the queue allows too few attempts.
         """
-        local = self._local
-        if isinstance(local, InProcessEventBus):
-            local.take_subclasses(self._registry.classes())
-            known = self._registry.classes()
+        local, known = self._local, self._registry.classes()
+        if isinstance(local, InProcessEventBus) and self._taken != (local.changes, len(known)):
+            local.take_subclasses(known)
             for each in local.subscribed:
                 if each.takes_subclasses:
                     _check_known(local.declared(each), known)
                 self._allow(each.limits, starts=True)
+            # `receive_once` comes here before each poll.
+            self._taken = local.changes, len(known)
         self._admit()
 
     def _check_process(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
 from uuid import UUID
 
 import msgspec
@@ -113,12 +113,17 @@ def local_part(bus: EventBus) -> EventBus:
     return local
 
 
-def _log_failure(event: object, handler: str, error: Exception) -> None:
-    text = legible(describe(error))
-    get_logger("bus").warning("bus_handler_failed", type=type(event).__qualname__, handler=handler, error=text)
-    log_traceback(error, part="bus", line="bus_handler_traceback", handler=handler)
+def _failure(event: object, subscription: Subscription, error: Exception) -> HandlerFailure:
+    """Log the failure and return it."""
+    kind, name, text = type(event).__qualname__, subscription.name, legible(describe(error))
+    get_logger("bus").warning("bus_handler_failed", type=kind, handler=name, error=text)
+    log_traceback(error, part="bus", line="bus_handler_traceback", handler=name)
+    return HandlerFailure(subscription.handler, error)
 
 
+# A plain tuple, which Python unpacks several times faster than a named one.
+_Row = tuple[tuple[EventHandler, ...], tuple[EventHandler, ...], tuple[Subscription, ...]]
+"""The handlers of one type in order: as they were given, as they are called, and all that is known of them."""
 ControlBus = EventBus
 TelemetryBus = EventBus
 
@@ -144,7 +149,9 @@ class InProcessEventBus:
         self._middleware: tuple[Middleware, ...] = ()
         # Rows are replaced and never changed, so a loop over one needs neither a lock nor a copy.
         self._rows: dict[type, _Row] = {}
-        self._other = _Row((), ())
+        self._other: _Row = ((), (), ())
+        self.changes = 0
+        """Grows with every change of the handlers."""
         self.adapts = True
         """Whether plain handlers may run in threads inside async middleware."""
         self.has_async_handlers = False
@@ -185,7 +192,7 @@ class InProcessEventBus:
             self._declared[event_type] = tuple(each for each in known if each is not found)
             if not self._declared[event_type]:
                 del self._declared[event_type]
-            self._arrange(None)
+            self._arrange([event_type] if not found.takes_subclasses else None)
         return True
 
     def on_any(self, handler: Handler) -> Handler:
@@ -223,6 +230,7 @@ class InProcessEventBus:
             for each, (call, asynchronous) in calls:
                 each.call, each.is_async = call, asynchronous
                 self.has_async_handlers |= asynchronous
+            self._arrange(None)
 
     def take_subclasses(self, registered: Iterable[type]) -> None:
         """Give subscriptions with `takes_subclasses` the subclasses among these, from the next publish on."""
@@ -261,25 +269,24 @@ class InProcessEventBus:
 
     def handlers(self, event_type: type[object]) -> tuple[EventHandler, ...]:
         """Return the handlers of events of this type, in order."""
-        return self._rows.get(event_type, self._other).handlers
+        return self._rows.get(event_type, self._other)[0]
 
     def subscriptions(self, event_type: type[object]) -> tuple[Subscription, ...]:
         """Return the subscriptions to events of this type, in order."""
-        return self._rows.get(event_type, self._other).subscriptions
+        return self._rows.get(event_type, self._other)[2]
 
     def publish(self, event: E) -> PublishResult[E]:
         """Run the handlers one after another; a failing one does not stop the others."""
-        row = self._rows.get(type(event), self._other)
+        handlers, calls, subscriptions = self._rows.get(type(event), self._other)
         errors: tuple[HandlerFailure, ...] = ()
-        for each in row.subscriptions:
+        for call in calls:
             try:
-                found = each.call(event)
+                found = call(event)
                 if found is not None:
                     self.finish(found)
             except Exception as error:
-                _log_failure(event, each.name, error)
-                errors = (*errors, HandlerFailure(each.handler, error))
-        return PublishResult(event, row.handlers, errors)
+                errors = (*errors, _failure(event, subscriptions[calls.index(call)], error))
+        return PublishResult(event, handlers, errors)
 
     def publish_many(self, events: Iterable[E]) -> list[PublishResult[E]]:
         """Publish one event after another; a failure stops nothing."""
@@ -287,14 +294,13 @@ class InProcessEventBus:
 
     async def apublish(self, event: E) -> PublishResult[E]:
         """Publish without blocking the loop: async handlers are awaited on it, others run in threads."""
-        row = self._rows.get(type(event), self._other)
+        handlers, _, subscriptions = self._rows.get(type(event), self._other)
         errors: tuple[HandlerFailure, ...] = ()
-        for each in row.subscriptions:
+        for each in subscriptions:
             error = await self._acall(each, event)
             if error is not None:
-                _log_failure(event, each.name, error)
-                errors = (*errors, HandlerFailure(each.handler, error))
-        return PublishResult(event, row.handlers, errors)
+                errors = (*errors, _failure(event, each, error))
+        return PublishResult(event, handlers, errors)
 
     def finish(self, found: Any) -> None:
         """Await what an async handler returned; any other return value is ignored."""
@@ -322,8 +328,13 @@ class InProcessEventBus:
 
     def _arrange(self, event_types: Sequence[type] | None) -> None:
         """Make the rows of these types anew, or all of them."""
+        self.changes += 1
         if event_types is not None:
-            self._rows |= {each: _row((*self._of(each), *self._any)) for each in event_types}
+            for each in event_types:
+                if found := self._of(each):
+                    self._rows[each] = _row((*found, *self._any))
+                else:
+                    self._rows.pop(each, None)
             return
         bases = tuple(each for each, found in self._declared.items() if any(one.takes_subclasses for one in found))
         derived = [each for each in self._registered if issubclass(each, bases)]
@@ -338,12 +349,6 @@ class InProcessEventBus:
         return sorted(found, key=lambda each: each.number)
 
 
-class _Row(NamedTuple):
-    """The handlers of one type, in order."""
-
-    handlers: tuple[EventHandler, ...]
-    subscriptions: tuple[Subscription, ...]
-
-
 def _row(subscriptions: Sequence[Subscription]) -> _Row:
-    return _Row(tuple(each.handler for each in subscriptions), tuple(subscriptions))
+    handlers, calls = (each.handler for each in subscriptions), (each.call for each in subscriptions)
+    return tuple(handlers), tuple(calls), tuple(subscriptions)

@@ -86,8 +86,9 @@ class RemoteEventBus(HandlingBus):
         self.name, self.config = outlet.name, checked_config(config)
         self._clock = SYSTEM_CLOCK if clock is None else clock
         self._registry = default_registry if registry is None else registry
-        for each in self._local.subscribed if isinstance(self._local, InProcessEventBus) else ():
-            self._register(each, self._local.declared(each))
+        if isinstance(self._local, InProcessEventBus):
+            for each in self._local.subscribed:
+                self._register(each, self._local.declared(each))
         variable = bus_variable("PUBLISHER_ID")
         self.publisher_id = self.config.publisher_id or (variable[1] if variable else str(uuid.uuid4()))
         self._outlet, self._inlet = outlet, inlet
@@ -174,6 +175,7 @@ class RemoteEventBus(HandlingBus):
             self._check_open()
             if receiver.is_running:
                 raise RuntimeError("the receiver is already started; stop it first")
+            self._taken = None
             self._open(receiver)
             # If a handler of `receive_once` starts the receiver, its events do not belong to that `receive_once`.
             token = _handled.set(None)

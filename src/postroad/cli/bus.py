@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import closing, suppress
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,6 +29,9 @@ TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", au
 GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The group, such as billing.")]
 Fifo = Annotated[bool, typer.Option("--fifo", help="The topic keeps the order of each key.")]
 TypeFilter = Annotated[list[str] | None, typer.Option("--type", metavar="T", help="Only this type; repeatable.")]
+MaxReceives = Annotated[
+    int | None, typer.Option(metavar="N", help="Receives before an event becomes a dead letter; max_attempts needs it.")
+]
 _TYPES_HELP = "The types that it receives, or all."
 _ALL = "all"
 
@@ -228,38 +232,49 @@ def create_group(
     group: GroupName,
     types: Annotated[str | None, typer.Option(metavar="A,B", help=_TYPES_HELP)] = None,
     fifo: Fifo = False,
+    max_receives: MaxReceives = None,
 ) -> None:
     """Create the queue of a group, so that events wait for it before its service first starts."""
     with call.backend() as backend:
         backend.bus(topic, group, fifo=fifo).close()
         port = _port(backend, topic, fifo=fifo)
-        if types is not None:
-            _set(backend, port, _find(backend, port.name, group), types)
+        _set(backend, port, _find(backend, port.name, group), types, max_receives)
         document = _document(_find(backend, port.name, group), backend)
     call.show(document, f"created {document['queue']}: {_types_text(document)}")
 
 
 @verb("bus group set", "orders billing --types all")
 def set_group(
-    call: Call, topic: TopicName, group: GroupName, types: Annotated[str, typer.Option(metavar="A,B", help=_TYPES_HELP)]
+    call: Call,
+    topic: TopicName,
+    group: GroupName,
+    types: Annotated[str | None, typer.Option(metavar="A,B", help=_TYPES_HELP)] = None,
+    max_receives: MaxReceives = None,
 ) -> None:
-    """Change the types that a group receives from now on; messages in its queue stay."""
+    """Change what a group receives, and how often, from now on; messages in its queue stay."""
+    if types is None and max_receives is None:
+        raise InvalidInput(
+            "types: is missing, and so is max_receives", field="types", remedy="Give --types, --max-receives, or both."
+        )
     with call.backend() as backend:
         name = existing_topic(backend, topic)
-        _set(backend, _port(backend, name), _find(backend, name, group), types)
+        _set(backend, _port(backend, name), _find(backend, name, group), types, max_receives)
         document = _document(_find(backend, name, group), backend)
     call.show(document, f"{group} receives {_types_text(document)}")
 
 
-def _set(backend: Backend, port: Topic, group: Group, types: str) -> None:
+def _set(backend: Backend, port: Topic, group: Group, types: str | None, max_receives: int | None) -> None:
     from postroad.bus.groups import set_types
 
-    wanted = [each.strip() for each in types.split(",") if each.strip()]
-    if not wanted:
+    wanted = None if types is None else [each.strip() for each in types.split(",") if each.strip()]
+    if wanted == []:
         raise InvalidInput(
             "types: is empty", field="types", remedy="Name types, as in --types orders.placed,orders.paid, or all."
         )
-    set_types(port, backend.queue(group.queue), None if wanted == [_ALL] else wanted)
+    if max_receives is not None:
+        backend.update_queue(replace(backend.queue_spec(group.queue), max_receives=max_receives))
+    if wanted is not None:
+        set_types(port, backend.queue(group.queue), None if wanted == [_ALL] else wanted)
 
 
 def _groups(backend: Backend, topic: str) -> list[Group]:

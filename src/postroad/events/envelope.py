@@ -18,6 +18,7 @@ from uuid import UUID
 import msgspec
 
 from postroad.errors import InvalidMessage, MessageTooLarge, PostroadError, UnknownEventType
+from postroad.events.models import fault_of_model, is_model
 
 MAX_DEPTH = 64
 MAX_BYTES = 104_857_600
@@ -342,11 +343,13 @@ def envelope_of(fields: Mapping[str, Any]) -> Envelope:
 def not_an_event(event: object) -> PostroadError:
     """Return the error for an object whose class the registry does not know."""
     cls = type(event)
-    if isinstance(event, msgspec.Struct) or (is_dataclass(event) and not isinstance(event, type)):
+    if is_model(cls) and (fault := fault_of_model(cls)) is not None:
+        return fault
+    if isinstance(event, msgspec.Struct) or is_model(cls) or (is_dataclass(event) and not isinstance(event, type)):
         return UnknownEventType(f"event_type: {cls.__qualname__} is not registered", field="event_type")
     return InvalidMessage(
         f"{cls.__qualname__} is not an event",
-        remedy="Pass an instance of a class with @event, or of a registered dataclass or Struct.",
+        remedy="Pass an instance of a class with @event, or of a registered dataclass, pydantic model or Struct.",
     )
 
 

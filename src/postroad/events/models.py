@@ -19,14 +19,10 @@ def is_model(cls: object) -> bool:
     return isinstance(cls, type) and hasattr(cls, "__pydantic_validator__") and hasattr(cls, "model_validate_json")
 
 
-def check_model(cls: Any) -> None:
-    """Refuse a model that is not an object in JSON, or that could not read what it has written.
-
-    Raises:
-        InvalidInput: It is a RootModel, or a field is written under one name and read under another.
-    """
+def fault_of_model(cls: Any) -> InvalidInput | None:
+    """Return the error for a model that is no object in JSON, or that could not read what it has written."""
     if cls.__pydantic_root_model__:
-        raise InvalidInput(
+        return InvalidInput(
             f"cls: {cls.__qualname__} is a RootModel, and the payload of an event is a JSON object",
             field="cls",
             remedy="Derive it from BaseModel, with the value in a field.",
@@ -37,11 +33,12 @@ def check_model(cls: Any) -> None:
         written, read = field.serialization_alias or name, field.validation_alias or name
         # An AliasChoices has several names.
         if written not in getattr(read, "choices", [read]) and not (by_name and written == name):
-            raise InvalidInput(
+            return InvalidInput(
                 f"cls: {cls.__qualname__}.{name} is written as {written!r} and read as {read!r}",
                 field=name,
                 remedy="Give the field one `alias` instead of two, or none.",
             )
+    return None
 
 
 def write_model(value: Any) -> dict[str, Any]:

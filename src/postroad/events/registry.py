@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from postroad.errors import InvalidInput, InvalidName, UnknownEventType
-from postroad.events.models import check_model, is_model
+from postroad.events.models import fault_of_model, is_model
 from postroad.events.shapes import checked_name, default_name, identity_of, json_schema
 
 
@@ -123,8 +123,10 @@ class EventRegistry:
 
 def can_travel(value: object) -> bool:
     """Return whether it is a class whose instances can be events. A Struct that becomes a JSON array cannot."""
-    if not isinstance(value, type) or dataclasses.is_dataclass(value) or is_model(value):
+    if not isinstance(value, type) or dataclasses.is_dataclass(value):
         return isinstance(value, type)
+    if is_model(value):
+        return fault_of_model(value) is None
     config = getattr(value, "__struct_config__", None)
     return issubclass(value, BaseException | msgspec.Struct) and not (config is not None and config.array_like)
 
@@ -135,6 +137,10 @@ def never_an_event(cls: type) -> str | None:
         return "is built into Python and cannot be the class of an event"
     if any(base in (tuple, dict, enum.Enum) for base in cls.__mro__):
         return "is a tuple, a dict or an enum, which cannot be an event"
+    try:
+        refuse_models_with_validators(cls)
+    except InvalidInput as error:
+        return f"cannot be an event: {error.message.removeprefix('cls: ')}"
     return None
 
 
@@ -165,7 +171,8 @@ def _check_class(cls: object) -> None:
 def refuse_models_with_validators(cls: type) -> None:
     """Refuse dataclasses of pydantic and classes of attrs, which would silently lose their validation as events."""
     if is_model(cls):
-        check_model(cls)
+        if (fault := fault_of_model(cls)) is not None:
+            raise fault
         return
     for library, mark in (("pydantic", "__pydantic_fields__"), ("attrs", "__attrs_attrs__")):
         if hasattr(cls, mark):
