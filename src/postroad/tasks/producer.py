@@ -104,7 +104,7 @@ class TaskProducer:
         timeout: float | str | timedelta | None = None,
         within: object = None,
     ) -> TaskProducer:
-        """Return a producer that submits with these options.
+        """Return a producer that submits with these options, and with those of this one that are not given.
 
         Args:
             delay: How long the task waits before a worker may receive it, in seconds or as "30s" or "5m"; not at all
@@ -129,14 +129,14 @@ class TaskProducer:
                 field="within",
                 remedy="Make it with TaskProducer(backend, outbox=outbox).",
             )
-        chosen = Options(
-            delay=delay_of(delay, at, self._backend.clock),
-            request_id=request_id,
-            timeout=seconds_of(timeout, "timeout", ConfigurationError),
-            within=within,
-        )
+        given: dict[str, Any] = {
+            "delay": delay_of(delay, at, self._backend.clock),
+            "request_id": request_id,
+            "timeout": seconds_of(timeout, "timeout", ConfigurationError),
+            "within": within,
+        }
         other = copy.copy(self)
-        other._options = chosen
+        other._options = replace(self._options, **{name: value for name, value in given.items() if value is not None})
         return other
 
     @overload

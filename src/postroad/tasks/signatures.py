@@ -84,14 +84,14 @@ class Signature:
         if not self.takes_input:
             self._read(input)
 
-    def call(self, function: Callable[..., Any], input: dict[str, Any], context: Any) -> Any:
-        """Call the function with the input and the context of an attempt."""
+    def arguments(self, input: dict[str, Any], context: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return what to call the function with, by position and by name; raise `InvalidTask` if that cannot be."""
         if self.takes_input:
-            return function(input, context)
-        arguments = self._read(input)
+            return (input, context), {}
+        named = self._read(input)
         if self.context is not None:
-            arguments[self.context] = context
-        return function(**arguments)
+            named[self.context] = context
+        return (), named
 
     def write_result(self, output: Any) -> Any:
         """Return the result as JSON values.
@@ -248,7 +248,9 @@ def _signature(function: Any) -> tuple[Any, inspect.Signature | None]:
 def _takes_input(parameters: list[inspect.Parameter]) -> bool:
     """Return whether these are the parameters of `function(input, ctx)`, or have no names to pass arguments by."""
     named = [each.name.lstrip("_") for each in parameters[:2]]
-    return named in (["input", "ctx"], ["input", "context"]) or (len(parameters) > 1 and parameters[0].kind is _POSITIONAL_ONLY)
+    return named in (["input", "ctx"], ["input", "context"]) or (
+        len(parameters) > 1 and parameters[0].kind is _POSITIONAL_ONLY
+    )
 
 
 def _resolved(function: Any, raw: Mapping[str, Any]) -> dict[str, Any]:
