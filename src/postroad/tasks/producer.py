@@ -277,13 +277,13 @@ class TaskProducer:
         held = self._records.read(self._tenant, request_id)
         if held is not None:
             return self._handle(Begun(request_id, held.lease.run, False), self._planner.find(held.lease.name))
-        # Leases are removed long after the end of a run.
-        state = task_state(self._journal, self._tenant, request_id, raw=True)
-        if state is None:
-            raise NotFound(f"there is no task {request_id!r}")
+        # Leases are removed long after the end of a run, and the task of a job has none before it begins.
         pending = last_pending(self._journal, self._tenant, request_id)
-        name = "" if pending is None else str(pending.properties.get("name"))
-        return self._handle(Begun(request_id, state.run, False), self._planner.find(name))
+        if pending is not None:
+            name, run = str(pending.properties.get("name")), pending.properties.get("run", 1)
+        else:
+            name, run = self._waiting(request_id).name, 1
+        return self._handle(Begun(request_id, run, False), self._planner.find(name))
 
     def retry(self, request_id: str) -> TaskHandle[Any]:
         """Run a failed or cancelled task again, as its next run."""

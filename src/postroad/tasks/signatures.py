@@ -37,7 +37,7 @@ class Signature:
 
     def __init__(self, function: Callable[..., Any], context_class: type) -> None:
         self._name = getattr(function, "__name__", type(function).__name__)
-        self._written, found = _signature(function)
+        self._module, found = _signature(function)
         parameters = [] if found is None else list(found.parameters.values())
         self.takes_input = found is None or _takes_input(parameters)
         self.context: str | None = None
@@ -125,7 +125,7 @@ class Signature:
     def _hints(self, parameters: list[inspect.Parameter]) -> dict[str, Any]:
         """Return the type of each parameter; Any where there is none, or where its name is not known yet."""
         raw = {each.name: Any if each.annotation is each.empty else each.annotation for each in parameters}
-        hints = _resolved(self._written, raw)
+        hints = _resolved(self._module, raw)
         for name, annotation in raw.items():
             # Its import may be for type checkers only.
             if hints[name] is Any and str(annotation).rpartition(".")[2].strip("'\"") == self._context_class.__name__:
@@ -152,8 +152,8 @@ class Signature:
         return _tagging.shape(make_dataclass(self._name, fields, kw_only=True))
 
     def _resolved_result(self) -> Any:
-        annotation = getattr(self._written, "__annotations__", {}).get("return", Any)
-        return _resolved(self._written, {_RESULT: annotation})[_RESULT]
+        annotation = self._bound.return_annotation
+        return _resolved(self._module, {_RESULT: Any if annotation is self._bound.empty else annotation})[_RESULT]
 
     @cached_property
     def _result_hint(self) -> Any:
@@ -227,22 +227,22 @@ class Signature:
             )
 
 
-def _signature(function: Any) -> tuple[Any, inspect.Signature | None]:
-    """Return the function whose annotations count, and its signature; None for a C function without one."""
+def _signature(function: Any) -> tuple[str, inspect.Signature | None]:
+    """Return the module whose names the annotations use, and the signature; None for a C function without one."""
     try:
         # A decorator's own parameters count, unless it passes everything on.
         found = inspect.signature(function, follow_wrapped=False)
     except ValueError:
-        return function, None
+        return "builtins", None
     wrapped = getattr(function, "__wrapped__", None)
     if wrapped is not None and any(each.kind is _VAR_POSITIONAL for each in found.parameters.values()):
         return _signature(wrapped)
     written = function
     while isinstance(written, functools.partial):
         written = written.func
-    if not hasattr(written, "__annotations__") or isinstance(written, type):
+    if not inspect.isroutine(written):
         written = type(written).__call__
-    return getattr(written, "__func__", written), found
+    return str(getattr(written, "__module__", "builtins")), found
 
 
 def _takes_input(parameters: list[inspect.Parameter]) -> bool:
@@ -253,11 +253,11 @@ def _takes_input(parameters: list[inspect.Parameter]) -> bool:
     )
 
 
-def _resolved(function: Any, raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the annotations as types, where a text stands for what the function's module calls so."""
+def _resolved(module: str, raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the annotations as types, where a text stands for what the module calls so."""
     if not raw:
         return {}
-    holder = make_dataclass("Holder", list(raw.items()), namespace={"__module__": function.__module__})
+    holder = make_dataclass("Holder", list(raw.items()), namespace={"__module__": module})
     return {each.name: hint for each, hint in field_types(holder)}
 
 
