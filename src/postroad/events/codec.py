@@ -161,7 +161,7 @@ class Tagging:
         if isinstance(tp, Slot):
             return self._read_nested(value, tp.target)
         if is_model(tp):
-            return tp.model_validate(value)
+            return _read_model(tp, value)
         found = self.revive(value)
         if not isinstance(found, tp):
             raise ValueError(f"Expected `{tp.__name__}`, got `{type(found).__name__}`")
@@ -176,6 +176,18 @@ class Tagging:
 
     def _name(self, cls: type) -> str:
         return self._registry.known_name(cls) or default_name(cls)
+
+
+def _read_model(model: Any, value: Any) -> Any:
+    """Return a model of pydantic; its error names the fields at fault, and not their values."""
+    try:
+        return model.model_validate(value)
+    except ValueError as error:
+        errors: Any = getattr(error, "errors", None)
+        if errors is None:
+            raise
+        found = errors(include_url=False, include_input=False, include_context=False)
+        raise ValueError("; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found)) from None
 
 
 def _built(cls: type, found: Any, fields: tuple[OpenField, ...]) -> Any:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import field, is_dataclass, make_dataclass
 from functools import cached_property
-from types import GenericAlias
+from types import GenericAlias, NoneType
 from typing import Any, Union, get_args, get_origin
 
 import msgspec
@@ -23,6 +23,7 @@ _POSITIONAL_ONLY, _VAR_POSITIONAL, _VAR_KEYWORD = (
     inspect.Parameter.VAR_POSITIONAL,
     inspect.Parameter.VAR_KEYWORD,
 )
+_WORD = re.compile(r"\w+")
 _NAMED = re.compile(r"'(\w+)'")
 _RESULT = "result"
 _tagging = Tagging(default_registry)
@@ -126,10 +127,14 @@ class Signature:
         """Return the type of each parameter; Any where there is none, or where its name is not known yet."""
         raw = {each.name: Any if each.annotation is each.empty else each.annotation for each in parameters}
         hints = _resolved(self._module, raw)
+        context = self._context_class
         for name, annotation in raw.items():
-            # Its import may be for type checkers only.
-            if hints[name] is Any and str(annotation).rpartition(".")[2].strip("'\"") == self._context_class.__name__:
-                hints[name] = self._context_class
+            # Its import may be for type checkers only, and it may be optional.
+            is_hidden = (
+                hints[name] is Any and isinstance(annotation, str) and context.__name__ in _WORD.findall(annotation)
+            )
+            if is_hidden or {*get_args(hints[name])} == {context, NoneType}:
+                hints[name] = context
         return hints
 
     @cached_property
