@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import field, is_dataclass, make_dataclass
 from functools import cached_property
-from types import GenericAlias, NoneType
+from types import GenericAlias, UnionType
 from typing import Any, Union, get_args, get_origin
 
 import msgspec
@@ -130,10 +130,8 @@ class Signature:
         context = self._context_class
         for name, annotation in raw.items():
             # Its import may be for type checkers only, and it may be optional.
-            is_hidden = (
-                hints[name] is Any and isinstance(annotation, str) and context.__name__ in _WORD.findall(annotation)
-            )
-            if is_hidden or {*get_args(hints[name])} == {context, NoneType}:
+            hidden = _WORD.findall(annotation) if hints[name] is Any and isinstance(annotation, str) else ()
+            if context.__name__ in hidden or (_is_union(hints[name]) and context in get_args(hints[name])):
                 hints[name] = context
         return hints
 
@@ -266,9 +264,13 @@ def _resolved(module: str, raw: Mapping[str, Any]) -> dict[str, Any]:
     return {each.name: hint for each, hint in field_types(holder)}
 
 
+def _is_union(hint: Any) -> bool:
+    return get_origin(hint) in (Union, UnionType)
+
+
 def _unencodable(hint: Any) -> type | None:
     """Return the class in an annotation of which no value can be written as JSON; None if there is none."""
-    if get_origin(hint) is Union or type(hint).__name__ == "UnionType":
+    if _is_union(hint):
         return next((found for each in get_args(hint) if (found := _unencodable(each)) is not None), None)
     try:
         waiting: list[Any] = [types.type_info(hint)]
