@@ -14,14 +14,14 @@ import postroad
 from postroad import Backend
 from postroad.journal import COMPLETED, STARTED, JournalEvent, StoredJournal
 
-WHO = {"tenant_id": "acme", "app": "shop"}
-
 
 def event(event_type: str, request_id: str) -> JournalEvent:
     properties: dict[str, object] = {"requestId": request_id}
     properties |= {"output": 1, "durationMs": 1, "exitCode": 0} if event_type == COMPLETED else {}
     properties |= {"effectiveUntil": 1, "workerId": "w", "processId": 1} if event_type == STARTED else {}
-    return JournalEvent.create(event_type, entity_id=request_id, context={}, properties=properties, **WHO)
+    return JournalEvent.create(
+        event_type, tenant_id="acme", app="shop", entity_id=request_id, context={}, properties=properties
+    )
 
 
 @pytest.fixture
