@@ -323,6 +323,8 @@ def test_the_pauses_of_a_task_count_before_those_of_its_worker(bench: Bench, cap
 
     eventually(lambda: "retry_in_seconds=4" in caplog.text)
 
+    failed = bench.last(handle.request_id, "Task Processing Failed")
+    assert 39_000 < failed.properties["retryAt"] - failed.timestamp < 42_000
     assert handle.cancel()
 
 
