@@ -231,8 +231,37 @@ def hides_its_import(store_id: str, ctx: tasks.TaskContext) -> None:  # type: ig
     """A function whose context is imported for type checkers only."""
 
 
-def test_a_context_that_only_type_checkers_import_is_known_by_its_name() -> None:
-    assert Signature(hides_its_import, TaskContext).context == "ctx"
+def hides_what_is_optional(ctx: tasks.TaskContext | None = None) -> None:  # type: ignore[name-defined]  # noqa: F821
+    """The same, if it is optional."""
+
+
+def may_do_without(store_id: str, ctx: TaskContext | None = None) -> None:
+    """A function that can be called without a context, as a test does."""
+
+
+@pytest.mark.parametrize("function", [hides_its_import, hides_what_is_optional, may_do_without])
+def test_a_context_that_is_optional_or_that_only_type_checkers_import_is_known(function: Any) -> None:
+    assert Signature(function, TaskContext).context == "ctx"
+
+
+def test_an_error_of_a_pydantic_model_names_the_field_and_not_its_value() -> None:
+    signature = Signature(errands.take_everything, TaskContext)
+
+    with pytest.raises(InvalidTask) as refused:
+        signature.check(
+            {
+                "at": "2026-11-16T12:00:00Z",
+                "amount": "1",
+                "id": str(UUID(int=7)),
+                "owner": {"name": {"secret": 1}},
+                "owners": [],
+            }
+        )
+
+    assert refused.value.field == "owner"
+    assert "name: " in str(refused.value)
+    assert "since: Field required" in str(refused.value)
+    assert "secret" not in str(refused.value)
 
 
 def test_a_decorator_that_passes_everything_on_does_not_hide_the_arguments() -> None:
@@ -294,6 +323,8 @@ def test_the_pauses_of_a_task_count_before_those_of_its_worker(bench: Bench, cap
 
     eventually(lambda: "retry_in_seconds=4" in caplog.text)
 
+    failed = bench.last(handle.request_id, "Task Processing Failed")
+    assert 39_000 < failed.properties["retryAt"] - failed.timestamp < 42_000
     assert handle.cancel()
 
 

@@ -20,6 +20,7 @@ from tests.tasks.errands import Store
 import postroad
 from postroad import Backend
 from postroad.errors import InvalidTask, NotFound, TaskRunCancelled, TaskRunFailed
+from postroad.jobs import Jobs
 from postroad.tasks import TaskHandle, TaskProducer
 
 SECONDS = 30.0
@@ -229,3 +230,19 @@ def test_a_closed_backend_ends_the_wait(tmp_path: Path) -> None:
 
     with pytest.raises(postroad.errors.ConfigurationError, match="closed"):
         handle.wait(SECONDS)
+
+
+def test_a_handle_is_found_without_a_lease_and_before_the_task_of_a_job_begins(on_sqlite: Backend) -> None:
+    bench = Bench(on_sqlite)
+    done = bench.run_one("echo", {"n": 1})
+    on_sqlite.items().delete(f"{TENANT}/LEASE#TASK#{done.request_id}")
+    jobs = Jobs(on_sqlite, tenant_id=TENANT, app=APP)
+    tasks: list[dict[str, Any]] = [{"taskId": "a", "name": "echo"}, {"taskId": "b", "name": "echo", "dependsOn": ["a"]}]
+    jobs.submit_job(tasks, job_id="job-1")
+
+    assert bench.producer.handle(done.request_id).wait(5) == {"n": 1}
+    waiting = bench.producer.handle("job-1.b")
+    assert (waiting.run, waiting.status()) == (1, None)
+    assert waiting.cancel()
+    with pytest.raises(TaskRunCancelled):
+        waiting.wait(5)

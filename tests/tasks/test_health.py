@@ -51,6 +51,7 @@ def _record(backend: Backend, request_id: str, event_type: str, minute: float, *
             "memoryUsage": {"rss": 1},
             "lastActivity": {"type": "step", "stepName": "s", "timestamp": 1},
         },
+        "Task Processing Failed": {"attemptNumber": 1, "error": "busy", "errorCategory": "network"},
         "Task Timeout": {"timeoutMs": 1, "elapsedMs": 1, "signal": "SIGTERM"},
     }[event_type]
     event = JournalEvent.create(
@@ -188,6 +189,15 @@ def test_one_task_is_looked_at_by_its_id(backend: Backend) -> None:
         "workerId": "w1",
         "lastActivity": None,
     }
+
+
+def test_a_task_that_waits_long_for_its_next_attempt_is_healthy_until_that_is_overdue(backend: Backend) -> None:
+    _record(backend, "later", "Task Processing Started", 0)
+    _record(backend, "later", "Task Processing Failed", 1, retryAt=T + 120 * MINUTE)
+
+    health = [_check(backend).check_single("later", now=_at(minute))["health"] for minute in (30, 119, 124, 127, 135)]
+
+    assert health == ["healthy", "healthy", "healthy", "warning", "critical"]
 
 
 def test_a_moment_may_be_told_in_milliseconds(backend: Backend) -> None:

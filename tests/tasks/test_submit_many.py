@@ -143,6 +143,23 @@ def test_options_stand_apart_from_the_arguments(bench: Bench) -> None:
     assert bench.producer.submit(errands.scrape, "s2").request_id != "r1"
 
 
+def test_options_are_added_to_options(bench: Bench) -> None:
+    later = bench.producer.options(delay="5m")
+
+    later.options(request_id="r1").submit("echo")
+
+    assert bench.backend.queue("tasks").stats().delayed == 1
+    assert bench.state("r1").state == "pending"
+
+
+def test_arguments_behind_a_name_are_refused_with_the_remedy(bench: Bench) -> None:
+    with pytest.raises(InvalidTask) as refused:
+        bench.producer.submit("scrape", store_id="s1")  # type: ignore[call-overload]
+
+    assert refused.value.field == "store_id"
+    assert '{"store_id": "s1"}' in refused.value.remedy
+
+
 @pytest.mark.parametrize(("minutes", "delayed"), [(5, 1), (-5, 0)])
 def test_a_task_may_wait_for_a_time(minutes: int, delayed: int, bench: Bench) -> None:
     bench.producer.options(at=datetime.now(UTC) + timedelta(minutes=minutes)).submit(errands.scrape, "s1")

@@ -30,6 +30,11 @@ def resize(ctx: TaskContext, width: int, *, height: int = 1) -> int:
 
 
 @task
+def count(store_id: str, ctx: TaskContext | None = None) -> int:
+    return 1
+
+
+@task
 def legacy(input: dict[str, Any], ctx: TaskContext) -> list[int]:
     return [1]
 
@@ -42,6 +47,7 @@ async def submit(producer: TaskProducer) -> None:
     assert_type(producer.submit(scrape, "s1").wait(timeout=1.5), Store)
     assert_type(producer.submit(download, url="x").wait(), bytes)
     assert_type(producer.submit(resize, 5, height=2).wait(), int)
+    assert_type(producer.submit(count, store_id="s1").wait(), int)
     assert_type(producer.submit(legacy, {"a": 1}).wait(), list[int])
     assert_type(producer.submit("scrape", {"store_id": "s1"}), TaskHandle[Any])
     assert_type(producer.options(delay="2h", request_id="r1").submit(scrape, "s1"), TaskHandle[Store])

@@ -72,6 +72,8 @@ class TaskProcessingFailed(FailureProperties, frozen=True, kw_only=True):
     """An attempt failed; there will be another."""
 
     attempt_number: Number
+    retry_at: Milliseconds | None = None
+    """When the next attempt may begin; absent after the last one."""
 
 
 class Usage(Properties, frozen=True, kw_only=True):

@@ -193,10 +193,11 @@ class Attempt:
     def _fail_attempt(self, verdict: Failed) -> None:
         attempts = self._lease.attempts
         failure = msgspec.convert(verdict.properties, Failure)
-        event = self._event(ATTEMPT_FAILED, attemptNumber=attempts, **verdict.properties)
-        self._log_traceback(verdict)
         last = attempts >= self.max_attempts
         pause = self._pause(attempts) if verdict.after is None else verdict.after
+        retry_at = None if last else round((self._shared.now() + pause) * 1_000)
+        event = self._event(ATTEMPT_FAILED, attemptNumber=attempts, retryAt=retry_at, **verdict.properties)
+        self._log_traceback(verdict)
 
         def then(recorded: bool) -> None:
             if last:

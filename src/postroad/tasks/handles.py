@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, cast
 
 from msgspec import Meta
@@ -35,8 +36,10 @@ R = TypeVar("R")
 _Wait = Annotated[float, Meta(ge=0, le=FINITE, description="is not a number of seconds from 0 on")]
 # Where nothing wakes a waiting handle, it looks again after so many seconds, and later less often.
 _FIRST_LOOK, _LAST_LOOK = 0.05, 2.0
-# A process that may have changed something is looked at soon, and less often when the wait is long.
+# After a commit of another process that may have ended the task it looks soon, and less often if the wait is long.
 _SOON, _SELDOM = 0.1, 1.0
+# It is woken in any case; this is for what nobody has thought of.
+_SAFETY = 30.0
 _FEW = 10
 _TASK = "TASK"
 
@@ -84,25 +87,27 @@ class Runs:
 
 
 class _Pace:
-    """How soon a waiting handle looks again."""
+    """How long a waiting handle sleeps at most, and how long it rests before a look that may be in vain."""
 
     def __init__(self, *, is_woken: bool) -> None:
         self._is_woken = is_woken
         self._pause = _FIRST_LOOK
-        self._began = time.monotonic()
-        self._looked_at = self._began
+        self._began = self._looked_at = time.monotonic()
 
-    def counts(self, certain: bool) -> bool:
-        """Return whether a wake-up is worth a look."""
-        since = time.monotonic() - self._looked_at
-        return certain or since >= min(_SELDOM, max(_SOON, (self._looked_at - self._began) / 10))
-
-    def next(self) -> float:
-        """Return the seconds until the next look after this one."""
+    def sleep(self) -> float:
+        """Return the seconds until the next look, unless something wakes the handle before."""
         self._looked_at = time.monotonic()
+        if self._is_woken:
+            return _SAFETY
         pause, self._pause = self._pause, min(2 * self._pause, _LAST_LOOK)
-        # Wake-ups that did not count are made up for.
-        return _SELDOM if self._is_woken else pause
+        return pause
+
+    def rest(self) -> float:
+        """Return the seconds until a look is due for which there is no certain reason."""
+        if not self._is_woken:
+            return 0.0
+        between = min(_SELDOM, max(_SOON, (self._looked_at - self._began) / 10))
+        return max(0.0, self._looked_at + between - time.monotonic())
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,24 +139,25 @@ class TaskHandle(Generic[R]):
         """
         check(timeout, _Wait | None, "timeout", InvalidTask)
         runs = self._known()
-        woken = threading.Event()
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = inf if timeout is None else time.monotonic() + timeout
+        # The first is set whenever the task may have ended, the second when it has.
+        woken, sure = threading.Event(), threading.Event()
 
         def call(certain: bool) -> None:
-            if pace.counts(certain):
-                woken.set()
+            if certain:
+                sure.set()
+            woken.set()
 
         watched = runs.watch(self.request_id, call)
         pace = _Pace(is_woken=watched is not None)
         with watched or contextlib.nullcontext():
             while (event := runs.end(self.request_id, self.run)) is None:
-                pause = pace.next()
-                if deadline is not None:
-                    pause = min(pause, deadline - time.monotonic())
-                    if pause <= 0:
-                        raise self._late(timeout)
-                woken.wait(pause)
+                if (left := deadline - time.monotonic()) <= 0:
+                    raise TimeoutError(f"task {self.request_id!r} did not end within {timeout:g} seconds")
+                woken.wait(min(left, pace.sleep()))
                 woken.clear()
+                sure.wait(min(pace.rest(), max(0.0, deadline - time.monotonic())))
+                sure.clear()
         return self._result(event)
 
     def __await__(self) -> Generator[Any, None, R]:
@@ -171,21 +177,30 @@ class TaskHandle(Generic[R]):
 
         from postroad.receiving import in_thread
 
-        runs, loop, woken = self._known(), asyncio.get_running_loop(), asyncio.Event()
+        runs, loop = self._known(), asyncio.get_running_loop()
+        woken, sure = asyncio.Event(), asyncio.Event()
+
+        def wake(certain: bool) -> None:
+            if certain:
+                sure.set()
+            woken.set()
 
         def call(certain: bool) -> None:
-            if pace.counts(certain):
-                # The loop may have ended.
-                with contextlib.suppress(RuntimeError):
-                    loop.call_soon_threadsafe(woken.set)
+            # The loop may have ended.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(wake, certain)
+
+        async def asleep(event: asyncio.Event, seconds: float) -> None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(event.wait(), seconds)
+            event.clear()
 
         watched = runs.watch(self.request_id, call)
         pace = _Pace(is_woken=watched is not None)
         with watched or contextlib.nullcontext():
             while (event := await in_thread(runs.end, self.request_id, self.run)) is None:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(woken.wait(), pace.next())
-                woken.clear()
+                await asleep(woken, pace.sleep())
+                await asleep(sure, pace.rest())
         return self._result(event)
 
     def _known(self) -> Runs:
@@ -211,6 +226,3 @@ class TaskHandle(Generic[R]):
         raise TaskRunFailed(
             request_id, self.run, error=error, category=category, traceback="\n".join(known.get("traceback") or ())
         )
-
-    def _late(self, timeout: float | None) -> TimeoutError:
-        return TimeoutError(f"task {self.request_id!r} did not end within {timeout:g} seconds")

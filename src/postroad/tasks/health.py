@@ -20,7 +20,7 @@ import msgspec
 from postroad.arguments import check
 from postroad.errors import AlertRefused, ConfigurationError, PostroadError
 from postroad.items import ABSENT
-from postroad.journal import HEARTBEAT, STARTED, Journal, JournalEvent, every_event, fold, task_history
+from postroad.journal import ATTEMPT_FAILED, HEARTBEAT, STARTED, Journal, JournalEvent, every_event, fold, task_history
 from postroad.ports import Store
 from postroad.settings import alerts_allow_loopback, slack_webhook_url
 from postroad.tasks.messages import log_event, tenant_and_app
@@ -158,6 +158,10 @@ class HealthCheck:
         start = next((event for event in reversed(mine) if event.event_type == STARTED), mine[0])
         signs = [event for event in mine if event.timestamp >= start.timestamp]
         elapsed, since_sign = moment - start.timestamp, moment - signs[-1].timestamp
+        retry_at = signs[-1].properties.get("retryAt") if signs[-1].event_type == ATTEMPT_FAILED else None
+        if retry_at is not None:
+            # It waits for its next attempt, and does not run.
+            elapsed = since_sign = max(0, moment - retry_at)
         runs = state.state == "processing"
         return {
             "requestId": request_id,

@@ -19,6 +19,7 @@ from postroad.tasks.schedules import MAX_PUT_OFF
 from postroad.tasks.submissions import Submission
 
 _Delay = Annotated[float, Meta(ge=0, le=MAX_PUT_OFF, description=f"is not from 0 to {MAX_PUT_OFF:.0f} seconds, a year")]
+_OF_A_NAME = frozenset({"input", "request_id", "timeout", "delay"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +42,9 @@ class Options:
 
 
 def delay_of(delay: Any, at: Any, clock: Clock) -> Any:
-    """Return the seconds of a delay, or those until a time."""
+    """Return the seconds of a delay, or those until a time; None if neither is given."""
     if at is None:
-        return 0.0 if delay is None else seconds_of(delay, "delay", InvalidTask)
+        return seconds_of(delay, "delay", InvalidTask)
     if delay is not None:
         raise InvalidTask("at: a delay is given, too", field="at", remedy="Give one of the two.")
     if not isinstance(at, datetime) or at.utcoffset() is None:
@@ -81,6 +82,12 @@ class Planner:
     def plan(self, task: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options) -> Plan:
         """Return the plan of `submit`."""
         if not callable(task):
+            if unknown := sorted(kwargs.keys() - _OF_A_NAME):
+                raise InvalidTask(
+                    f"{unknown[0]}: a task that is named takes its arguments as one input",
+                    field=unknown[0],
+                    remedy='Write submit("scrape", {"store_id": "s1"}), or pass the function itself.',
+                )
             return self._named(task, *args, options=options, **kwargs)
         definition = self._definition(task)
         assert definition.signature is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
@@ -104,7 +105,7 @@ class TaskProducer:
         timeout: float | str | timedelta | None = None,
         within: object = None,
     ) -> TaskProducer:
-        """Return a producer that submits with these options.
+        """Return a producer that submits with these options, and with those of this one that are not given.
 
         Args:
             delay: How long the task waits before a worker may receive it, in seconds or as "30s" or "5m"; not at all
@@ -129,14 +130,14 @@ class TaskProducer:
                 field="within",
                 remedy="Make it with TaskProducer(backend, outbox=outbox).",
             )
-        chosen = Options(
-            delay=delay_of(delay, at, self._backend.clock),
-            request_id=request_id,
-            timeout=seconds_of(timeout, "timeout", ConfigurationError),
-            within=within,
-        )
+        given: dict[str, Any] = {
+            "delay": delay_of(delay, at, self._backend.clock),
+            "request_id": request_id,
+            "timeout": seconds_of(timeout, "timeout", ConfigurationError),
+            "within": within,
+        }
         other = copy.copy(self)
-        other._options = chosen
+        other._options = replace(self._options, **{name: value for name, value in given.items() if value is not None})
         return other
 
     @overload
@@ -276,13 +277,13 @@ class TaskProducer:
         held = self._records.read(self._tenant, request_id)
         if held is not None:
             return self._handle(Begun(request_id, held.lease.run, False), self._planner.find(held.lease.name))
-        # Leases are removed long after the end of a run.
-        state = task_state(self._journal, self._tenant, request_id, raw=True)
-        if state is None:
-            raise NotFound(f"there is no task {request_id!r}")
+        # Leases are removed long after the end of a run, and the task of a job has none before it begins.
         pending = last_pending(self._journal, self._tenant, request_id)
-        name = "" if pending is None else str(pending.properties.get("name"))
-        return self._handle(Begun(request_id, state.run, False), self._planner.find(name))
+        if pending is not None:
+            name, run = str(pending.properties.get("name")), pending.properties.get("run", 1)
+        else:
+            name, run = self._waiting(request_id).name, 1
+        return self._handle(Begun(request_id, run, False), self._planner.find(name))
 
     def retry(self, request_id: str) -> TaskHandle[Any]:
         """Run a failed or cancelled task again, as its next run."""

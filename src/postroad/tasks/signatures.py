@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import field, is_dataclass, make_dataclass
 from functools import cached_property
-from types import GenericAlias
+from types import GenericAlias, UnionType
 from typing import Any, Union, get_args, get_origin
 
 import msgspec
@@ -23,6 +23,7 @@ _POSITIONAL_ONLY, _VAR_POSITIONAL, _VAR_KEYWORD = (
     inspect.Parameter.VAR_POSITIONAL,
     inspect.Parameter.VAR_KEYWORD,
 )
+_WORD = re.compile(r"\w+")
 _NAMED = re.compile(r"'(\w+)'")
 _RESULT = "result"
 _tagging = Tagging(default_registry)
@@ -37,7 +38,7 @@ class Signature:
 
     def __init__(self, function: Callable[..., Any], context_class: type) -> None:
         self._name = getattr(function, "__name__", type(function).__name__)
-        self._written, found = _signature(function)
+        self._module, found = _signature(function)
         parameters = [] if found is None else list(found.parameters.values())
         self.takes_input = found is None or _takes_input(parameters)
         self.context: str | None = None
@@ -84,14 +85,14 @@ class Signature:
         if not self.takes_input:
             self._read(input)
 
-    def call(self, function: Callable[..., Any], input: dict[str, Any], context: Any) -> Any:
-        """Call the function with the input and the context of an attempt."""
+    def arguments(self, input: dict[str, Any], context: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return what to call the function with, by position and by name; raise `InvalidTask` if that cannot be."""
         if self.takes_input:
-            return function(input, context)
-        arguments = self._read(input)
+            return (input, context), {}
+        named = self._read(input)
         if self.context is not None:
-            arguments[self.context] = context
-        return function(**arguments)
+            named[self.context] = context
+        return (), named
 
     def write_result(self, output: Any) -> Any:
         """Return the result as JSON values.
@@ -125,11 +126,13 @@ class Signature:
     def _hints(self, parameters: list[inspect.Parameter]) -> dict[str, Any]:
         """Return the type of each parameter; Any where there is none, or where its name is not known yet."""
         raw = {each.name: Any if each.annotation is each.empty else each.annotation for each in parameters}
-        hints = _resolved(self._written, raw)
+        hints = _resolved(self._module, raw)
+        context = self._context_class
         for name, annotation in raw.items():
-            # Its import may be for type checkers only.
-            if hints[name] is Any and str(annotation).rpartition(".")[2].strip("'\"") == self._context_class.__name__:
-                hints[name] = self._context_class
+            # Its import may be for type checkers only, and it may be optional.
+            hidden = _WORD.findall(annotation) if hints[name] is Any and isinstance(annotation, str) else ()
+            if context.__name__ in hidden or (_is_union(hints[name]) and context in get_args(hints[name])):
+                hints[name] = context
         return hints
 
     @cached_property
@@ -152,8 +155,8 @@ class Signature:
         return _tagging.shape(make_dataclass(self._name, fields, kw_only=True))
 
     def _resolved_result(self) -> Any:
-        annotation = getattr(self._written, "__annotations__", {}).get("return", Any)
-        return _resolved(self._written, {_RESULT: annotation})[_RESULT]
+        annotation = self._bound.return_annotation
+        return _resolved(self._module, {_RESULT: Any if annotation is self._bound.empty else annotation})[_RESULT]
 
     @cached_property
     def _result_hint(self) -> Any:
@@ -227,22 +230,22 @@ class Signature:
             )
 
 
-def _signature(function: Any) -> tuple[Any, inspect.Signature | None]:
-    """Return the function whose annotations count, and its signature; None for a C function without one."""
+def _signature(function: Any) -> tuple[str, inspect.Signature | None]:
+    """Return the module whose names the annotations use, and the signature; None for a C function without one."""
     try:
         # A decorator's own parameters count, unless it passes everything on.
         found = inspect.signature(function, follow_wrapped=False)
     except ValueError:
-        return function, None
+        return "builtins", None
     wrapped = getattr(function, "__wrapped__", None)
     if wrapped is not None and any(each.kind is _VAR_POSITIONAL for each in found.parameters.values()):
         return _signature(wrapped)
     written = function
     while isinstance(written, functools.partial):
         written = written.func
-    if not hasattr(written, "__annotations__") or isinstance(written, type):
+    if not inspect.isroutine(written):
         written = type(written).__call__
-    return getattr(written, "__func__", written), found
+    return str(getattr(written, "__module__", "builtins")), found
 
 
 def _takes_input(parameters: list[inspect.Parameter]) -> bool:
@@ -253,17 +256,21 @@ def _takes_input(parameters: list[inspect.Parameter]) -> bool:
     )
 
 
-def _resolved(function: Any, raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the annotations as types, where a text stands for what the function's module calls so."""
+def _resolved(module: str, raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the annotations as types, where a text stands for what the module calls so."""
     if not raw:
         return {}
-    holder = make_dataclass("Holder", list(raw.items()), namespace={"__module__": function.__module__})
+    holder = make_dataclass("Holder", list(raw.items()), namespace={"__module__": module})
     return {each.name: hint for each, hint in field_types(holder)}
+
+
+def _is_union(hint: Any) -> bool:
+    return get_origin(hint) in (Union, UnionType)
 
 
 def _unencodable(hint: Any) -> type | None:
     """Return the class in an annotation of which no value can be written as JSON; None if there is none."""
-    if get_origin(hint) is Union or type(hint).__name__ == "UnionType":
+    if _is_union(hint):
         return next((found for each in get_args(hint) if (found := _unencodable(each)) is not None), None)
     try:
         waiting: list[Any] = [types.type_info(hint)]

@@ -195,12 +195,11 @@ class Submissions:
             records.append([start.submission.pending for start in begun])
         except PostroadError:
             for submission, _, held in begun if is_new and not records.together else ():
-                # A task that is not recorded must not block another submission with its lease.
-                request_id = submission.message.request_id
+                # A task that is not recorded must not block another submission with its lease. One that was recorded
+                # after all is sent by the Reconciler.
+                assert held is not None
                 with contextlib.suppress(PostroadError):
-                    if last_pending(self._backend.journal(), submission.tenant, request_id) is None:
-                        assert held is not None
-                        records.remove(submission.tenant, request_id, expect=held)
+                    records.remove(submission.tenant, submission.message.request_id, expect=held)
             raise
 
     def _send(self, begun: Sequence[_Start]) -> Exception | None:

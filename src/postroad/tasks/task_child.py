@@ -25,6 +25,7 @@ from postroad.tasks import processes
 from postroad.tasks.error_categories import ErrorClass, classify_exception, retry_after
 from postroad.tasks.processes import Order, Plan, TaskEntry
 from postroad.tasks.registry import TaskContext, TaskDefinition, TaskRegistry, default_tasks
+from postroad.tasks.signatures import Signature
 
 ORDERS, REPLIES = 4, 3
 _FIRST_TO_CLOSE = 5
@@ -196,17 +197,20 @@ def call(task: TaskDefinition, order: Order, *, max_output_bytes: int) -> bytes:
         send_activity=lambda activity: reply(processes.ACTIVITY + json.dumps(activity).encode()),
     )
     try:
-        found = signature.call(function, document.input, context)
-        output = _awaited(found) if inspect.isawaitable(found) else found
-        if not signature.takes_input:
-            output = signature.write_result(output)
-        return _result(output, context.counts, max_output_bytes)
+        try:
+            args, kwargs = signature.arguments(document.input, context)
+        except InvalidTask as error:
+            return _failure(str(error), ErrorClass("validation", False))
+        try:
+            found = function(*args, **kwargs)
+            output = _awaited(found) if inspect.isawaitable(found) else found
+        except MemoryError:
+            raise
+        except Exception as error:
+            return failed(error, task)
+        return _result(output, signature, context.counts, max_output_bytes)
     except MemoryError:
         return OUT_OF_MEMORY
-    except InvalidTask as error:
-        return _failure(str(error), ErrorClass("validation", False))
-    except Exception as error:
-        return failed(error, task)
 
 
 def failed(error: BaseException, task: TaskDefinition | None = None) -> bytes:
@@ -238,11 +242,15 @@ def _awaited(found: Awaitable[Any]) -> Any:
     return asyncio.run(result())
 
 
-def _result(output: Any, usage: dict[str, int], max_output_bytes: int) -> bytes:
+def _result(output: Any, signature: Signature, usage: dict[str, int], max_output_bytes: int) -> bytes:
     try:
+        if not signature.takes_input:
+            output = signature.write_result(output)
         data = json.dumps(output, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
         checked_bytes(b"[[[[" + data + b"]]]]", len(data) + 8)
         why = f"the result has {len(data):,} bytes, above the limit of {max_output_bytes:,}"
+    except InvalidTask as error:
+        data, why = b"", str(error)
     except (TypeError, ValueError, RecursionError) as error:
         data, why = b"", f"the result cannot be written as JSON: {error}"
     except Exception as error:

@@ -133,15 +133,16 @@ def main() -> None:
     try:
         tasks = find_tasks(plan)
         catalog = processes.Catalog(tuple(entry_of(definition) for definition in tasks.definitions()))
+        for definition in tasks.definitions():
+            # Once here, and not in each child.
+            if definition.signature is not None:
+                definition.signature.prepare()
     except Exception as error:
         control.sendall(processes.message(processes.Refusal(f"{type(error).__name__}: {error}")))
         return
     control.sendall(processes.message(catalog))
-    for definition in tasks.definitions():
-        # Once here, and not in each child.
-        if definition.signature is not None:
-            definition.signature.prepare()
     if any(inspect.iscoroutinefunction(definition.function) for definition in tasks.definitions()):
+        # Once here, and not in each child.
         import asyncio  # noqa: F401
     Zygote(ChildSetup(tasks, plan, data), control).serve()
 
