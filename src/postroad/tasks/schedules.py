@@ -256,6 +256,10 @@ class ScheduleState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
         state = msgspec.structs.replace(self, after=_epoch(done_with), owed=tuple(map(_epoch, ticks)))
         return state.ran(_epoch(ticks[-1]), tick_id(self.task, ticks[-1])) if ticks else state
 
+    def settled(self) -> Self:
+        """Return the state of a schedule whose runs are all submitted."""
+        return msgspec.structs.replace(self, owed=())
+
     def ran(self, at: int, request_id: str) -> Self:
         """Return the state with its last run."""
         return msgspec.structs.replace(self, last_at=at, last_request_id=request_id)
@@ -291,6 +295,7 @@ def _epoch(moment: datetime) -> int:
 
 MAX_PUT_OFF: Final = 31_536_000.0
 """The longest delay of a task, in seconds: a year."""
+DELAYS: Final = "delays/"
 _INLINE_BYTES = 200_000
 _PUT_OFF = "DELAYED#"
 
@@ -318,7 +323,7 @@ def put_off(backend: Store, tenant: str, message: TaskMessage, *, queue: str, du
                 field="input",
                 remedy="Configure blobs, pass a reference instead of the data, or use a delay of at most 900 seconds.",
             )
-        waits = PutOff(queue=queue, blob=blobs.put(f"delays/{due_at}/{uuid.uuid4().hex}.json", body))
+        waits = PutOff(queue=queue, blob=blobs.put(f"{DELAYS}{due_at}/{uuid.uuid4().hex}.json", body))
     backend.items().put(f"{put_off_key(tenant)}{due_at:013d}#{message.request_id}", msgspec.json.encode(waits))
 
 
