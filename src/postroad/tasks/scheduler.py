@@ -35,7 +35,7 @@ Defined = Mapping[str, Schedule | None]
 """The schedule of each task, None for a task without one."""
 _PAGE = 500
 _IN_ONE_COMMIT = 50
-_ROLE_SECONDS = 0.2
+_ROLE_SECONDS = 0.1
 # How long another worker that claimed a tick may take to submit its run, where that is not one commit.
 _PATIENCE_SECONDS = 5.0
 # How often paused schedules are read again, on the embedded engine and where reads cost requests.

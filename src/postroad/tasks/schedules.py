@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, get_args
 import msgspec
 from msgspec import Meta
 
-from postroad.arguments import check, parse_duration
+from postroad.arguments import check, seconds_of
 from postroad.blobs import BlobRef
 from postroad.errors import ConfigurationError, InvalidTask
 from postroad.ports import Store
@@ -171,15 +171,15 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def _seconds(every: object) -> int:
     """Return the seconds of `every`: a number, a text such as `10m`, or a timedelta."""
-    found = every.total_seconds() if isinstance(every, timedelta) else every
-    found = parse_duration(found) if isinstance(found, str) else found
-    if isinstance(found, bool) or not isinstance(found, int | float):
-        found = 0
-    if 1 <= found <= _YEAR_SECONDS and found == int(found):
-        return int(found)
-    raise ConfigurationError(
-        f"every: {every!r} is not {_INTERVAL}", field="every", remedy="Give seconds, or a text such as '10m' or '2h'."
-    )
+    found = seconds_of(every, "every", ConfigurationError)
+    is_number = isinstance(found, int | float) and not isinstance(found, bool)
+    if not is_number or not 1 <= found <= _YEAR_SECONDS or found != int(found):
+        raise ConfigurationError(
+            f"every: {every!r} is not {_INTERVAL}",
+            field="every",
+            remedy="Give seconds, or a text such as '10m' or '2h'.",
+        )
+    return int(found)
 
 
 def _zone(name: object) -> ZoneInfo:
