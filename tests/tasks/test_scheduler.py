@@ -349,13 +349,15 @@ def test_a_store_that_does_not_answer_fails_the_role_and_nothing_is_lost(
     assert len(set(runs(backend))) == 9
 
 
-def test_the_schedules_of_a_worker_are_those_that_its_children_found(tmp_path: Path, on_sqlite: Backend) -> None:
+def test_the_schedules_of_a_worker_are_those_that_its_children_found(on_sqlite: Backend) -> None:
     worker = TaskWorker(on_sqlite, registry=scheduling.TASKS, tenant_id=TENANT, app=APP, wait=0.05)
-    assert worker.schedules() is None
+    assert worker.tasks() is None
 
     worker.run(until_idle=True)
 
-    assert worker.schedules() == {"beat": Schedule(every=1, catch_up="all")}
+    found = worker.tasks()
+    assert found is not None
+    assert {name: each.schedule for name, each in found.items()} == {"beat": Schedule(every=1, catch_up="all")}
 
 
 def test_four_processes_run_each_second_once_even_when_they_are_killed(on_sqlite: Backend) -> None:

@@ -26,13 +26,14 @@ from postroad.queues import MAX_DELAY
 from postroad.settings import nearest
 from postroad.tasks.delays import MOST_FAILURES, DelayedTasks, Retries, scan
 from postroad.tasks.messages import NAME, log_event, open_queue, tenant_and_app
+from postroad.tasks.processes import TaskEntry
 from postroad.tasks.producer import TaskProducer
-from postroad.tasks.registry import TaskRegistry, default_tasks
+from postroad.tasks.registry import TaskDefinition, TaskRegistry, default_tasks
 from postroad.tasks.schedules import Schedule, ScheduleState, schedule_key, tick_id
 from postroad.tasks.threads import Role
 
-Defined = Mapping[str, Schedule | None]
-"""The schedule of each task, None for a task without one."""
+Tasks = Mapping[str, TaskDefinition] | Mapping[str, TaskEntry]
+"""Tasks by their names, with and without schedules."""
 _PAGE = 500
 _IN_ONE_COMMIT = 50
 _ROLE_SECONDS = 0.1
@@ -167,8 +168,7 @@ class Scheduler:
         app: The app of the recorded events; by default that of the settings.
         registry: The tasks whose schedules are run; by default those of `@task`.
         clock: The clock that says what is due; by default that of the backend. Tests pass a `FakeClock`.
-        schedules: Returns the schedules instead of the registry, by the names of all tasks; None while they are not
-            known. `TaskWorker.schedules` is one.
+        tasks: Returns the tasks instead of the registry, or None while they are not known; `TaskWorker.tasks` is one.
 
     Raises:
         QueueNotFound: The queue does not exist on AWS; create it with `postroad task init`.
@@ -186,20 +186,20 @@ class Scheduler:
         app: str | None = None,
         registry: TaskRegistry | None = None,
         clock: Clock | None = None,
-        schedules: Callable[[], Defined | None] | None = None,
+        tasks: Callable[[], Tasks | None] | None = None,
     ) -> None:
         self._backend = backend
         self._tenant, self._app = tenant_and_app(tenant_id, app)
         self._queue = queue
         self._clock = backend.clock if clock is None else clock
-        tasks = default_tasks if registry is None else registry
-        self._schedules = schedules or (lambda: {each.name: each.schedule for each in tasks.definitions()})
+        known = default_tasks if registry is None else registry
+        self._tasks = tasks or (lambda: {each.name: each for each in known.definitions()})
         self._items: Items = backend.items()
         self._producers: dict[str, TaskProducer] = {}
         is_near = open_queue(backend, queue).traits.short_waits
         self._resume_seconds = _RESUME_SECONDS if is_near else _RESUME_SECONDS_FAR
         self._delays = DelayedTasks(backend, self._tenant, self._app, look_ahead=0.0 if is_near else MAX_DELAY)
-        self._registered: Defined = {}
+        self._registered: Tasks = {}
         self._known: dict[str, _Known | None] = {}
         """Each schedule of these tasks; None if it has to be read again."""
         self._due_at: dict[str, float] = {}
@@ -257,18 +257,18 @@ class Scheduler:
 
     def _register(self, now: datetime) -> None:
         """Store the schedules of the tasks where they are new or changed; the last worker that started decides."""
-        defined = self._schedules()
-        if defined is None or defined == self._registered:
+        tasks = self._tasks()
+        if tasks is None or tasks == self._registered:
             return
         stored = read_all(self._items, self._tenant)
         self._known.clear()
         self._due_at.clear()
-        names = list(defined)
+        names = list(tasks)
         for start in range(0, len(names), _IN_ONE_COMMIT):
             with self._one_commit():
                 for name in names[start : start + _IN_ONE_COMMIT]:
-                    self._define(name, defined[name], stored.get(name), now)
-        self._registered = defined
+                    self._define(name, tasks[name].schedule, stored.get(name), now)
+        self._registered = tasks
 
     def _define(self, name: str, schedule: Schedule | None, stored: _Known | None, now: datetime) -> None:
         if schedule is None:
