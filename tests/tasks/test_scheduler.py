@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.tasks import scheduling
 from tests.tasks.benches import APP, TENANT
@@ -255,6 +256,20 @@ def test_a_worker_without_the_task_leaves_its_schedule_alone(backend: Backend, c
     assert scheduler(backend, other={"every": "1d"}).tick() == 0
     assert [each.name for each in operations(backend).list_all()] == ["nightly", "other"]
     assert scheduler(backend, **NIGHTLY).tick() == 1
+
+
+def test_a_schedule_that_this_machine_cannot_read_holds_nothing_up(backend: Backend, clock: FakeClock) -> None:
+    foreign = {"task": "far", "schedule": {"cron": "0 3 * * *", "tz": "Mars/Olympus"}, "queue": "tasks", "after": 0}
+    for name, value in {"far": msgspec.json.encode(foreign), "broken": b"{"}.items():
+        backend.items().put(f"{TENANT}/SCHEDULE#{name}", value)
+    one = scheduler(backend, **NIGHTLY)
+    one.tick()
+
+    clock.advance(86_400)
+
+    assert one.tick() == 1
+    assert [each.name for each in operations(backend).list_all()] == ["nightly"]
+    assert [each.name for each in operations(backend).page()[0]] == ["nightly"]
 
 
 def test_a_tick_that_was_submitted_by_hand_holds_nothing_up(backend: Backend, clock: FakeClock) -> None:

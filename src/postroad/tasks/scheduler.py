@@ -8,7 +8,7 @@ paused it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from math import inf
@@ -18,7 +18,7 @@ import msgspec
 
 from postroad import failpoints
 from postroad.clock import Clock
-from postroad.errors import Conflict, InvalidInput, NotFound
+from postroad.errors import ConfigurationError, Conflict, InvalidInput, NotFound
 from postroad.events import uuid7
 from postroad.items import ABSENT, Item, Items
 from postroad.ports import Store
@@ -90,7 +90,7 @@ class Schedules:
         """Return the schedules behind the name `after`, at most `limit`, and the last name if there are more."""
         prefix = schedule_key(self._tenant, "")
         found = self._items.scan(prefix, limit=limit, cursor=None if after is None else prefix + after)
-        shown = [_shown(item.key.removeprefix(prefix), _known(item).state) for item in found.items]
+        shown = [_shown(name, known.state) for name, known in _readable(found.items, prefix)]
         return shown, None if found.cursor is None else found.cursor.removeprefix(prefix)
 
     def pause(self, name: str) -> ScheduleShown:
@@ -148,7 +148,18 @@ def _shown(name: str, state: ScheduleState) -> ScheduleShown:
 def read_all(items: Items, tenant: str) -> dict[str, _Known]:
     """Return every schedule of the tenant by its name."""
     prefix = schedule_key(tenant, "")
-    return {item.key.removeprefix(prefix): _known(item) for item in scan(items, prefix, limit=_PAGE)}
+    return dict(_readable(scan(items, prefix, limit=_PAGE), prefix))
+
+
+def _readable(items: Iterable[Item], prefix: str) -> Iterator[tuple[str, _Known]]:
+    """Yield the name and the schedule of each item. One that only another machine can read is logged and left out."""
+    for item in items:
+        name = item.key.removeprefix(prefix)
+        try:
+            yield name, _known(item)
+        except (ConfigurationError, msgspec.DecodeError) as error:
+            # Its time zone is not known here, or a later version wrote it.
+            log_event("schedule_failed", schedule=name, error=error)
 
 
 def _known(item: Item) -> _Known:
