@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, get_args
+from typing import Annotated, Any, Final, Literal, Self, get_args
 
 import msgspec
 from msgspec import Meta
@@ -22,9 +22,6 @@ from postroad.errors import ConfigurationError, InvalidTask
 from postroad.ports import Store
 from postroad.settings import nearest
 from postroad.tasks.messages import TaskMessage
-
-if TYPE_CHECKING:
-    from zoneinfo import ZoneInfo
 
 CatchUp = Literal["none", "one", "all"]
 _YEAR_SECONDS = 366 * 86_400
@@ -182,8 +179,10 @@ def _seconds(every: object) -> int:
     return int(found)
 
 
-def _zone(name: object) -> ZoneInfo:
-    """Return the time zone, or raise `ConfigurationError`."""
+def _zone(name: object) -> tzinfo:
+    """Return the time zone, or raise `ConfigurationError`. UTC needs no database."""
+    if name == "UTC":
+        return UTC
     from zoneinfo import ZoneInfo, available_timezones
 
     try:
