@@ -40,7 +40,7 @@ def _serve(url: str, pipe: Connection, **schedule: Any) -> None:
     with postroad.connect(url) as backend:
         worker = TaskWorker(backend, registry=registry, tenant_id=TENANT, app=APP, child_reuse=1_000)
         running = threading.Thread(target=worker.run)
-        with RoleThreads(worker_roles(backend, tenant_id=TENANT, app=APP, schedules=worker.schedules)):
+        with RoleThreads(worker_roles(backend, tenant_id=TENANT, app=APP, tasks=worker.tasks)):
             running.start()
             while pipe.recv() is not None:
                 pipe.send(cpu_seconds())

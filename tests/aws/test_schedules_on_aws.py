@@ -17,7 +17,14 @@ import postroad
 from postroad import Backend, failpoints
 from postroad.errors import Unavailable
 from postroad.journal import every_event
-from postroad.tasks import Scheduler, Schedules, TaskProducer, TaskRegistry, ensure_queues
+from postroad.tasks import (
+    Scheduler,
+    Schedules,
+    TaskProducer,
+    TaskRegistry,
+    ensure_queues,
+    scheduler as scheduler_module,
+)
 from postroad.testing import FakeClock
 
 pytestmark = pytest.mark.aws
@@ -106,6 +113,27 @@ def test_another_worker_that_runs_already_submits_what_a_dead_one_claimed(backen
     assert owed(backend) != []
     assert other.tick() == 1
     assert dying.tick() == 0
+    assert len(runs(backend)) == 1
+
+
+def test_a_worker_gives_another_one_time_to_submit_what_it_claimed(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler_module, "_PATIENCE_SECONDS", 0.5)
+    clock = FakeClock(NOW)
+    dying, other = scheduler(backend, clock), scheduler(backend, clock)
+    dying.tick()
+    other.tick()
+    clock.set(NOW + DAYS)
+    failpoints.load("scheduler.after_claim=raise")
+    with pytest.raises(Unavailable):
+        dying.tick()
+    failpoints.load(None)
+    look = other.role().run_once
+
+    assert [look(), look()] == [0, 0]
+    assert runs(backend) == []
+    eventually(lambda: look() == 1)
     assert len(runs(backend)) == 1
 
 

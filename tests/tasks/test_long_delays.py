@@ -13,7 +13,7 @@ from tests.tasks.benches import APP, TENANT
 import postroad
 from postroad import Backend
 from postroad.errors import Conflict, InvalidTask, Unavailable
-from postroad.tasks import Reconciler, Scheduler, TaskProducer, TaskRegistry
+from postroad.tasks import Reconciler, Scheduler, TaskMessage, TaskProducer, TaskRegistry, schedules
 from postroad.tasks.producer import Submissions
 from postroad.testing import FakeClock
 
@@ -181,6 +181,41 @@ def test_one_that_cannot_be_sent_does_not_hold_up_the_others_and_is_tried_again(
 
     broken = False
     assert (scheduler.tick(), waiting(backend), put_off(backend)) == (1, 3, 0)
+
+
+def test_many_that_are_due_at_once_are_sent_together_and_a_broken_one_alone_is_left(
+    backend: Backend, clock: FakeClock, producer: TaskProducer, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(120):
+        producer.submit("echo", request_id=f"late-{number}", delay=1_000)
+    clock.advance(1_000)
+    resend = Submissions.resend
+
+    def sometimes(submissions: Submissions, submission: Any, held: Any) -> bool:
+        if submission.message.request_id == "late-7":
+            raise Unavailable("no")
+        return resend(submissions, submission, held)
+
+    monkeypatch.setattr(Submissions, "resend", sometimes)
+    with pytest.raises(Unavailable):
+        scheduler.tick()
+
+    assert (waiting(backend), put_off(backend)) == (119, 1)
+
+
+def test_the_rest_of_a_submission_that_died_is_kept_for_an_hour_and_then_removed(
+    backend: Backend, clock: FakeClock, scheduler: Scheduler
+) -> None:
+    now = int(clock.now().timestamp() * 1_000)
+    message = TaskMessage(request_id="late", name="echo")
+    schedules.put_off(backend, TENANT, message, queue="tasks", due_at=now + 1_000_000)
+
+    # The lease is written after the item, so it may still come.
+    clock.advance(1_100)
+    assert (scheduler.tick(), put_off(backend)) == (0, 1)
+    clock.advance(3_600)
+
+    assert (scheduler.tick(), put_off(backend), waiting(backend)) == (0, 0, 0)
 
 
 def test_the_role_looks_when_the_next_one_is_due(

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.tasks import scheduling
 from tests.tasks.benches import APP, TENANT
@@ -18,7 +19,15 @@ import postroad
 from postroad import Backend
 from postroad.errors import NotFound, Unavailable
 from postroad.journal import every_event
-from postroad.tasks import Schedule, Scheduler, Schedules, TaskProducer, TaskRegistry, TaskWorker
+from postroad.tasks import (
+    Schedule,
+    Scheduler,
+    Schedules,
+    TaskProducer,
+    TaskRegistry,
+    TaskWorker,
+    scheduler as scheduler_module,
+)
 from postroad.testing import FakeClock
 
 START = datetime(2026, 11, 15, 12, tzinfo=UTC)
@@ -249,6 +258,20 @@ def test_a_worker_without_the_task_leaves_its_schedule_alone(backend: Backend, c
     assert scheduler(backend, **NIGHTLY).tick() == 1
 
 
+def test_a_schedule_that_this_machine_cannot_read_holds_nothing_up(backend: Backend, clock: FakeClock) -> None:
+    foreign = {"task": "far", "schedule": {"cron": "0 3 * * *", "tz": "Mars/Olympus"}, "queue": "tasks", "after": 0}
+    for name, value in {"far": msgspec.json.encode(foreign), "broken": b"{"}.items():
+        backend.items().put(f"{TENANT}/SCHEDULE#{name}", value)
+    one = scheduler(backend, **NIGHTLY)
+    one.tick()
+
+    clock.advance(86_400)
+
+    assert one.tick() == 1
+    assert [each.name for each in operations(backend).list_all()] == ["nightly"]
+    assert [each.name for each in operations(backend).page()[0]] == ["nightly"]
+
+
 def test_a_tick_that_was_submitted_by_hand_holds_nothing_up(backend: Backend, clock: FakeClock) -> None:
     one = scheduler(backend, nightly={"schedule": "0 3 * * *"}, later={"schedule": "0 3 * * *"})
     one.tick()
@@ -285,13 +308,71 @@ def test_an_error_of_one_schedule_does_not_hold_up_the_others(
     assert len(set(runs(backend))) == 120
 
 
-def test_the_schedules_of_a_worker_are_those_that_its_children_found(tmp_path: Path, on_sqlite: Backend) -> None:
+def test_the_role_tries_what_failed_again_after_a_pause_and_logs_it_once(
+    backend: Backend, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged: list[str] = []
+    monkeypatch.setattr(scheduler_module, "log_event", lambda event, **fields: logged.append(event))
+    look = scheduler(backend, good={"every": "1d"}, bad={"every": "1d"}).role().run_once
+    look()
+    tried = list[float]()
+
+    def sometimes(producer: TaskProducer, name: str, *given: Any, **options: Any) -> Any:
+        if name == "bad":
+            tried.append(time.monotonic())
+            if len(tried) < 4:
+                raise Unavailable("no")
+        return submit(producer, name, *given, **options)
+
+    submit = TaskProducer.submit
+    monkeypatch.setattr(TaskProducer, "submit", sometimes)
+    clock.advance(86_400)
+
+    # Both are first tried in one commit.
+    assert look() == 1
+    assert look() == 0
+    assert runs(backend) == ["schedule-good-20261116T000000Z"]
+    eventually(lambda: look() == 1)
+    assert len(tried) == 4
+    assert tried[2] - tried[1] >= 0.2
+    assert logged == ["schedule_failed"]
+
+
+def test_a_store_that_does_not_answer_fails_the_role_and_nothing_is_lost(
+    backend: Backend, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = scheduler(backend, **{f"task-{number}": {"every": "1d"} for number in range(9)}).role().run_once
+    look()
+    clock.advance(86_400)
+
+    def never(*given: Any, **options: Any) -> Any:
+        raise Unavailable("no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TaskProducer, "submit", never)
+        with pytest.raises(Unavailable):
+            look()
+
+    done = 0
+
+    def all_done() -> bool:
+        nonlocal done
+        done += look()
+        return done == 9
+
+    eventually(all_done)
+    assert len(set(runs(backend))) == 9
+
+
+def test_the_schedules_of_a_worker_are_those_that_its_children_found(on_sqlite: Backend) -> None:
     worker = TaskWorker(on_sqlite, registry=scheduling.TASKS, tenant_id=TENANT, app=APP, wait=0.05)
-    assert worker.schedules() is None
+    assert worker.tasks() is None
 
     worker.run(until_idle=True)
 
-    assert worker.schedules() == {"beat": Schedule(every=1, catch_up="all")}
+    found = worker.tasks()
+    assert found is not None
+    assert {name: each.schedule for name, each in found.items()} == {"beat": Schedule(every=1, catch_up="all")}
 
 
 def test_four_processes_run_each_second_once_even_when_they_are_killed(on_sqlite: Backend) -> None:

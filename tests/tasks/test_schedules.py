@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from itertools import islice, pairwise
 from typing import Any
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, reset_tzpath
 
 import pytest
 from hypothesis import given, strategies as some
@@ -138,6 +138,18 @@ def test_a_schedule_is_shown_as_it_was_written() -> None:
 
     assert shown == ["every 90s", "every 10m", "every 2h", "every 2d"]
     assert Schedule(cron="0 3 * * *").text == "0 3 * * *"
+
+
+def test_utc_needs_no_database_of_time_zones() -> None:
+    try:
+        reset_tzpath(to=())
+        ZoneInfo.clear_cache()
+
+        assert Schedule(cron="7 3 * * *").next_after(datetime(2026, 11, 16, tzinfo=UTC)) == datetime(
+            2026, 11, 16, 3, 7, tzinfo=UTC
+        )
+    finally:
+        reset_tzpath()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from tests.up.conftest import StartUp
 from tests.waiting import eventually
 
 import postroad
-from postroad.tasks import TaskProducer
+from postroad.tasks import Schedules, TaskProducer
 
 pytestmark = pytest.mark.slow
 
@@ -30,6 +30,10 @@ def reset(input, ctx):
 @task("sleep")
 def sleep(input, ctx):
     time.sleep(60)
+
+@task("beat", every="1s")
+def beat(input, ctx):
+    return "beaten"
 """
 
 
@@ -61,6 +65,20 @@ def test_tasks_run_fail_and_are_given_back_at_a_stop(start_up: StartUp, producer
     found = producer.status(done)
     assert found is not None
     assert found.output == 8
+
+
+def test_tasks_run_by_schedule(start_up: StartUp, producer: TaskProducer, tmp_path: Path) -> None:
+    up = start_up("--load", "shop")
+
+    with postroad.connect(f"sqlite:///{tmp_path}/data.db") as backend:
+        schedules = Schedules(backend, tenant_id="default", app="postroad")
+
+        def completed() -> bool:
+            last = [each.last_request_id for each in schedules.list_all()]
+            return bool(last and last[0] and state(producer, last[0]) == "completed")
+
+        eventually(completed)
+    up.stop()
 
 
 def test_without_tasks_nothing_is_taken_from_the_queue(start_up: StartUp, producer: TaskProducer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from postroad.arguments import parse_duration
 from postroad.errors import ConfigurationError, InvalidInput, PostroadError
 from postroad.settings import data_path, database_dsn, load
 from postroad.telemetry import legible
@@ -22,13 +22,17 @@ if TYPE_CHECKING:
     from postroad.outbox import Outbox
     from postroad.wiring import Backend
 
+_FORM = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([smhd]?)")
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
 
 def duration(text: str) -> float:
     """Return the seconds of a number with or without a unit."""
-    seconds = parse_duration(text)
-    if seconds is None:
+    match = _FORM.fullmatch(text)
+    if match is None:
         raise typer.BadParameter(f'"{text}" is not a duration such as 30, 30s, 5m, 2h or 7d')
-    return seconds
+    seconds = float(match[1]) * _SECONDS[match[2]]
+    return int(seconds) if seconds.is_integer() else seconds
 
 
 def moment(text: str) -> datetime:

@@ -101,7 +101,7 @@ def worker(
             tenant_id=settings.tenant,
             app=settings.app,
             roles=chosen,
-            schedules=None if running is None else running.schedules,
+            tasks=None if running is None else running.tasks,
         )
         _run(running, others, until_idle=until_idle)
     call.show({"stopped": True, "worker": None if running is None else running.worker_id}, "stopped")

@@ -19,7 +19,7 @@ from postroad.tasks import (
     Reconciler,
     ReconcilerLease,
     Role,
-    Schedule,
+    TaskEntry,
     WakeUp,
     log_event,
     open_queue,
@@ -179,11 +179,11 @@ def worker_roles(
     tenant_id: str | None = None,
     app: str | None = None,
     roles: Collection[str] | None = None,
-    schedules: Callable[[], Mapping[str, Schedule | None] | None] | None = None,
+    tasks: Callable[[], Mapping[str, TaskEntry] | None] | None = None,
 ) -> list[Role]:
     """Return the roles of a worker; by default all, and `events` only if the settings say so.
 
-    `schedules` returns those of the worker's tasks, by default those of `@task` in this process. Where looks cost
+    `tasks` returns those whose schedules are run, by default those of `@task` in this process. Where looks cost
     requests, a lease lets only one worker of the tenant reconcile.
     """
     found = []
@@ -202,7 +202,7 @@ def worker_roles(
     if "scheduler" in roles:
         from postroad.tasks.scheduler import Scheduler as TaskScheduler
 
-        scheduler = TaskScheduler(backend, queue=queue, tenant_id=tenant_id, app=app, schedules=schedules)
+        scheduler = TaskScheduler(backend, queue=queue, tenant_id=tenant_id, app=app, tasks=tasks)
         found.append(scheduler.role())
     looks: dict[str, Callable[[], int]] = {}
     if "reconciler" in roles:

@@ -30,6 +30,7 @@ from postroad.tasks.messages import (
     tenant_and_app as tenant_and_app,
     wants_events as wants_events,
 )
+from postroad.tasks.processes import TaskEntry as TaskEntry
 from postroad.tasks.producer import TaskProducer
 from postroad.tasks.reconciler import Reconciler, ReconcilerLease as ReconcilerLease
 from postroad.tasks.registry import TaskContext, TaskDefinition, TaskRegistry, default_tasks, task

@@ -21,6 +21,7 @@ from postroad.queues import legible
 from postroad.tasks.leases import LEASES, Held, Lease, TaskRecords, decode_lease, lease_key
 from postroad.tasks.messages import EventFactory, log_event, tenant_and_app
 from postroad.tasks.registry import Lifetime
+from postroad.tasks.schedules import DELAYS, MAX_PUT_OFF
 from postroad.tasks.submissions import Submission, Submissions, message_of
 
 KEPT_SECONDS = 30 * 86_400
@@ -49,6 +50,7 @@ class LeaseExpiry:
         self.cursor = page.cursor
         if page.cursor is None and self._blobs is not None:
             self._blobs.prune(LEASES, older_than=KEPT_SECONDS)
+            self._blobs.prune(DELAYS, older_than=MAX_PUT_OFF + KEPT_SECONDS)
         return forgotten
 
 

@@ -8,7 +8,7 @@ paused it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from math import inf
@@ -17,38 +17,31 @@ from typing import NamedTuple
 import msgspec
 
 from postroad import failpoints
-from postroad.backoff import Backoff
 from postroad.clock import Clock
-from postroad.errors import BlobNotFound, Conflict, InvalidInput, NotFound, StorageDamaged
+from postroad.errors import ConfigurationError, Conflict, InvalidInput, NotFound
 from postroad.events import uuid7
 from postroad.items import ABSENT, Item, Items
-from postroad.journal import FAILED
 from postroad.ports import Store
 from postroad.queues import MAX_DELAY
 from postroad.settings import nearest
-from postroad.tasks.leases import Held, TaskRecords
-from postroad.tasks.messages import NAME, EventFactory, TaskMessage, log_event, open_queue, tenant_and_app
-from postroad.tasks.producer import Submission, Submissions, TaskProducer
-from postroad.tasks.registry import TaskRegistry, default_tasks
-from postroad.tasks.schedules import PutOff, Schedule, ScheduleState, put_off_key, schedule_key, tick_id
+from postroad.tasks.delays import MOST_FAILURES, DelayedTasks, Retries, scan
+from postroad.tasks.messages import NAME, log_event, open_queue, tenant_and_app
+from postroad.tasks.processes import TaskEntry
+from postroad.tasks.producer import TaskProducer
+from postroad.tasks.registry import TaskDefinition, TaskRegistry, default_tasks
+from postroad.tasks.schedules import Schedule, ScheduleState, schedule_key, tick_id
 from postroad.tasks.threads import Role
 
-Defined = Mapping[str, Schedule | None]
-"""The schedule of each task, None for a task without one."""
+Tasks = Mapping[str, TaskDefinition] | Mapping[str, TaskEntry]
+"""Tasks by their names, with and without schedules."""
 _PAGE = 500
 _IN_ONE_COMMIT = 50
-# So many failures in a row are not the fault of single schedules.
-_MOST_FAILURES = 3
-_ROLE_SECONDS = 0.2
+_ROLE_SECONDS = 0.1
 # How long another worker that claimed a tick may take to submit its run, where that is not one commit.
 _PATIENCE_SECONDS = 5.0
 # How often paused schedules are read again, on the embedded engine and where reads cost requests.
 _RESUME_SECONDS, _RESUME_SECONDS_FAR = 5.0, 60.0
-# A delay is longer than a queue's when it is put off, so a look now and then finds each in time.
-_DELAYS_SECONDS = 300.0
 _decode_state = msgspec.json.Decoder(ScheduleState).decode
-_decode_put_off = msgspec.json.Decoder(PutOff).decode
-_decode_message = msgspec.json.Decoder(TaskMessage).decode
 
 
 class _Known(NamedTuple):
@@ -97,7 +90,7 @@ class Schedules:
         """Return the schedules behind the name `after`, at most `limit`, and the last name if there are more."""
         prefix = schedule_key(self._tenant, "")
         found = self._items.scan(prefix, limit=limit, cursor=None if after is None else prefix + after)
-        shown = [_shown(item.key.removeprefix(prefix), _known(item).state) for item in found.items]
+        shown = [_shown(name, known.state) for name, known in _readable(found.items, prefix)]
         return shown, None if found.cursor is None else found.cursor.removeprefix(prefix)
 
     def pause(self, name: str) -> ScheduleShown:
@@ -155,20 +148,22 @@ def _shown(name: str, state: ScheduleState) -> ScheduleShown:
 def read_all(items: Items, tenant: str) -> dict[str, _Known]:
     """Return every schedule of the tenant by its name."""
     prefix = schedule_key(tenant, "")
-    return {item.key.removeprefix(prefix): _known(item) for item in _scan(items, prefix)}
+    return dict(_readable(scan(items, prefix, limit=_PAGE), prefix))
+
+
+def _readable(items: Iterable[Item], prefix: str) -> Iterator[tuple[str, _Known]]:
+    """Yield the name and the schedule of each item. One that only another machine can read is logged and left out."""
+    for item in items:
+        name = item.key.removeprefix(prefix)
+        try:
+            yield name, _known(item)
+        except (ConfigurationError, msgspec.DecodeError) as error:
+            # Its time zone is not known here, or a later version wrote it.
+            log_event("schedule_failed", schedule=name, error=error)
 
 
 def _known(item: Item) -> _Known:
     return _Known(_decode_state(item.value), item.version)
-
-
-def _scan(items: Items, prefix: str) -> Iterable[Item]:
-    cursor = None
-    while True:
-        page = items.scan(prefix, limit=_PAGE, cursor=cursor)
-        yield from page.items
-        if (cursor := page.cursor) is None:
-            return
 
 
 class Scheduler:
@@ -184,8 +179,7 @@ class Scheduler:
         app: The app of the recorded events; by default that of the settings.
         registry: The tasks whose schedules are run; by default those of `@task`.
         clock: The clock that says what is due; by default that of the backend. Tests pass a `FakeClock`.
-        schedules: Returns the schedules instead of the registry, by the names of all tasks; None while they are not
-            known. `TaskWorker.schedules` is one.
+        tasks: Returns the tasks instead of the registry, or None while they are not known; `TaskWorker.tasks` is one.
 
     Raises:
         QueueNotFound: The queue does not exist on AWS; create it with `postroad task init`.
@@ -203,27 +197,26 @@ class Scheduler:
         app: str | None = None,
         registry: TaskRegistry | None = None,
         clock: Clock | None = None,
-        schedules: Callable[[], Defined | None] | None = None,
+        tasks: Callable[[], Tasks | None] | None = None,
     ) -> None:
         self._backend = backend
         self._tenant, self._app = tenant_and_app(tenant_id, app)
         self._queue = queue
         self._clock = backend.clock if clock is None else clock
-        tasks = default_tasks if registry is None else registry
-        self._schedules = schedules or (lambda: {each.name: each.schedule for each in tasks.definitions()})
+        known = default_tasks if registry is None else registry
+        self._tasks = tasks or (lambda: {each.name: each for each in known.definitions()})
         self._items: Items = backend.items()
         self._producers: dict[str, TaskProducer] = {}
         is_near = open_queue(backend, queue).traits.short_waits
         self._resume_seconds = _RESUME_SECONDS if is_near else _RESUME_SECONDS_FAR
-        self._delays = _Delays(backend, self._tenant, self._app, look_ahead=0.0 if is_near else MAX_DELAY)
-        self._registered: Defined = {}
+        self._delays = DelayedTasks(backend, self._tenant, self._app, look_ahead=0.0 if is_near else MAX_DELAY)
+        self._registered: Tasks = {}
         self._known: dict[str, _Known | None] = {}
         """Each schedule of these tasks; None if it has to be read again."""
         self._due_at: dict[str, float] = {}
         """When each is due, in seconds since 1970."""
-        self._not_before: dict[str, float] = {}
-        """When those that failed or are claimed by another worker are looked at again, by the monotonic clock."""
-        self._backoffs: dict[str, Backoff] = {}
+        self._retries = Retries()
+        """Those that failed, or that another worker has claimed."""
         self._resume_look_at = 0.0
 
     def tick(self) -> int:
@@ -244,8 +237,8 @@ class Scheduler:
     def _run_once(self) -> int:
         errors: list[Exception] = []
         done = self._turn(errors, at_once=False)
-        if len(errors) >= _MOST_FAILURES:
-            raise errors[0]
+        if self._retries.in_a_row >= MOST_FAILURES:
+            raise errors[-1]
         return done
 
     def _turn(self, errors: list[Exception], *, at_once: bool) -> int:
@@ -257,38 +250,36 @@ class Scheduler:
             self._forget([name for name, known in self._known.items() if known is not None and known.state.paused])
         done = self._delays.send(now, errors, at_once=at_once)
         failed: set[str] = set()
+        self._retries.in_a_row = 0
         while names := self._due(now, failed, at_once=at_once):
             size = _IN_ONE_COMMIT if self._backend.joins_writes else 1
             for start in range(0, len(names), size):
                 done += self._advance_together(names[start : start + size], now, failed, errors)
-                if len(errors) >= _MOST_FAILURES:
+                if self._retries.in_a_row >= MOST_FAILURES:
                     return done
             if not at_once:
                 break
         return done
 
     def _due(self, now: datetime, failed: set[str], *, at_once: bool) -> list[str]:
-        moment, monotonic = now.timestamp(), time.monotonic()
-        return [
-            name
-            for name, due_at in self._due_at.items()
-            if due_at <= moment and name not in failed and (at_once or self._not_before.get(name, 0.0) <= monotonic)
-        ]
+        moment = now.timestamp()
+        due = [name for name, due_at in self._due_at.items() if due_at <= moment]
+        return [name for name in due if name not in failed and (at_once or self._retries.may_try(name))]
 
     def _register(self, now: datetime) -> None:
         """Store the schedules of the tasks where they are new or changed; the last worker that started decides."""
-        defined = self._schedules()
-        if defined is None or defined == self._registered:
+        tasks = self._tasks()
+        if tasks is None or tasks == self._registered:
             return
         stored = read_all(self._items, self._tenant)
         self._known.clear()
         self._due_at.clear()
-        names = list(defined)
+        names = list(tasks)
         for start in range(0, len(names), _IN_ONE_COMMIT):
             with self._one_commit():
                 for name in names[start : start + _IN_ONE_COMMIT]:
-                    self._define(name, defined[name], stored.get(name), now)
-        self._registered = defined
+                    self._define(name, tasks[name].schedule, stored.get(name), now)
+        self._registered = tasks
 
     def _define(self, name: str, schedule: Schedule | None, stored: _Known | None, now: datetime) -> None:
         if schedule is None:
@@ -311,15 +302,18 @@ class Scheduler:
             # What was written is undone, or not known.
             self._forget(names)
             if len(names) > 1:
-                return sum(self._advance_together([name], now, failed, errors) for name in names)
+                return sum(
+                    self._advance_together([name], now, failed, errors)
+                    for name in names
+                    if self._retries.in_a_row < MOST_FAILURES
+                )
             (name,) = names
-            log_event("schedule_failed", schedule=name, error=error)
+            if self._retries.failed(name):
+                log_event("schedule_failed", schedule=name, error=error)
             errors.append(error)
             failed.add(name)
-            self._not_before[name] = time.monotonic() + self._backoffs.setdefault(name, Backoff()).next()
             return 0
-        for name in names:
-            self._backoffs.pop(name, None)
+        self._retries.succeeded(names)
         return done
 
     def _advance(self, name: str, now: datetime) -> int:
@@ -327,18 +321,22 @@ class Scheduler:
         known = self._known[name] or self._read(name)
         if known is None:
             return 0
-        if not known.state.owed:
+        owed, owes = known.state.owed, True
+        if not owed:
             claimed = known.state.claimed(now)
             if claimed is None:
                 self._remember(name, known)
                 return 0
-            known = self._write(name, claimed, known.version)
+            # In one commit with its runs it owes nothing.
+            owed, owes = claimed.owed, bool(claimed.owed) and not self._backend.joins_writes
+            known = self._write(name, claimed if owes else claimed.settled(), known.version)
             if known is None:
                 return 0
         failpoints.hit("scheduler.after_claim")
-        begun = sum(self._submit(name, known.state, tick) for tick in known.state.owed)
+        begun = sum(self._submit(name, known.state, tick) for tick in owed)
         failpoints.hit("scheduler.after_submit")
-        self._write(name, msgspec.structs.replace(known.state, owed=()), known.version)
+        if owes:
+            self._write(name, known.state.settled(), known.version)
         return begun
 
     def _submit(self, name: str, state: ScheduleState, tick: int) -> bool:
@@ -369,7 +367,7 @@ class Scheduler:
             self._forget([name])
             if not self._backend.joins_writes:
                 # It may be about to submit the run; if it is still owed by then, that worker died.
-                self._not_before[name] = time.monotonic() + _PATIENCE_SECONDS
+                self._retries.wait(name, _PATIENCE_SECONDS)
             return None
         known = _Known(state, written.item.version)
         self._remember(name, known)
@@ -387,96 +385,3 @@ class Scheduler:
 
     def _one_commit(self) -> AbstractContextManager[None]:
         return self._backend.transaction() if self._backend.joins_writes else nullcontext()
-
-
-class _Delays:
-    """Sends tasks that were put off when they are due.
-
-    Where a look costs requests, it sends them up to `look_ahead` seconds before, with the rest as the delay of the
-    message.
-    """
-
-    def __init__(self, backend: Store, tenant: str, app: str, *, look_ahead: float) -> None:
-        self._backend = backend
-        self._tenant = tenant
-        self._look_ahead = look_ahead
-        self._items: Items = backend.items()
-        self._records = TaskRecords(backend)
-        self._factory = EventFactory(app=app, environment=backend.stage, origin="dispatcher", clock=backend.clock)
-        self._prefix = put_off_key(tenant)
-        self._queues: dict[str, Submissions] = {}
-        self._look_at = 0.0
-        self._backoff = Backoff()
-
-    def send(self, now: datetime, errors: list[Exception], *, at_once: bool) -> int:
-        """Send what is due; return how many were sent. Without `at_once`, look only if something may be due."""
-        moment = now.timestamp()
-        if not at_once and moment < self._look_at:
-            return 0
-        sent, failures = 0, len(errors)
-        look_again = moment + _DELAYS_SECONDS
-        for item in _scan(self._items, self._prefix):
-            due_at = int(item.key.removeprefix(self._prefix).partition("#")[0])
-            if due_at / 1_000 > moment + self._look_ahead:
-                look_again = min(look_again, due_at / 1_000 - self._look_ahead)
-                break
-            try:
-                with self._backend.transaction() if self._backend.joins_writes else nullcontext():
-                    sent += self._send(item, due_at, delay=max(0.0, due_at / 1_000 - moment))
-            except Exception as error:
-                log_event("task_put_off_failed", item=item.key, error=error)
-                errors.append(error)
-                if len(errors) >= _MOST_FAILURES:
-                    break
-        if len(errors) > failures:
-            look_again = min(look_again, moment + self._backoff.next())
-        else:
-            self._backoff.reset()
-        self._look_at = look_again
-        return sent
-
-    def _send(self, item: Item, due_at: int, *, delay: float) -> bool:
-        request_id = item.key.removeprefix(self._prefix).partition("#")[2]
-        waits = _decode_put_off(item.value)
-        held = self._records.read(self._tenant, request_id)
-        # Otherwise it was cancelled, sent before, or never recorded.
-        is_due = held is not None and held.lease.due_at == due_at and held.lease.sent_at is None
-        if held is not None and is_due and held.lease.outcome is None:
-            message = self._message(waits)
-            if message is None:
-                self._fail(request_id, held)
-            else:
-                submission = Submission.of(message, self._tenant, self._factory, delay=delay)
-                self._queue(waits.queue).resend(submission, held)
-        failpoints.hit("scheduler.after_send")
-        self._items.delete(item.key, expect=item.version)
-        if waits.blob is not None and (blobs := self._backend.blobs()) is not None:
-            blobs.delete(waits.blob)
-        return is_due
-
-    def _message(self, waits: PutOff) -> TaskMessage | None:
-        """Return the message; None if its blob is gone."""
-        if waits.blob is None:
-            return waits.message
-        blobs = self._backend.blobs()
-        try:
-            return None if blobs is None else _decode_message(blobs.get(waits.blob))
-        except (BlobNotFound, StorageDamaged):
-            return None
-
-    def _fail(self, request_id: str, held: Held) -> None:
-        event = self._factory.event(
-            FAILED,
-            held.lease.task(self._tenant, request_id),
-            error="its input, which was too large for an item, is gone from the blobs",
-            errorCategory="validation",
-            retryCount=0,
-            source="worker",
-        )
-        if self._records.write(self._tenant, request_id, held.lease.settled(event), [event], expect=held).ok:
-            log_event("task_refused", request_id=request_id, error="its blob is gone")
-
-    def _queue(self, name: str) -> Submissions:
-        if (found := self._queues.get(name)) is None:
-            found = self._queues[name] = Submissions(self._backend, self._records, queue_name=name)
-        return found

@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, get_args
+from typing import Annotated, Any, Final, Literal, Self, get_args
 
 import msgspec
 from msgspec import Meta
 
-from postroad.arguments import check, parse_duration
+from postroad.arguments import check, seconds_of
 from postroad.blobs import BlobRef
 from postroad.errors import ConfigurationError, InvalidTask
 from postroad.ports import Store
 from postroad.settings import nearest
 from postroad.tasks.messages import TaskMessage
-
-if TYPE_CHECKING:
-    from zoneinfo import ZoneInfo
 
 CatchUp = Literal["none", "one", "all"]
 _YEAR_SECONDS = 366 * 86_400
@@ -171,19 +168,21 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def _seconds(every: object) -> int:
     """Return the seconds of `every`: a number, a text such as `10m`, or a timedelta."""
-    found = every.total_seconds() if isinstance(every, timedelta) else every
-    found = parse_duration(found) if isinstance(found, str) else found
-    if isinstance(found, bool) or not isinstance(found, int | float):
-        found = 0
-    if 1 <= found <= _YEAR_SECONDS and found == int(found):
-        return int(found)
-    raise ConfigurationError(
-        f"every: {every!r} is not {_INTERVAL}", field="every", remedy="Give seconds, or a text such as '10m' or '2h'."
-    )
+    found = seconds_of(every, "every", ConfigurationError)
+    is_number = isinstance(found, int | float) and not isinstance(found, bool)
+    if not is_number or not 1 <= found <= _YEAR_SECONDS or found != int(found):
+        raise ConfigurationError(
+            f"every: {every!r} is not {_INTERVAL}",
+            field="every",
+            remedy="Give seconds, or a text such as '10m' or '2h'.",
+        )
+    return int(found)
 
 
-def _zone(name: object) -> ZoneInfo:
-    """Return the time zone, or raise `ConfigurationError`."""
+def _zone(name: object) -> tzinfo:
+    """Return the time zone, or raise `ConfigurationError`. UTC needs no database."""
+    if name == "UTC":
+        return UTC
     from zoneinfo import ZoneInfo, available_timezones
 
     try:
@@ -256,6 +255,10 @@ class ScheduleState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
         state = msgspec.structs.replace(self, after=_epoch(done_with), owed=tuple(map(_epoch, ticks)))
         return state.ran(_epoch(ticks[-1]), tick_id(self.task, ticks[-1])) if ticks else state
 
+    def settled(self) -> Self:
+        """Return the state of a schedule whose runs are all submitted."""
+        return msgspec.structs.replace(self, owed=())
+
     def ran(self, at: int, request_id: str) -> Self:
         """Return the state with its last run."""
         return msgspec.structs.replace(self, last_at=at, last_request_id=request_id)
@@ -291,6 +294,7 @@ def _epoch(moment: datetime) -> int:
 
 MAX_PUT_OFF: Final = 31_536_000.0
 """The longest delay of a task, in seconds: a year."""
+DELAYS: Final = "delays/"
 _INLINE_BYTES = 200_000
 _PUT_OFF = "DELAYED#"
 
@@ -318,7 +322,7 @@ def put_off(backend: Store, tenant: str, message: TaskMessage, *, queue: str, du
                 field="input",
                 remedy="Configure blobs, pass a reference instead of the data, or use a delay of at most 900 seconds.",
             )
-        waits = PutOff(queue=queue, blob=blobs.put(f"delays/{due_at}/{uuid.uuid4().hex}.json", body))
+        waits = PutOff(queue=queue, blob=blobs.put(f"{DELAYS}{due_at}/{uuid.uuid4().hex}.json", body))
     backend.items().put(f"{put_off_key(tenant)}{due_at:013d}#{message.request_id}", msgspec.json.encode(waits))
 
 

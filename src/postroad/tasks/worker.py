@@ -21,8 +21,8 @@ from postroad.signals import heard_by
 from postroad.tasks.leases import TaskRecords
 from postroad.tasks.messages import EventFactory, log_event, open_queue, tenant_and_app, wants_events
 from postroad.tasks.pool import ChildPool
+from postroad.tasks.processes import TaskEntry
 from postroad.tasks.registry import TaskRegistry, Timeout, check_variables, default_tasks
-from postroad.tasks.schedules import Schedule
 from postroad.tasks.threads import Role, RoleThreads, Shared, Waker, WorkerRun
 
 _WorkerId = text(r"[A-Za-z0-9_.:-]{1,256}", "1 to 256 letters, digits, '_', '.', ':' or '-'")
@@ -237,9 +237,9 @@ class TaskWorker:
             waker.close()
             log_event("worker_stopped", worker=self.worker_id)
 
-    def schedules(self) -> dict[str, Schedule | None] | None:
-        """Return the schedule of each task, for a `Scheduler`; None before the children have loaded the tasks."""
-        return {name: entry.schedule for name, entry in self._shared.pool.tasks.items()} or None
+    def tasks(self) -> Mapping[str, TaskEntry] | None:
+        """Return the tasks that the children know, for a `Scheduler`; None before they are loaded."""
+        return self._shared.pool.tasks or None
 
     def stop(self) -> None:
         """Stop receiving; running tasks may finish within `drain_timeout`. A second call kills them at once."""
