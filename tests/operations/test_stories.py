@@ -21,7 +21,6 @@ from postroad.operations import redrive, why
 from postroad.outbox import DomainEvent, Outbox
 from postroad.testing.clock import FakeClock
 
-
 AT_ONCE = BusConfig(wait_time_seconds=0)
 
 
