@@ -118,6 +118,20 @@ def test_async_handlers_run_without_a_loop_of_the_caller(agents: Agents, bob: Ag
         eventually(lambda: seen == ["a", "b"])
 
 
+def test_a_plain_function_may_return_a_coroutine(agents: Agents, bob: AgentHandle) -> None:
+    seen: list[str] = []
+
+    async def handle(event: ReceivedEvent) -> None:
+        await asyncio.sleep(0)
+        seen.append(event.event_type)
+
+    bob.on()(lambda event: handle(event))
+
+    with running(bob):
+        publish(agents, "ann", "a")
+        eventually(lambda: seen == ["a"] and is_empty(agents))
+
+
 def test_a_failed_event_is_retried_before_later_ones_and_by_the_failed_handler_only(
     agents: Agents, bob: AgentHandle
 ) -> None:
@@ -192,11 +206,13 @@ def test_an_agent_publishes_and_subscribes_under_its_own_id(agents: Agents, bob:
     ann = agents.agent("ann")
 
     published = ann.publish("a", {"n": 1}, event_id="e-1")
+    bob.grant("ann")
     new = ann.subscribe("bob", event_types=["a"])
     ended = bob.unsubscribe("ann")
 
     assert (published.ok, published.event_id, new, ended) == (True, "e-1", True, True)
     assert agents.subscriptions("ann").items[0].event_types == ("a",)
+    agents.check_consent("ann", "bob")
     with pytest.raises(InvalidEvent):
         ann.publish("", {})
 

@@ -72,8 +72,13 @@ def why(backend: Store, name: str, *, tenant: str, app: str, agents: Callable[[]
         # A text that cannot be an id is not found either.
         with suppress(InvalidInput):
             if (story := tell()) is not None:
-                return story
+                return story if history is not None or story.kind in ("task", "job") else _limited(story)
     raise NotFound(f'nothing is known of "{name[:300]}"', remedy=_REMEDY)
+
+
+def _limited(story: Story) -> Story:
+    """Return the story with what it cannot know: SQS does not say where a message is."""
+    return msgspec.structs.replace(story, summary=f"{story.summary}; on AWS only what Postroad itself saw is known")
 
 
 def _message_story(history: MessageHistory, name: str) -> Story | None:
@@ -95,9 +100,7 @@ def _event_story(history: MessageHistory | None, name: str, deliveries: Sequence
     sent = sorted(step.at for step in (*_steps(copies), *_steps(by_agents)))
     published = [Step(at=sent[0], what="published")] if sent else []
     kind: Kind = "message" if len(deliveries) == 1 and deliveries[0].message_id == name else "event"
-    story = _told(kind, name, parts, [*(() if recorded is None else recorded.steps), *published])
-    limits = "; on AWS only what Postroad itself saw is known" if history is None else ""
-    return msgspec.structs.replace(story, summary=story.summary + limits)
+    return _told(kind, name, parts, [*(() if recorded is None else recorded.steps), *published])
 
 
 def _told(kind: Kind, name: str, parts: Sequence[_Part], first: Sequence[Step] = ()) -> Story:
