@@ -181,6 +181,27 @@ def test_an_event_that_no_retry_helps_is_a_dead_letter_at_once_and_the_next_goes
     assert (dead.reason, "never" in str(dead.error)) == ("not_retryable", True)
 
 
+def test_an_event_that_always_fails_takes_none_of_those_behind_it_along(agents: Agents, bob: AgentHandle) -> None:
+    seen: list[str] = []
+
+    class Soon(Retryable):
+        def __init__(self) -> None:
+            super().__init__("never")
+            self.after = 0.01
+
+    @bob.on()
+    def fail(event: ReceivedEvent) -> None:
+        if event.event_type == "bad":
+            raise Soon
+        seen.append(event.event_type)
+
+    publish(agents, "ann", "bad", "b", "c")
+    with running(bob):
+        eventually(lambda: seen == ["b", "c"] and is_empty(agents))
+
+    assert agents.stats("bob").dead == 1
+
+
 def test_an_event_that_no_handler_takes_is_acked(agents: Agents, bob: AgentHandle) -> None:
     bob.on(event_type="paid")(lambda event: None)
 

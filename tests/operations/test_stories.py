@@ -312,6 +312,19 @@ def test_a_push_is_told_from_its_message_to_the_answer_of_each_device(
     assert "secret" not in json.dumps(pushed.to_dict())
 
 
+def test_a_push_that_waits_in_its_queue_is_told_as_a_push(
+    backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path}/chat.db"
+    monkeypatch.setenv("NOTIFICATIONS_DATABASE_URL", url)
+    NotificationStore(url).close()
+    send(backend, "{}", attributes={"PushId": "my-push"})
+
+    story = told(backend, "my-push")
+
+    assert (story.kind, story.verdict, story.next) == ("push", "waiting", "a receiver of queue jobs takes it")
+
+
 @pytest.mark.parametrize("name", ["nobody", "a b#c", "x" * 400, "00000000-0000-8000-8000-000000000000", "offline:zz"])
 def test_what_nobody_knows_is_not_found_with_a_remedy(backend: Backend, name: str) -> None:
     send(backend, f"speaks of {name}")
