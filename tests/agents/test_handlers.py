@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,31 @@ def test_async_handlers_run_without_a_loop_of_the_caller(agents: Agents, bob: Ag
     with running(bob, concurrency=4):
         publish(agents, "ann", "a", "b")
         eventually(lambda: seen == ["a", "b"])
+
+
+def test_an_object_that_cannot_be_hashed_is_a_handler_and_one_function_is_called_once(
+    agents: Agents, bob: AgentHandle
+) -> None:
+    @dataclass
+    class Counter:
+        seen: list[str]
+
+        def __call__(self, event: ReceivedEvent) -> None:
+            self.seen.append(event.event_type)
+
+    counter, twice = Counter([]), list[str]()
+    bob.on()(counter)
+
+    @bob.on(producer="ann")
+    @bob.on(event_type="a")
+    def record(event: ReceivedEvent) -> None:
+        twice.append(event.event_type)
+
+    with running(bob):
+        publish(agents, "ann", "a")
+        eventually(lambda: is_empty(agents) and twice)
+
+    assert (counter.seen, twice) == (["a"], ["a"])
 
 
 def test_a_plain_function_may_return_a_coroutine(agents: Agents, bob: AgentHandle) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -79,6 +79,11 @@ class _Registered:
     producer: str | None
     event_type: str | None
 
+    @property
+    def key(self) -> Hashable:
+        """What tells the handler from others; an object that cannot be hashed is only equal to itself."""
+        return self.function if isinstance(self.function, Hashable) else id(self.function)
+
     def takes(self, event: ReceivedEvent) -> bool:
         types = None if self.event_type is None else (self.event_type,)
         return self.producer in (None, event.agent_id) and takes_type(types, event.event_type)
@@ -88,8 +93,8 @@ class _Registered:
 class _Progress:
     """The handlers that are done with a message, and those that no retry would help."""
 
-    done: set[Handler] = field(default_factory=set)
-    given_up: dict[Handler, str] = field(default_factory=dict)
+    done: set[Hashable] = field(default_factory=set)
+    given_up: dict[Hashable, str] = field(default_factory=dict)
 
 
 class Handlers:
@@ -135,25 +140,25 @@ class Handlers:
             event = msgspec.structs.replace(_event.decode(delivery.body), receive_count=delivery.receive_count)
         except msgspec.MsgspecError as error:
             return Reject(INVALID, describe(error))
-        wanted = list(dict.fromkeys(each.function for each in self._registered if each.takes(event)))
+        wanted = {each.key: each.function for each in self._registered if each.takes(event)}
         if not wanted:
             get_logger("agents").info("agent_event_unhandled", agent=event.subscriber_id, type=event.event_type)
             return Ack(label="unhandled")
         # What is replayed was handled before, and is handled again.
         progress = _Progress() if event.replay else self._progress_of(delivery.message_id)
-        left = [handler for handler in wanted if handler not in progress.done]
+        left = {key: handler for key, handler in wanted.items() if key not in progress.done}
         if not left:
             return Ack(label="duplicate")
         failures: list[Exception] = []
-        for handler in left:
-            if handler in progress.given_up:
+        for key, handler in left.items():
+            if key in progress.given_up:
                 continue
             try:
                 with handling_by(handler, event.traceparent):
                     await self._call(handler, event, in_threads=in_threads)
-                progress.done.add(handler)
+                progress.done.add(key)
             except NonRetryable as error:
-                progress.given_up[handler] = describe(error)
+                progress.given_up[key] = describe(error)
             except Exception as error:
                 failures.append(error)
         return _outcome(failures, progress)
