@@ -82,7 +82,8 @@ class _Registered:
     @property
     def key(self) -> Hashable:
         """What tells the handler from others; an object that cannot be hashed is only equal to itself."""
-        return self.function if isinstance(self.function, Hashable) else id(self.function)
+        handler: object = self.function
+        return handler if isinstance(handler, Hashable) else id(handler)
 
     def takes(self, event: ReceivedEvent) -> bool:
         types = None if self.event_type is None else (self.event_type,)
