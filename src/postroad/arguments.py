@@ -64,19 +64,6 @@ def seconds_of(value: Any, field: str, error: type[PostroadError] = InvalidInput
     return float(found[1]) * _SECONDS[found[2]]
 
 
-def seconds_of(value: Any, field: str, error: type[PostroadError] = InvalidInput) -> Any:
-    """Return the seconds of a timedelta or of a text such as "90s", "5m", "2h" or "7d"; anything else as it is."""
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if not isinstance(value, str):
-        return value
-    found = parse_duration(value)
-    if found is None:
-        shown = repr(value[:_SHOWN])
-        raise error(f"{field}: {shown} is not a duration", field=field, remedy="Write '30s', '5m', '2h' or '7d'.")
-    return found
-
-
 def check(
     value: object, kind: Any, field: str, error: type[PostroadError] = InvalidInput, *, remedy: str | None = None
 ) -> None:

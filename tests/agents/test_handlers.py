@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,45 @@ def test_async_handlers_run_without_a_loop_of_the_caller(agents: Agents, bob: Ag
         eventually(lambda: seen == ["a", "b"])
 
 
+def test_an_object_that_cannot_be_hashed_is_a_handler_and_one_function_is_called_once(
+    agents: Agents, bob: AgentHandle
+) -> None:
+    @dataclass
+    class Counter:
+        seen: list[str]
+
+        def __call__(self, event: ReceivedEvent) -> None:
+            self.seen.append(event.event_type)
+
+    counter, twice = Counter([]), list[str]()
+    bob.on()(counter)
+
+    @bob.on(producer="ann")
+    @bob.on(event_type="a")
+    def record(event: ReceivedEvent) -> None:
+        twice.append(event.event_type)
+
+    with running(bob):
+        publish(agents, "ann", "a")
+        eventually(lambda: is_empty(agents) and twice)
+
+    assert (counter.seen, twice) == (["a"], ["a"])
+
+
+def test_a_plain_function_may_return_a_coroutine(agents: Agents, bob: AgentHandle) -> None:
+    seen: list[str] = []
+
+    async def handle(event: ReceivedEvent) -> None:
+        await asyncio.sleep(0)
+        seen.append(event.event_type)
+
+    bob.on()(lambda event: handle(event))
+
+    with running(bob):
+        publish(agents, "ann", "a")
+        eventually(lambda: seen == ["a"] and is_empty(agents))
+
+
 def test_a_failed_event_is_retried_before_later_ones_and_by_the_failed_handler_only(
     agents: Agents, bob: AgentHandle
 ) -> None:
@@ -167,6 +207,27 @@ def test_an_event_that_no_retry_helps_is_a_dead_letter_at_once_and_the_next_goes
     assert (dead.reason, "never" in str(dead.error)) == ("not_retryable", True)
 
 
+def test_an_event_that_always_fails_takes_none_of_those_behind_it_along(agents: Agents, bob: AgentHandle) -> None:
+    seen: list[str] = []
+
+    class Soon(Retryable):
+        def __init__(self) -> None:
+            super().__init__("never")
+            self.after = 0.01
+
+    @bob.on()
+    def fail(event: ReceivedEvent) -> None:
+        if event.event_type == "bad":
+            raise Soon
+        seen.append(event.event_type)
+
+    publish(agents, "ann", "bad", "b", "c")
+    with running(bob):
+        eventually(lambda: seen == ["b", "c"] and is_empty(agents))
+
+    assert agents.stats("bob").dead == 1
+
+
 def test_an_event_that_no_handler_takes_is_acked(agents: Agents, bob: AgentHandle) -> None:
     bob.on(event_type="paid")(lambda event: None)
 
@@ -192,11 +253,13 @@ def test_an_agent_publishes_and_subscribes_under_its_own_id(agents: Agents, bob:
     ann = agents.agent("ann")
 
     published = ann.publish("a", {"n": 1}, event_id="e-1")
+    bob.grant("ann")
     new = ann.subscribe("bob", event_types=["a"])
     ended = bob.unsubscribe("ann")
 
     assert (published.ok, published.event_id, new, ended) == (True, "e-1", True, True)
     assert agents.subscriptions("ann").items[0].event_types == ("a",)
+    agents.check_consent("ann", "bob")
     with pytest.raises(InvalidEvent):
         ann.publish("", {})
 

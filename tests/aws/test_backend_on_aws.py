@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from tests.wiring.mistakes import refuse_arguments_of_another_type
 
 import postroad
 from postroad.connections.aws import AwsConnection
+from postroad.errors import NotFound
+from postroad.operations import why
+from postroad.outbox import DomainEvent, Outbox
 
 pytestmark = pytest.mark.aws
 
@@ -55,3 +59,23 @@ def test_arguments_of_another_type_are_refused_by_their_field(
     refuse_arguments_of_another_type(backend, topic)
 
     assert topic.subscriptions() == []
+
+
+def test_why_knows_the_outbox_and_says_what_it_cannot_know(
+    backend: postroad.Backend, unique: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = backend.create_queue(postroad.QueueSpec(unique("orders")))
+    [sent] = queue.send([postroad.OutgoingMessage("hello")])
+    dsn = f"sqlite:///{tmp_path}/shop.db"
+    monkeypatch.setenv("POSTROAD_OUTBOX_DSN", dsn)
+    with Outbox.open(dsn) as outbox:
+        outbox.init()
+        with outbox.database.transaction() as session:
+            event_id = outbox.add(session.connection, DomainEvent(type="a", key={"id": "1"}, payload={}))
+
+    story = why(backend, str(event_id), tenant="default", app="postroad")
+
+    assert backend.message_history() is None
+    assert story.summary.endswith("on AWS only what Postroad itself saw is known")
+    with pytest.raises(NotFound, match="nothing is known"):
+        why(backend, str(sent.message_id), tenant="default", app="postroad")

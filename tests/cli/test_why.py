@@ -1,4 +1,4 @@
-"""`postroad why` for tasks and jobs."""
+"""`postroad why` for tasks, jobs and messages."""
 
 from __future__ import annotations
 
@@ -83,6 +83,20 @@ def test_nothing_is_promised_for_a_task_that_was_cancelled_with_its_job(postroad
     postroad("job", "cancel", "j", "--confirm", "j")
 
     assert postroad("why", "j.a", "--json").document["next"] == "nothing: its job was cancelled"
+
+
+def test_a_message_is_told_to_people_with_the_place_of_each_step(postroad: Postroad) -> None:
+    postroad("queue", "create", "jobs")
+    message_id = postroad("queue", "send", "jobs", "--body", "secret-body", "--json").document["message_id"]
+
+    document = postroad("why", message_id, "--json").document
+    lines = postroad("why", message_id).out.splitlines()
+
+    assert (set(document), document["kind"], document["verdict"]) == (FIELDS, "message", "waiting")
+    assert lines[0] == f"waiting  message {message_id}: waits in queue jobs"
+    assert lines[1].endswith("✓ sent · jobs")
+    assert lines[-1] == "next: a receiver of queue jobs takes it"
+    assert "secret-body" not in json.dumps(document)
 
 
 @pytest.mark.parametrize("name", ["nobody", "not-an-id", "a b#c", "x" * 400])

@@ -19,7 +19,7 @@ from tests.http.village import Village
 from tests.waiting import eventually
 
 import postroad
-from postroad import AgentClient, NonRetryable
+from postroad import AgentClient, NonRetryable, Retryable
 from postroad.agents import AgentEvent, ReceivedEvent
 from postroad.errors import (
     AgentNotFound,
@@ -115,6 +115,28 @@ def test_what_a_handler_refuses_is_a_dead_letter(village: Village, cat: AgentCli
     with running(cat):
         village.publish(1)
         eventually(lambda: village.agents.stats("cat").dead == 1)
+
+
+def test_an_event_that_always_fails_takes_none_of_those_behind_it_along(village: Village, cat: AgentClient) -> None:
+    seen: list[int] = []
+
+    class Soon(Retryable):
+        def __init__(self) -> None:
+            super().__init__("never")
+            self.after = 0.01
+
+    @cat.on()
+    def fail(event: ReceivedEvent) -> None:
+        if event.data["n"] == 1:
+            raise Soon
+        seen.append(event.data["n"])
+
+    village.publish(1, 2, 3)
+    with running(cat):
+        eventually(lambda: seen == [2, 3] and is_empty(village))
+
+    [dead] = village.agents.dead_letters("cat")
+    assert json.loads(dead.body)["data"] == {"n": 1}
 
 
 def test_a_client_grants_subscribes_to_types_and_unsubscribes(village: Village) -> None:
@@ -236,7 +258,7 @@ def test_leases_whose_answer_is_lost_come_again(village: Village, proxy: LossyPr
         with running(cat):
             eventually(lambda: proxy.lost == 1)
             # Nobody extends the lease that was lost; the operator does not wait for its end.
-            eventually(lambda: seen or village.agents.replay("cat", "ann"), every=1)
+            eventually(lambda: seen or not village.agents.replay("cat", "ann"), every=1)
             eventually(lambda: seen and is_empty(village))
 
 

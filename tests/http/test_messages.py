@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.http.api import Api, Serve
+from tests.http.village import Village
 
 from postroad.queues import OutgoingMessage, QueueSpec
 
@@ -154,3 +155,18 @@ def test_a_cursor_of_another_queue_or_a_shortened_one_is_refused(api: Api) -> No
 
     for answer in (foreign, shortened, other_list):
         assert (answer.status_code, answer.json()["type"]) == (400, "/errors/invalid-cursor")
+
+
+def test_a_message_and_an_agents_event_are_explained(village: Village) -> None:
+    client = village.api.client
+    client.put("/queues/jobs", json={})
+    sent = client.post("/queues/jobs/messages", json={"messages": [{"body": "secret"}]}).json()["results"][0]
+    event_id = village.ann.post("/events", json={"eventType": "counted", "data": {"n": 1}}).json()["eventId"]
+    village.move()
+
+    message, event = client.get(f"/why/{sent['message_id']}"), client.get(f"/why/{event_id}")
+
+    assert (message.json()["kind"], message.json()["verdict"]) == ("message", "waiting")
+    assert (event.json()["kind"], event.json()["verdict"]) == ("event", "waiting")
+    assert "secret" not in message.text
+    assert village.cat.get(f"/why/{event_id}").status_code in (403, 404)

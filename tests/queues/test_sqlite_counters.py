@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import UUID
 
+import apsw
 import pytest
 
 from postroad import OutgoingMessage, QueueSpec
@@ -93,6 +95,68 @@ def test_the_trail_turns_over(queues: SQLiteQueues, jobs: Queue) -> None:
 def test_a_message_id_of_nobody_is_found_nowhere(queues: SQLiteQueues) -> None:
     assert queues.settled("not-an-id") == []
     assert queues.settled("00000000-0000-8000-8000-000000000000") == []
+
+
+def carrying(event_id: str) -> OutgoingMessage:
+    return OutgoingMessage(f'{{"event_type":"a","event_id":"{event_id}"}}', {"EventType": "a"})
+
+
+def id_at(clock: FakeClock, n: int) -> str:
+    """Return a UUID of version 7 that was made now."""
+    return str(UUID(int=int(clock.now().timestamp() * 1_000) << 80 | 0x7 << 76 | 0b10 << 62 | n))
+
+
+def test_the_messages_of_an_event_are_found_by_its_time_in_every_queue(
+    queues: SQLiteQueues, jobs: Queue, clock: FakeClock
+) -> None:
+    other = queues.create_queue(QueueSpec("other"))
+    sent: dict[str, list[str | None]] = {}
+    for n in range(200):
+        clock.advance(7)
+        event_id = id_at(clock, n)
+        sent[event_id] = [queue.send([carrying(event_id)])[0].message_id for queue in (jobs, other)]
+
+    found = {event_id: queues.messages_of(event_id) for event_id in sent}
+
+    assert found == sent
+
+
+def test_events_that_were_settled_together_are_told_apart(queues: SQLiteQueues, jobs: Queue, clock: FakeClock) -> None:
+    ids = [id_at(clock, n) for n in range(3)]
+    first, plain, second, third = jobs.send(
+        [carrying(ids[0]), OutgoingMessage("plain"), carrying(ids[1]), carrying(ids[2])]
+    )
+    *held, last = jobs.receive()
+    jobs.ack(held)
+    jobs.reject([last], reason="invalid")
+    dead = queues.messages_of(ids[2])
+    queues.queue("dead").purge()
+
+    assert [queues.messages_of(each) for each in ids[:2]] == [[first.message_id], [second.message_id]]
+    assert dead == queues.messages_of(ids[2]) == [third.message_id]
+    assert plain.message_id is not None
+    assert queues.located(plain.message_id) is None
+    assert queues.messages_of("nobody") == []
+
+
+def test_a_file_of_the_version_before_remembers_events_from_now_on(tmp_path: Path, clock: FakeClock) -> None:
+    path, event_id = tmp_path / "old.db", id_at(clock, 1)
+    engine = Engine(path, clock=clock)
+    SQLiteQueues(engine).create_queue(QueueSpec("jobs"))
+    engine.close()
+    old = apsw.Connection(str(path))
+    old.execute("ALTER TABLE trail DROP COLUMN events")
+    old.execute("UPDATE part SET version = 1 WHERE name = 'queues'")
+    old.close()
+
+    engine = Engine(path, clock=clock)
+    queues = SQLiteQueues(engine)
+    [sent] = queues.queue("jobs").send([carrying(event_id)])
+    queues.queue("jobs").ack(queues.queue("jobs").receive())
+    found = queues.messages_of(event_id)
+    engine.close()
+
+    assert found == [sent.message_id]
 
 
 def test_a_queue_whose_owner_is_gone_is_counted(queues: SQLiteQueues, clock: FakeClock) -> None:

@@ -11,6 +11,7 @@ from postroad.agents.model import (
     AgentPublishResult,
     AgentSettings as AgentSettings,
     Deleted,
+    EventDelivery as EventDelivery,
     LaneStats,
     Page,
     Registered,

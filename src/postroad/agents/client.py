@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import msgspec
 
-from postroad.agents.handlers import F, Handlers, arun, run
+from postroad.agents.handlers import F, Handlers, run
 from postroad.agents.http import HttpAgentQueue, Server
 from postroad.agents.model import AgentEvent, AgentPublishResult, check_agent_id, checked_event_types, claimed_id
 from postroad.agents.stream import encode_event
@@ -153,7 +153,7 @@ class AgentClient:
         receiver = self._receiver(ends, concurrency)
         watching = None if stop is None else asyncio.create_task(_after(stop, over))
         try:
-            await arun(receiver, over)
+            await receiver.arun(over)
         finally:
             if watching is not None:
                 watching.cancel()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from postroad.agents.handlers import F, Handlers, arun, run
+from postroad.agents.handlers import F, Handlers, run
 from postroad.agents.model import AgentEvent, AgentPublishResult
 from postroad.receiving import in_thread
 
@@ -95,6 +94,10 @@ class AgentHandle:
         """End the subscription to a producer, as `Agents.unsubscribe` does."""
         return self._agents.unsubscribe(self.agent_id, producer_id, discard=discard)
 
+    def grant(self, listener_id: str) -> None:
+        """Allow another agent to subscribe to this one with its own token."""
+        self._agents.grant(self.agent_id, listener_id)
+
     def run(self, stop: threading.Event | None = None, *, concurrency: int = 1) -> None:
         """Call the handlers until `stop` is set or SIGTERM comes; then let running ones end and give back the rest.
 
@@ -109,27 +112,32 @@ class AgentHandle:
             AgentNotFound: The agent is not registered.
         """
         receiver = self._handlers.receiver(self._agents.queue(self.agent_id), concurrency=concurrency)
-        with self._moving():
+        stop_moving = self._start_moving()
+        try:
             run(receiver, stop)
+        finally:
+            stop_moving()
 
     async def arun(self, stop: asyncio.Event | None = None, *, concurrency: int = 1) -> None:
         """Run as `run` does until `stop` is set or the task is cancelled; async handlers run on this event loop."""
         queue = await in_thread(self._agents.queue, self.agent_id)
         receiver = self._handlers.receiver(queue, concurrency=concurrency)
-        with self._moving():
-            await arun(receiver, stop)
+        stop_moving = self._start_moving()
+        try:
+            await receiver.arun(stop)
+        finally:
+            await asyncio.shield(in_thread(stop_moving))
 
-    @contextmanager
-    def _moving(self) -> Iterator[None]:
-        """Move events to the queues inside the block, where a runner of this package does that."""
+    def _start_moving(self) -> Callable[[], None]:
+        """Move events to the queues, where a runner of this package does that; return what stops it."""
         if not self._agents.runs_here:
-            yield
-            return
+            return lambda: None
         stop = threading.Event()
         moving = threading.Thread(target=self._agents.runner().run, args=(stop,), name="agents-runner", daemon=True)
         moving.start()
-        try:
-            yield
-        finally:
+
+        def end() -> None:
             stop.set()
             moving.join()
+
+        return end

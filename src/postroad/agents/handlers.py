@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -14,7 +13,19 @@ import msgspec
 from postroad.agents.model import check_agent_id, checked_event_type, takes_type
 from postroad.errors import ConfigurationError, InvalidInput, describe
 from postroad.queues import Delivery, Queue
-from postroad.receiving import Ack, Hooks, Outcome, Receiver, Reject, Retry, completed, in_thread, is_async, settled
+from postroad.receiving import (
+    Ack,
+    Hooks,
+    LoopThread,
+    Outcome,
+    Receiver,
+    Reject,
+    Retry,
+    completed,
+    in_thread,
+    is_async,
+    settled,
+)
 from postroad.signals import stopped_by_sigterm
 from postroad.tasks import NonRetryable, Retryable
 from postroad.telemetry import get_logger
@@ -68,6 +79,12 @@ class _Registered:
     producer: str | None
     event_type: str | None
 
+    @property
+    def key(self) -> Hashable:
+        """What tells the handler from others; an object that cannot be hashed is only equal to itself."""
+        handler: object = self.function
+        return handler if isinstance(handler, Hashable) else id(handler)
+
     def takes(self, event: ReceivedEvent) -> bool:
         types = None if self.event_type is None else (self.event_type,)
         return self.producer in (None, event.agent_id) and takes_type(types, event.event_type)
@@ -77,8 +94,8 @@ class _Registered:
 class _Progress:
     """The handlers that are done with a message, and those that no retry would help."""
 
-    done: set[Handler] = field(default_factory=set)
-    given_up: dict[Handler, str] = field(default_factory=dict)
+    done: set[Hashable] = field(default_factory=set)
+    given_up: dict[Hashable, str] = field(default_factory=dict)
 
 
 class Handlers:
@@ -87,6 +104,7 @@ class Handlers:
     def __init__(self) -> None:
         self._registered: list[_Registered] = []
         self._lock = threading.Lock()
+        self._loop_thread = LoopThread()
         self._progress: dict[str, _Progress] = {}
 
     def on(self, producer: str | None = None, event_type: str | None = None) -> Callable[[F], F]:
@@ -123,28 +141,36 @@ class Handlers:
             event = msgspec.structs.replace(_event.decode(delivery.body), receive_count=delivery.receive_count)
         except msgspec.MsgspecError as error:
             return Reject(INVALID, describe(error))
-        wanted = list(dict.fromkeys(each.function for each in self._registered if each.takes(event)))
+        wanted = {each.key: each.function for each in self._registered if each.takes(event)}
         if not wanted:
             get_logger("agents").info("agent_event_unhandled", agent=event.subscriber_id, type=event.event_type)
             return Ack(label="unhandled")
         # What is replayed was handled before, and is handled again.
         progress = _Progress() if event.replay else self._progress_of(delivery.message_id)
-        left = [handler for handler in wanted if handler not in progress.done]
+        left = {key: handler for key, handler in wanted.items() if key not in progress.done}
         if not left:
             return Ack(label="duplicate")
         failures: list[Exception] = []
-        for handler in left:
-            if handler in progress.given_up:
+        for key, handler in left.items():
+            if key in progress.given_up:
                 continue
             try:
                 with handling_by(handler, event.traceparent):
-                    await _call(handler, event, in_threads=in_threads)
-                progress.done.add(handler)
+                    await self._call(handler, event, in_threads=in_threads)
+                progress.done.add(key)
             except NonRetryable as error:
-                progress.given_up[handler] = describe(error)
+                progress.given_up[key] = describe(error)
             except Exception as error:
                 failures.append(error)
         return _outcome(failures, progress)
+
+    async def _call(self, handler: Handler, event: ReceivedEvent, *, in_threads: bool) -> None:
+        if in_threads:
+            # A plain function must not hold up the async handlers beside it.
+            await settled(handler(event) if is_async(handler) else await in_thread(handler, event))
+        elif isinstance(returned := handler(event), Awaitable):
+            # A plain function that returned a coroutine: nobody has a loop here.
+            self._loop_thread.run(returned)
 
     def _progress_of(self, message_id: str) -> _Progress:
         with self._lock:
@@ -153,14 +179,6 @@ class Handlers:
             while len(self._progress) > _MOST_REMEMBERED:
                 del self._progress[next(iter(self._progress))]
         return progress
-
-
-async def _call(handler: Handler, event: ReceivedEvent, *, in_threads: bool) -> None:
-    if in_threads and not is_async(handler):
-        # It must not hold up the async handlers beside it.
-        await settled(await in_thread(handler, event))
-    else:
-        await settled(handler(event))
 
 
 def _outcome(failures: list[Exception], progress: _Progress) -> Outcome:
@@ -198,8 +216,3 @@ def run(receiver: Receiver, stop: threading.Event | None) -> None:
     stopping = threading.Event() if stop is None else stop
     with stopped_by_sigterm(stopping):
         receiver.run(stopping)
-
-
-async def arun(receiver: Receiver, stop: asyncio.Event | None) -> None:
-    """Receive until `stop` is set or the task is cancelled; async handlers run on this event loop."""
-    await receiver.arun(stop)

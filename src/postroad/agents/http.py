@@ -204,6 +204,9 @@ class HttpAgentQueue:
         auto_deletes=False,
         max_message_bytes=262_144,
         visibility=_VISIBILITY,
+        # The server knows the limit, which is at most this. That there is one makes the receiver take an event that
+        # failed alone, so that it does not use up the receives of those behind it.
+        max_receives=1_000,
     )
 
     def __init__(self, server: Server, agent_id: str, on_fatal: Callable[[PostroadError], None]) -> None:

@@ -147,6 +147,31 @@ class LaneStats:
     oldest_age_seconds: float | None
 
 
+DeliveryState = Literal["held", "waiting", "paused", "in_flight", "returned", "dead", "settled"]
+"""`held` until the hold-back window ends; `returned`: released, or its lease has ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventDelivery:
+    """How far an event is on its way to one subscriber."""
+
+    event_id: str
+    event_type: str
+    producer_id: str
+    subscriber_id: str
+    message_id: str
+    arrived_at: datetime
+    state: DeliveryState
+    receives: int = 0
+    first_received_at: datetime | None = None
+    due_seconds: float = 0.0
+    """Until when its lease or its delay lasts."""
+    error: str | None = None
+    dead_at: datetime | None = None
+    head: str | None = None
+    """The message of its group that has to be settled before it."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunStats:
     """What one round of a runner did."""

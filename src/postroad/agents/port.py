@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
-from postroad.agents.model import Accept, Deleted, LaneStats, Order, Subscription
+from postroad.agents.model import Accept, Deleted, EventDelivery, LaneStats, Order, Subscription
 from postroad.agents.stream import Rejected, StreamEvent
 from postroad.engine import Listener
 from postroad.queues import PeekedMessage, Queue
@@ -182,6 +182,10 @@ class AgentStore(Protocol):
 
     def dead_letters(self, agent_id: str, limit: int, after: str | None = None) -> list[PeekedMessage]:
         """Return the agent's dead letters, oldest first."""
+        ...
+
+    def deliveries(self, name: str) -> Sequence[EventDelivery]:
+        """Return how far the events, or the message, with this id are; nothing if the store cannot know."""
         ...
 
     def redrive(self, agent_id: str, limit: int | None) -> int:

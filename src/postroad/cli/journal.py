@@ -151,16 +151,20 @@ def _milliseconds(text: str | None, field: str) -> int | None:
 
 
 @verb("why", "req-123")
-def why(call: Call, name: Annotated[str, typer.Argument(metavar="ID", help="The id of a task or job.")]) -> None:
-    """Explain what happened to a task or job, its state, and what would continue it."""
+def why(
+    call: Call,
+    name: Annotated[str, typer.Argument(metavar="ID", help="The id of an event, a message, a push, a task or a job.")],
+) -> None:
+    """Explain what happened to an event, message, push, task or job, its state, and what would continue it."""
     from postroad.operations import why as story_of
 
     settings = call.settings()
     with call.backend() as backend:
-        story = story_of(backend, name, tenant=settings.tenant, app=settings.app)
+        story = story_of(backend, name, tenant=settings.tenant, app=settings.app, agents=lambda: backend.agents().store)
     lines = [f"{story.verdict.replace('_', ' ')}  {legible(story.summary)}"]
     for step in story.steps:
-        what = legible(" · ".join(filter(None, (step.what, step.by, step.detail))))
+        where = None if story.kind in ("task", "job") else step.where
+        what = legible(" · ".join(filter(None, (step.what, where, step.by, step.detail))))
         lines.append(f"{step.at}  {'✓' if step.ok else '✗'} {what}")
         # What a failed attempt raised and printed last.
         lines += [f"    {legible(line)}" for line in step.lines]

@@ -219,7 +219,7 @@ def _folded(journal: Journal, tenant: str, app: str | None, since: int | None) -
             yield request_id, state.state
 
 
-Kind = Literal["event", "message", "task", "job"]
+Kind = Literal["event", "message", "push", "task", "job"]
 Verdict = Literal[
     "handled", "waiting", "delayed", "in_flight", "retrying", "blocked", "dead", "expired", "completed", "failed"
 ]
@@ -257,7 +257,7 @@ class Related(msgspec.Struct, frozen=True):
 
 
 class Story(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened to an event, a message, a task or a job."""
+    """What happened to an event, a message, a push, a task or a job."""
 
     id: str
     kind: Kind

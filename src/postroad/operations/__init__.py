@@ -2,9 +2,10 @@
 
 from postroad.operations.audit import AuditCheck, AuditLog, AuditRecord
 from postroad.operations.cost import Consumption as Consumption, CostEstimate, estimate_cost
-from postroad.operations.doctor import doctor, why as why
+from postroad.operations.doctor import doctor
 from postroad.operations.purge import purge
 from postroad.operations.redrive import FailureGroup, FailureGroups, failure_groups, redrive, redrive_tasks
+from postroad.operations.stories import why as why
 from postroad.queues import Match, RedriveReport, fingerprint
 from postroad.topology import Finding
 

@@ -23,15 +23,12 @@ from postroad.connections import (
     postgres_database,
 )
 from postroad.engine import FIXED_VERSION
-from postroad.errors import ConfigurationError, InvalidInput, NotFound, NotPermitted, QueueNotFound
+from postroad.errors import ConfigurationError, NotPermitted, QueueNotFound
 from postroad.inbox import RETENTION, Windows
-from postroad.jobs import JobViews, job_story
-from postroad.journal import Story
 from postroad.operations.audit import AuditLog
 from postroad.ports import Store
 from postroad.queues import QueueOverview, QueueSpec
 from postroad.settings import audit_path, data_path, nearest
-from postroad.tasks import task_story
 from postroad.telemetry import Auditor, counted
 from postroad.topology import Finding, lint_queues, unencrypted
 
@@ -276,20 +273,3 @@ def _mode_and_time(path: Path, now: datetime) -> Iterator[Finding]:
 
 def _clock(target: str, message: str) -> Finding:
     return Finding("clock", "error", target, message, "Set the clock of the machine; stored times do not change.")
-
-
-def why(backend: Store, name: str, *, tenant: str, app: str) -> Story:
-    """Return what happened to the task or job with this id and what it waits for, or raise `NotFound`."""
-    # A text that cannot be an id is not found either.
-    with suppress(InvalidInput):
-        story = job_story(JobViews.of(backend, tenant_id=tenant, app=app), backend.journal(), tenant, name)
-        if story is not None:
-            return story
-    with suppress(InvalidInput):
-        story = task_story(backend, tenant, name)
-        if story is not None:
-            return story
-    raise NotFound(
-        f'nothing is known of "{name[:300]}"',
-        remedy="Give the request id of a task or the id of a job, as `postroad task submit` and `job submit` print it.",
-    )

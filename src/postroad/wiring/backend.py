@@ -13,7 +13,7 @@ from postroad.errors import ConfigurationError, QueueNotFound
 from postroad.items import Items
 from postroad.journal import Journal
 from postroad.ports import Overflow, Ports, QueueTags
-from postroad.queues import OverflowingQueue, Pruning, Queue, QueueOverview, QueueSpec
+from postroad.queues import MessageHistory, OverflowingQueue, Pruning, Queue, QueueOverview, QueueSpec
 from postroad.streams import Stream
 from postroad.topics import OverflowingTopic, Topic
 
@@ -237,6 +237,11 @@ class Backend:
             ConfigurationError: A part of the setup is missing; the message names it.
         """
         return self._installation.check_agents(mover)
+
+    def message_history(self) -> MessageHistory | None:
+        """Return what the store knows of where its messages are and were; None if it knows nothing, as SQS does."""
+        queues = self.ports.queues
+        return queues if isinstance(queues, MessageHistory) else None
 
     def queue_tags(self) -> QueueTags | None:
         """Return the signs of life on queues, or None if the store removes abandoned queues by itself."""

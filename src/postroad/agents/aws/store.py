@@ -17,7 +17,7 @@ from postroad.agents.aws.registry import DynamoRegistry
 from postroad.agents.aws.release import ReleaseResult, release
 from postroad.agents.aws.rows import Marker, Recipient, Row
 from postroad.agents.aws.subscriptions import DynamoSubscriptions
-from postroad.agents.model import AgentSettings, LaneStats, not_found
+from postroad.agents.model import AgentSettings, EventDelivery, LaneStats, not_found
 from postroad.agents.port import FanOut
 from postroad.agents.stream import StreamEvent
 from postroad.agents.tables import DEAD_QUEUE, Tables, dead_letters, nobody_sends
@@ -158,6 +158,10 @@ class AwsAgentStore:
         self._sqs(agent_id)
         sample = self._queues.queue(DEAD_QUEUE).peek(limit=_SAMPLE, force=True)
         return [message for message in sample if _field(message.body, "subscriberId") == agent_id][:limit]
+
+    def deliveries(self, name: str) -> Sequence[EventDelivery]:
+        """Return nothing: no index finds the rows of an event, and SQS does not say where a message is."""
+        return ()
 
     def redrive(self, agent_id: str, limit: int | None) -> int:
         """Put this agent's dead letters behind what waits; leave those of others as they are."""

@@ -10,9 +10,10 @@ from typing import Any, Final, NamedTuple
 import apsw
 
 from postroad import failpoints
-from postroad.agents.model import AgentSettings, LaneStats
+from postroad.agents.model import AgentSettings, EventDelivery, LaneStats
 from postroad.agents.port import FanOut
 from postroad.agents.sqlite import message_groups
+from postroad.agents.sqlite.history import AgentHistory
 from postroad.agents.sqlite.leases import Leases
 from postroad.agents.sqlite.queue import EVERY_QUEUE, SQLiteAgentQueue, count, dead_letters, traits_of
 from postroad.agents.sqlite.registry import SQLiteRegistry, SQLiteSubscriptions
@@ -193,6 +194,10 @@ class SQLiteAgentStore:
             return dead_letters(connection, self._leases.reader, agent, limit=limit, after=int(after or 0))
 
         return self._engine.read(look)
+
+    def deliveries(self, name: str) -> list[EventDelivery]:
+        history = AgentHistory(self._engine, self._leases.reader)
+        return history.of_message(name) or history.of_event(name)
 
     def redrive(self, agent_id: str, limit: int | None) -> int:
 

@@ -225,6 +225,7 @@ WHERE event.place = ?2
 _REMEMBERED: Final = 10_000
 _PLACE_BITS: Final = 60
 _SALT_MASK: Final = (1 << 28) - 1
+_ROW_MASK: Final = (1 << 62) - 1
 _FENCE_BYTES: Final = 7
 _RECEIPT = re.compile(r"(\d{1,18})-(\d{1,18})-(\d{1,18})")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -335,6 +336,17 @@ class StoredEvent(NamedTuple):
 def _message_ids(salt: int, agent: int) -> MessageIds:
     """Return the message ids of an agent's queue: the 34 bits of its number follow the bits of the file."""
     return MessageIds((salt & _SALT_MASK) << 32 | agent >> 2)
+
+
+def agent_and_place(salt: int, message_id: str) -> tuple[int, int] | None:
+    """Return the agent and the place of a message id; None if it is not one of an agent of this file."""
+    digits = message_id.replace("-", "")
+    # The digit between them is the version of the UUID.
+    bits, row_id = int(digits[:12] + digits[13:16], 16), int(digits[16:], 16) & _ROW_MASK
+    if bits >> 32 != salt & _SALT_MASK:
+        return None
+    agent = (bits & 0xFFFF_FFFF) << 2 | row_id >> _PLACE_BITS
+    return agent, row_id & ((1 << _PLACE_BITS) - 1)
 
 
 class Reader:

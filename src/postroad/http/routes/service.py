@@ -130,13 +130,14 @@ async def revoke_token(request: ApiRequest, name: Name) -> None:
     await request.context.run(lambda: request.context.tokens.revoke(name))
 
 
-Named = Annotated[str, PathParameter(description="The id of a task or job.")]
+Named = Annotated[str, PathParameter(description="The id of an event, a message, a push, a task or a job.")]
 
 
 @route("GET /why/{name:str}", "read", Story, 404, says="What happened, and what is next.")
 async def explain_state(request: ApiRequest, name: Named) -> Response[Story]:
-    """Explain what happened to a task or job, its state, and what would continue it."""
+    """Explain what happened to an event, message, push, task or job, its state, and what would continue it."""
     context = request.context
     settings = context.settings
-    look = partial(why, context.backend, name, tenant=settings.tenant, app=settings.app)
+    agents = request.agents
+    look = partial(why, context.backend, name, tenant=settings.tenant, app=settings.app, agents=lambda: agents.store)
     return Response(await context.run(look))

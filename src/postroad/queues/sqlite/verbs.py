@@ -256,15 +256,17 @@ class Verbs:
 
     def _events(self, tx: Transaction, deliveries: Deliveries, receipts: Sequence[tuple[int, int]]) -> dict[int, str]:
         """Return, by row, the events that the messages carry. Who acks over HTTP gives the receipt alone."""
-        found = [
-            (row_id, event_id(each.attributes, each.body))
-            for each, (row_id, _) in zip(deliveries, receipts, strict=True)
-            if each.attributes
-        ]
-        if bare := [(receipt[0],) for each, receipt in zip(deliveries, receipts, strict=True) if not each.message_id]:
-            rows = run_many(tx.connection, _CONTENTS, bare)
-            found += [(row_id, event_id(salvaged_attributes(text), body)) for row_id, text, body in rows]
-        return {row_id: event for row_id, event in found if event is not None}
+        found: dict[int, str] = {}
+        bare: list[tuple[int]] = []
+        for each, (row_id, _) in zip(deliveries, receipts, strict=True):
+            if each.attributes and (event := event_id(each.attributes, each.body)) is not None:
+                found[row_id] = event
+            elif not each.message_id:
+                bare.append((row_id,))
+        for row_id, text, body in run_many(tx.connection, _CONTENTS, bare) if bare else ():
+            if (event := event_id(salvaged_attributes(text), body)) is not None:
+                found[row_id] = event
+        return found
 
     def extend(self, tx: Transaction, state: QueueState, deliveries: Deliveries, until_us: int) -> list[AckResult]:
         """Move the end of the leases, to at most twelve hours after the receive."""

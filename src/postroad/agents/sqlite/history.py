@@ -1,0 +1,116 @@
+"""How far an event is on its way to each subscriber, read from the embedded file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import apsw
+
+from postroad.agents.model import DeliveryState, EventDelivery
+from postroad.agents.sqlite.message_groups import is_paused
+from postroad.agents.sqlite.tables import HELD, Reader, agent_and_place
+from postroad.engine import Engine, every, one, text_of
+from postroad.queues import moment
+
+_MESSAGE_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+# The order of the tables is given, because each agent is looked up in an index, and events have no index of their own.
+_PLACES: Final = """
+SELECT event.place FROM agent CROSS JOIN agent_event AS event ON event.producer = agent.num AND event.event_id = ?
+"""
+_LANES: Final = """
+SELECT held.lane FROM agent CROSS JOIN agent_row AS held ON held.lane = agent.num AND held.place = ?1
+UNION SELECT lane FROM agent_held_row WHERE place = ?1
+"""
+_IS_ROW: Final = "SELECT 1 FROM agent_row WHERE lane = ?1 AND place = ?2"
+_LEASE: Final = """
+SELECT receives, visible_us, held, first_us, CAST(error AS BLOB) FROM agent_lease WHERE lane = ? AND place = ?
+"""
+_ASIDE: Final = "SELECT grp, turn FROM agent_aside WHERE lane = ? AND place = ?"
+_BEFORE: Final = """
+SELECT place FROM (
+    SELECT place, turn FROM agent_lease WHERE lane = ?1 AND grp = ?2
+    UNION ALL SELECT place, turn FROM agent_aside WHERE lane = ?1 AND grp = ?2
+) WHERE turn < ?3 ORDER BY turn LIMIT 1
+"""
+_DEAD: Final = """
+SELECT receives, at_us, CAST(error AS BLOB), CAST(reason AS BLOB) FROM agent_dead WHERE lane = ? AND place = ?
+"""
+_HEAD: Final = "SELECT head FROM agent_lane WHERE lane = ?"
+
+
+class AgentHistory:
+    """Reads what became of events; it changes nothing."""
+
+    def __init__(self, engine: Engine, reader: Reader) -> None:
+        self._engine = engine
+        self._reader = reader
+
+    def of_event(self, event_id: str) -> list[EventDelivery]:
+        """Return how far the events with this id are, one entry for each subscriber."""
+
+        def look(connection: apsw.Connection) -> list[EventDelivery]:
+            places = [place for (place,) in every(connection, _PLACES, (event_id,))]
+            rows = [(lane, place) for place in places for (lane,) in every(connection, _LANES, (place,))]
+            return [each for lane, place in rows for each in self._delivery(connection, lane, place)]
+
+        return self._engine.read(look)
+
+    def of_message(self, message_id: str) -> list[EventDelivery]:
+        """Return how far the message is; nothing if it is not a message of an agent of this file."""
+        found = agent_and_place(self._engine.salt, message_id) if _MESSAGE_ID.fullmatch(message_id) else None
+        if found is None:
+            return []
+
+        def look(connection: apsw.Connection) -> list[EventDelivery]:
+            is_row = one(connection, _IS_ROW, found) is not None
+            return list(self._delivery(connection, *found)) if is_row else []
+
+        return self._engine.read(look)
+
+    def _delivery(self, connection: apsw.Connection, lane: int, place: int) -> Iterator[EventDelivery]:
+        event = self._reader.event(connection, lane, place)
+        if event is None or event.is_damaged:
+            return
+        state, receives, due_us, first_us, error = self._state(connection, lane, place, event.producer)
+        aside = one(connection, _ASIDE, (lane, place))
+        before = None if aside is None else one(connection, _BEFORE, (lane, *aside))
+        dead = one(connection, _DEAD, (lane, place))
+        yield EventDelivery(
+            event_id=event.event_id.decode(),
+            event_type=event.type.decode(),
+            producer_id=self._reader.agent_id(connection, event.producer),
+            subscriber_id=self._reader.agent_id(connection, lane),
+            message_id="" if place >= HELD else self._reader.message_id(lane, place),
+            arrived_at=moment(event.arrived_us),
+            state=state,
+            receives=receives,
+            first_received_at=None if first_us is None else moment(first_us),
+            due_seconds=max(0.0, (due_us - self._engine.monotonic_us()) / 1_000_000),
+            error=error if dead is None else text_of(dead[2]) or text_of(dead[3]),
+            dead_at=None if dead is None else moment(dead[1]),
+            head=None if before is None else self._reader.message_id(lane, before[0]),
+        )
+
+    def _state(
+        self, connection: apsw.Connection, lane: int, place: int, producer: int
+    ) -> tuple[DeliveryState, int, int, int | None, str | None]:
+        """Return the state with the receives, when a lease or delay ends, the first receive and the last error."""
+        dead = one(connection, _DEAD, (lane, place))
+        if dead is not None:
+            return "dead", dead[0], 0, None, None
+        paused = is_paused(connection, lane, producer)
+        lease = one(connection, _LEASE, (lane, place))
+        if lease is not None:
+            receives, visible_us, held, first_us, error = lease
+            is_held = held and visible_us > self._engine.monotonic_us()
+            state: DeliveryState = "in_flight" if is_held else "paused" if paused else "returned"
+            return state, receives, visible_us, first_us, text_of(error)
+        head = one(connection, _HEAD, (lane,))
+        is_aside = one(connection, _ASIDE, (lane, place)) is not None
+        if place >= HELD:
+            return "held", 0, 0, None, None
+        if is_aside or place >= (0 if head is None else head[0]):
+            return "paused" if paused else "waiting", 0, 0, None, None
+        return "settled", 0, 0, None, None
