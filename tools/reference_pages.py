@@ -83,8 +83,8 @@ is a document `application/problem+json` that names its [error](../errors.md). A
 `Idempotency-Key` can be repeated: within 24 hours a repeat gets the first answer again. `GET /schema/openapi.json`
 returns the same as OpenAPI 3.1. {made}
 
-Besides the statuses below its name, every route may answer 400 and 500, a route that needs a token 401, 403, 429 and 503,
-and a route that takes a body 408, 413 and 415.
+Besides the statuses below its name, every route may answer 400 and 500, one that needs a token 401, 403, 429 and 503,
+and one that takes a body 408, 413 and 415.
 
 {answers}
 

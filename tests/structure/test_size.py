@@ -15,7 +15,7 @@ PACKAGE = ROOT / "src" / "postroad"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 MOST = {
     "files": 389,
-    "lines": 71_000,
+    "lines": 72_000,
     "Protocols": 40,
     "hand-written checks": 100,
     "fmt: skip": 20,

@@ -110,12 +110,12 @@ class DeduplicationCache:
         return len(self._seen)
 
     def seen(self, key: Hashable) -> bool:
-        """Return whether the key was marked within the window."""
+        """Return whether `key` was marked within the window."""
         with self._lock:
             return self._is_seen(key)
 
     def mark_seen(self, key: Hashable) -> None:
-        """Remember the key from now on."""
+        """Remember `key` from now on."""
         with self._lock:
             self._running.discard(key)
             now = self._monotonic()
@@ -123,7 +123,7 @@ class DeduplicationCache:
             self._seen.add(key, now + self._window)
 
     def begin(self, key: Hashable) -> bool:
-        """Claim the key; return False if it was seen or is claimed already."""
+        """Claim `key`; return False if it was seen or is claimed already."""
         with self._lock:
             if key in self._running or self._is_seen(key):
                 return False
@@ -131,7 +131,7 @@ class DeduplicationCache:
             return True
 
     def forget(self, key: Hashable) -> None:
-        """Give up the claim and the memory of the key."""
+        """Give up the claim and the memory of `key`."""
         with self._lock:
             self._running.discard(key)
             self._seen.discard(key)
@@ -175,7 +175,7 @@ class DeduplicatingEventBus:
         return getattr(self._inner, "is_receiving_here", False)
 
     def subscribe(self, event_type: type[object], handler: EventHandler) -> None:
-        """Call the handler once for each event id of this type."""
+        """Call `handler` once for each event id of exactly `event_type`."""
         check_subscription(event_type, handler)
         wrapper = _Once(handler, self._cache)
         self._inner.subscribe(event_type, wrapper)
@@ -183,7 +183,7 @@ class DeduplicatingEventBus:
             self._wrapped.append((event_type, handler, wrapper))
 
     def unsubscribe(self, event_type: type[object], handler: EventHandler) -> bool:
-        """Remove one subscription of the handler; return whether there was one."""
+        """Remove one subscription of `handler` to `event_type`; return whether there was one."""
         with self._lock:
             found = next((each for each in self._wrapped if each[0] is event_type and each[1] == handler), None)
             if found is None:
@@ -192,7 +192,7 @@ class DeduplicatingEventBus:
         return self._inner.unsubscribe(event_type, found[2])
 
     def publish(self, event: object) -> PublishResult:
-        """Publish on the inner bus."""
+        """Publish `event` on the inner bus."""
         return self._inner.publish(event)
 
 

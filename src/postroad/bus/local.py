@@ -26,7 +26,12 @@ Remote = Literal["none", "sent", "filtered", "failed", "unknown"]
 
 
 class HandlerFailure(msgspec.Struct, frozen=True):
-    """A handler that failed, and its error."""
+    """A handler that failed, and its error.
+
+    Attributes:
+        handler: The function that failed.
+        error: What it raised.
+    """
 
     handler: EventHandler
     error: Exception
@@ -94,15 +99,15 @@ class EventBus(Protocol):
     """Publishes events to handlers, in this process and others."""
 
     def subscribe(self, event_type: type[object], handler: EventHandler) -> None:
-        """Call the handler for every event of exactly this type, from the next publish on."""
+        """Call `handler` for every event of exactly `event_type`, from the next publish on."""
         ...
 
     def unsubscribe(self, event_type: type[object], handler: EventHandler) -> bool:
-        """Remove one subscription of the handler; return whether there was one."""
+        """Remove one subscription of `handler` to `event_type`; return whether there was one."""
         ...
 
     def publish(self, event: object) -> PublishResult:
-        """Give the event to every handler of its type, and return which of them ran and failed."""
+        """Give `event` to every handler of its type, and return which of them ran and failed."""
         ...
 
 
@@ -157,7 +162,7 @@ class InProcessEventBus:
         return self._registry
 
     def subscribe(self, event_type: type[object], handler: EventHandler) -> None:
-        """Call the handler for every event of exactly this type, from the next publish on."""
+        """Call `handler` for every event of exactly `event_type`, from the next publish on."""
         check_subscription(event_type, handler)
         if self._registry is not None:
             register(self._registry, event_type)
@@ -166,7 +171,7 @@ class InProcessEventBus:
             self._handlers[event_type] = (*self._handlers.get(event_type, ()), handler)
 
     def unsubscribe(self, event_type: type[object], handler: EventHandler) -> bool:
-        """Remove one subscription of the handler; return whether there was one."""
+        """Remove one subscription of `handler` to `event_type`; return whether there was one."""
         with self._changing:
             left = list(self._handlers.get(event_type, ()))
             if handler not in left:
@@ -179,7 +184,7 @@ class InProcessEventBus:
         return True
 
     def on_any(self, handler: EventHandler) -> EventHandler:
-        """Call the handler for every event, after those of its type, from the next publish on."""
+        """Call `handler` for every event, after those of its type, from the next publish on."""
         check_subscription(object, handler)
         self.has_async_handlers |= is_async(handler)
         with self._changing:
@@ -192,11 +197,11 @@ class InProcessEventBus:
         return None if self._any else list(self._handlers)
 
     def handlers(self, event_type: type[object]) -> tuple[EventHandler, ...]:
-        """Return the handlers of events of this type, in order."""
+        """Return the handlers of events of exactly `event_type`, in order."""
         return self._handlers.get(event_type, ()) + self._any
 
     def publish(self, event: object) -> PublishResult:
-        """Run the handlers one after another; a failing one does not stop the others."""
+        """Run the handlers of `event` one after another; a failing one does not stop the others."""
         handlers = self._handlers.get(type(event), ()) + self._any
         errors: tuple[HandlerFailure, ...] = ()
         for handler in handlers:
@@ -210,11 +215,11 @@ class InProcessEventBus:
         return PublishResult(event, handlers, errors)
 
     def publish_many(self, events: Iterable[object]) -> list[PublishResult]:
-        """Publish one event after another; a failure stops nothing."""
+        """Publish one of `events` after another; a failure stops nothing."""
         return [self.publish(event) for event in events]
 
     async def apublish(self, event: object) -> PublishResult:
-        """Publish without blocking the loop: async handlers are awaited on it, others run in threads."""
+        """Publish `event` without blocking the loop: async handlers are awaited on it, others run in threads."""
         handlers = self.handlers(type(event))
         outcomes = [(handler, await _acall(handler, event)) for handler in handlers]
         errors = tuple(HandlerFailure(handler, error) for handler, error in outcomes if error is not None)
@@ -223,7 +228,7 @@ class InProcessEventBus:
         return PublishResult(event, handlers, errors)
 
     def finish(self, found: Any) -> None:
-        """Await what an async handler returned; any other return value is ignored."""
+        """Await `found` if an async handler returned it; any other return value is ignored."""
         if inspect.isawaitable(found):
             self.loop_thread.run(found)
 

@@ -162,7 +162,7 @@ class RemoteEventBus:
         return self._receiver is not None and self._receiver.is_here
 
     def subscribe(self, event_type: type[object], handler: EventHandler) -> None:
-        """Call the handler for every event of exactly this type, published here or received."""
+        """Call `handler` for every event of exactly `event_type`, published here or received."""
         self._subscribe(event_type, handler, None, HandlerLimits())
 
     def on(
@@ -234,7 +234,7 @@ class RemoteEventBus:
             self._inlet.allow(most)
 
     def on_any(self, handler: Handler) -> Handler:
-        """Call the handler for every event that can be read, after those of its type.
+        """Call `handler` for every event that can be read, after those of its type.
 
         Raises:
             ConfigurationError: The bus has an inbox, or handlers of its own kind.
@@ -263,7 +263,7 @@ class RemoteEventBus:
             self._admitted = names
 
     def unsubscribe(self, event_type: type[object], handler: EventHandler) -> bool:
-        """Remove one subscription of the handler; return whether there was one."""
+        """Remove one subscription of `handler` to `event_type`; return whether there was one."""
         self._check_process()
         return self._local.unsubscribe(event_type, handler)
 
@@ -278,17 +278,17 @@ class RemoteEventBus:
         return self._publisher.publish(event, key)
 
     def publish_many(self, events: Iterable[object]) -> list[PublishResult]:
-        """Publish in order, ten to a request; one result for each, and no failure stops the rest."""
+        """Publish `events` in order, ten to a request; one result for each, and no failure stops the rest."""
         self._check_process()
         return self._publisher.publish_many(events)
 
     async def apublish(self, event: object, *, key: str | None = None) -> PublishResult:
-        """Publish without blocking the loop: async handlers are awaited on it, all else runs in threads."""
+        """Publish `event` under `key` without blocking the loop: async handlers run on it, all else in threads."""
         self._check_process()
         return await self._publisher.apublish(event, key)
 
     async def apublish_many(self, events: Iterable[object]) -> list[PublishResult]:
-        """Publish in order, ten to a request, without blocking the loop; one result for each."""
+        """Publish `events` in order, ten to a request, without blocking the loop; one result for each."""
         return await in_thread(self.publish_many, list(events))
 
     async def arun(self, stop: asyncio.Event | None = None) -> None:

@@ -58,7 +58,12 @@ _LOOK_AGAIN = 0.02
 
 
 class TaskHandle(msgspec.Struct, frozen=True):
-    """A submitted task. `created` says whether this call began the run."""
+    """A submitted task. `created` says whether this call began the run.
+
+    Attributes:
+        request_id: The task.
+        run: Which run it is, from 1.
+    """
 
     request_id: str
     run: int
@@ -142,7 +147,7 @@ class TaskProducer:
         return self._submissions.begin(Submission.of(message, self._tenant, self._factory, delay=delay))
 
     def retry(self, request_id: str) -> TaskHandle:
-        """Run a failed or cancelled task again, as its next run."""
+        """Run the failed or cancelled task `request_id` again, as its next run."""
         check(request_id, AnyRequestId, "requestId", InvalidTask)
         held = self._records.read(self._tenant, request_id)
         if held is None:
@@ -169,7 +174,7 @@ class TaskProducer:
         return TaskHandle(request_id, message.run, True)
 
     def cancel(self, request_id: str) -> bool:
-        """Cancel a task, killing it where it runs; return False if it had ended already.
+        """Cancel `request_id`, killing it where it runs; return False if it had ended already.
 
         A task of a job that waits for others never begins, and the tasks that depend on it do not begin either.
         """
@@ -185,12 +190,12 @@ class TaskProducer:
                 return True
 
     def status(self, request_id: str, at: int | None = None) -> TaskState | None:
-        """Return the state of the task, now or at a moment in milliseconds; None before its first event."""
+        """Return the state of `request_id`, now or at the moment `at` in milliseconds; None before its first event."""
         check(request_id, AnyRequestId, "requestId", InvalidTask)
         return task_state(self._journal, self._tenant, request_id, at)
 
     def history(self, request_id: str) -> list[JournalEvent]:
-        """Return every event of the task, in order."""
+        """Return every event of `request_id`, in order."""
         check(request_id, AnyRequestId, "requestId", InvalidTask)
         return task_history(self._journal, self._tenant, request_id)
 
