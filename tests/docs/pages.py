@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -49,14 +50,23 @@ def run(page: Path, directory: Path, **variables: str) -> subprocess.CompletedPr
     """Run the blocks of a page from top to bottom in this directory, with the command `postroad` on the path."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("POSTROAD_", "AWS_", "PG"))}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-P", __file__, str(page)],
+    command = [sys.executable, "-W", "error", "-P", __file__, str(page)]
+    with subprocess.Popen(
+        command,
         cwd=directory,
         env={**kept, "PATH": path, **variables},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=LONGEST_SECONDS,
-    )
+        start_new_session=True,
+    ) as process:
+        try:
+            stdout, stderr = process.communicate(timeout=LONGEST_SECONDS)
+        except subprocess.TimeoutExpired:
+            # A command that never ends has children of its own.
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
 
 
 def _main(page: Path) -> None:
