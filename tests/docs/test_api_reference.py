@@ -26,7 +26,7 @@ PROGRAMS = {"cli", "errors", "up"}
 @cache
 def source() -> griffe.Module:
     """Return our code as the build of the site reads it."""
-    extensions = griffe.load_extensions(ROOT / "tools" / "griffe_postroad.py")
+    extensions = griffe.load_extensions(str(ROOT / "tools" / "griffe_postroad.py"))
     loader = griffe.GriffeLoader(search_paths=[ROOT / "src"], docstring_parser="google", extensions=extensions)
     found = loader.load("postroad")
     loader.resolve_aliases()
