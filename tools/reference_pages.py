@@ -83,8 +83,8 @@ is a document `application/problem+json` that names its [error](../errors.md). A
 `Idempotency-Key` can be repeated: within 24 hours a repeat gets the first answer again. `GET /schema/openapi.json`
 returns the same as OpenAPI 3.1. {made}
 
-Besides the statuses below its name, every route may answer 400 and 500, a route that needs a token 401, 403, 429 and 503,
-and a route that takes a body 408, 413 and 415.
+Besides the statuses below its name, every route may answer 400 and 500, one that needs a token 401, 403, 429 and 503,
+and one that takes a body 408, 413 and 415.
 
 {answers}
 
@@ -201,32 +201,52 @@ def _docs_below(body: list[ast.stmt]) -> dict[str, str]:
     return found
 
 
-_TELEMETRY = """# Log lines and metrics
+_TELEMETRY = """# Events, metrics and log lines
 
-Log lines are JSON, or text on a terminal (`log_format`). Each has one of the names below, so that you can search for
-it and base alarms on it. Payloads, tokens and passwords are never logged. {made}
+What Postroad itself tells: the events that it records about tasks and jobs, the metrics that Prometheus can collect,
+and the lines that it logs. {made}
 
+## Events of tasks and jobs
+
+The journal keeps them (`postroad journal query`, `postroad task history`). With `task_events`, the ends of tasks and
+jobs are also published on the topic `tasks`, as the classes of `postroad.journal.events`.
+
+{events}
 ## Metrics
 
 They are in the default registry of `prometheus_client` in the process that runs a bus, a consumer or a worker, and
 `postroad outbox run --metrics-port 9100` serves those of a dispatcher.
 
-"""
+{metrics}
+## Log lines
+
+Log lines are JSON, or text on a terminal (`log_format`). The key `event` of each has one of these names, so that you
+can search for it and base alarms on it. Payloads, tokens and passwords are never logged.
+
+{lines}"""
 
 
 def _telemetry() -> str:
+    from postroad.journal import EVENT_CLASSES
     from postroad.telemetry.log_names import LOG_EVENTS
 
-    rows = [
+    events = [
+        (f"`{name}`", _summary(cls), " ".join(f"`{field}`" for field in cls.__struct_encode_fields__))
+        for name, cls in EVENT_CLASSES.items()
+    ]
+    metrics = [
         (f"`{name}`", says, " ".join(f"`{label}`" for label in labels) or "none")
         for name, (says, labels) in sorted(_metrics().items())
     ]
     parts: dict[str, list[str]] = {}
     for name in LOG_EVENTS:
         parts.setdefault(name.partition("_")[0], []).append(f"`{name}`")
-    lines = [(part, " ".join(names)) for part, names in parts.items()]
-    head = _TELEMETRY.format(made=_MADE) + _table(("metric", "meaning", "labels"), rows)
-    return head + "\n## Log lines\n\n" + _table(("part", "names"), lines)
+    return _TELEMETRY.format(
+        made=_MADE,
+        events=_table(("event", "meaning", "properties"), events),
+        metrics=_table(("metric", "meaning", "labels"), metrics),
+        lines=_table(("part", "names"), [(part, " ".join(names)) for part, names in parts.items()]),
+    )
 
 
 _KINDS = ("Counter", "Gauge", "Histogram")

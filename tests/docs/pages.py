@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -26,25 +27,18 @@ class Block:
         file: The file that the block is the content of, or None for a block that is run.
         rest: Whatever else stands behind the fence.
         code: Its lines.
-        line: The line of the page at which its code begins.
     """
 
     language: str
     file: str | None
     rest: str
     code: str
-    line: int
 
 
 def blocks(page: Path) -> list[Block]:
     """Return the fenced blocks of a page, in order."""
-    text = page.read_text()
-    return [
-        Block(
-            found["language"], found["file"], found["rest"], found["code"], text.count("\n", 0, found.start("code")) + 1
-        )
-        for found in _FENCE.finditer(text)
-    ]
+    found = _FENCE.finditer(page.read_text())
+    return [Block(each["language"], each["file"], each["rest"], each["code"]) for each in found]
 
 
 def has_something_to_run(page: Path) -> bool:
@@ -56,30 +50,47 @@ def run(page: Path, directory: Path, **variables: str) -> subprocess.CompletedPr
     """Run the blocks of a page from top to bottom in this directory, with the command `postroad` on the path."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("POSTROAD_", "AWS_", "PG"))}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-P", __file__, str(page)],
+    command = [sys.executable, "-W", "error", "-P", __file__, str(page)]
+    with subprocess.Popen(
+        command,
         cwd=directory,
         env={**kept, "PATH": path, **variables},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=LONGEST_SECONDS,
-    )
+        start_new_session=True,
+    ) as process:
+        try:
+            stdout, stderr = process.communicate(timeout=LONGEST_SECONDS)
+        except subprocess.TimeoutExpired:
+            # A command that never ends has children of its own.
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
 
 
 def _main(page: Path) -> None:
-    """Run the blocks here: those of Python in one module, those of the shell each in a shell of its own."""
+    """Run the blocks here: those of Python as one program, those of the shell each in a shell of its own.
+
+    The program is a file, because the children of a worker import the file that defines their tasks.
+    """
     from types import ModuleType
 
-    sys.path.insert(0, "")
+    program = Path("example.py").resolve()
+    sys.path.insert(0, str(program.parent))
+    found = blocks(page)
+    parts = [block.code for block in found if block.language == "python" and block.file is None]
+    program.write_text("\n".join(parts))
     module = sys.modules["__main__"] = ModuleType("__main__")
-    module.__file__ = str(page)
-    for block in blocks(page):
+    module.__file__ = str(program)
+    line = 0
+    for block in found:
         if block.file is not None:
             Path(block.file).parent.mkdir(parents=True, exist_ok=True)
             Path(block.file).write_text(block.code)
         elif block.language == "python":
-            # The lines before make tracebacks point into the page.
-            exec(compile("\n" * (block.line - 1) + block.code, page, "exec"), module.__dict__)
+            exec(compile("\n" * line + block.code, program, "exec"), module.__dict__)
+            line += block.code.count("\n") + 1
         elif block.language == "sh":
             _shell(block.code)
 

@@ -26,7 +26,7 @@ PROGRAMS = {"cli", "errors", "up"}
 @cache
 def source() -> griffe.Module:
     """Return our code as the build of the site reads it."""
-    extensions = griffe.load_extensions(ROOT / "tools" / "griffe_postroad.py")
+    extensions = griffe.load_extensions(str(ROOT / "tools" / "griffe_postroad.py"))
     loader = griffe.GriffeLoader(search_paths=[ROOT / "src"], docstring_parser="google", extensions=extensions)
     found = loader.load("postroad")
     loader.resolve_aliases()
@@ -51,8 +51,36 @@ def undocumented(thing: griffe.Class | griffe.Function) -> Iterator[str]:
     for name, member in thing.members.items():
         if isinstance(member, griffe.Function) and name == "__init__":
             yield from missing(member, entries(thing) | entries(member) | fields(thing) | mentions(thing))
-        elif isinstance(member, griffe.Function) and not name.startswith(("_", "test_")):
-            yield from missing(member, entries(member) | mentions(member))
+        elif isinstance(member, griffe.Function) and not name.startswith(("_", "test_")) and not is_fixture(member):
+            yield from missing(member, entries(member) | mentions(member) | explained_elsewhere(thing, member))
+
+
+def is_fixture(method: griffe.Function) -> bool:
+    """Return whether pytest calls the method."""
+    return any("fixture" in str(decorator.value) for decorator in method.decorators)
+
+
+def explained_elsewhere(thing: griffe.Class, method: griffe.Function) -> set[str]:
+    """Return what the class says of a constructor's arguments, and what a method or class says that is referred to."""
+    found = entries(thing) if "classmethod" in method.labels else set()
+    for name in mentions(method) - {method.name}:
+        other = thing.members.get(name) or public_classes().get(name)
+        if isinstance(other, griffe.Class | griffe.Function):
+            found |= entries(other) | fields(other) if isinstance(other, griffe.Class) else entries(other)
+    return found
+
+
+@cache
+def public_classes() -> dict[str, griffe.Class]:
+    """Return the classes that can be referred to by their names."""
+    everything = (each for name in ("", *PACKAGES) for each in public(package_of(name)))
+    return {each.name: each for each in everything if isinstance(each, griffe.Class)}
+
+
+def package_of(name: str) -> griffe.Module:
+    found = source()[name] if name else source()
+    assert isinstance(found, griffe.Module)
+    return found
 
 
 def missing(function: griffe.Function, documented: set[str]) -> Iterator[str]:
@@ -63,12 +91,12 @@ def missing(function: griffe.Function, documented: set[str]) -> Iterator[str]:
 
 
 def entries(thing: griffe.Object) -> set[str]:
-    """Return the parameters that have an entry of their own below `Args:`."""
+    """Return the parameters that have an entry of their own below `Args:`, and the fields below `Attributes:`."""
     sections = thing.docstring.parse("google", warnings=False) if thing.docstring else []
     return {
         name.strip(" *")
         for section in sections
-        if isinstance(section, griffe.DocstringSectionParameters)
+        if isinstance(section, griffe.DocstringSectionParameters | griffe.DocstringSectionAttributes)
         for entry in section.value
         for name in entry.name.split(",")  # an entry may describe several
     }
@@ -86,9 +114,7 @@ def fields(thing: griffe.Class) -> set[str]:
 
 @pytest.mark.parametrize("package", ["", *PACKAGES])
 def test_every_public_parameter_is_documented(package: str) -> None:
-    module = source()[package] if package else source()
-
-    found = [parameter for thing in public(module) for parameter in undocumented(thing)]
+    found = [parameter for thing in public(package_of(package)) for parameter in undocumented(thing)]
 
     assert found == []
 

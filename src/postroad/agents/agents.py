@@ -120,22 +120,22 @@ class Agents:
         return self._register([uuid7().hex for _ in range(count)], order, accept, principal_arn)
 
     def get(self, agent_id: str) -> Agent:
-        """Return the agent with the first hundred producers it listens to, or raise `AgentNotFound`."""
+        """Return `agent_id` with the first hundred producers it listens to, or raise `AgentNotFound`."""
         record = self._record(agent_id)
         subscriptions = self._store.subscriptions.page(model.MAX_LIST, None, listener_id=agent_id)
         return _agent(record, subscriptions)
 
     def list(self, *, limit: int = 20, cursor: str | None = None) -> Page[Agent]:
-        """Return agents without their subscriptions."""
+        """Return up to `limit` agents behind `cursor`, without their subscriptions."""
         page = _page(limit, cursor, self._store.registry.page, lambda record: record.agent_id)
         return Page([_agent(record, ()) for record in page.items], page.next_cursor)
 
     def delete(self, agent_id: str) -> Deleted:
-        """Remove the agent: its token first, then its subscriptions, its queue with what waits in it, and itself."""
+        """Remove `agent_id`: its token first, then its subscriptions, its queue with what waits in it, and itself."""
         return self._store.registry.delete(_known_id(agent_id))
 
     def rotate_token(self, agent_id: str, *, overlap: float = 600) -> str:
-        """Return a new token; the former one stays valid for `overlap` seconds (0 to 604,800, default 600)."""
+        """Return a new token of `agent_id`; the former one is valid for `overlap` more seconds, up to 604,800."""
         check(overlap, seconds_between(0, model.MAX_OVERLAP), "overlap")
         token = model.new_token(_known_id(agent_id))
         former_until = self._clock.now().timestamp() + overlap
@@ -144,14 +144,14 @@ class Agents:
         return token
 
     def renew_token(self, agent_id: str) -> str:
-        """Return a new token in place of the newest one, which is void at once; use it when that one was lost."""
+        """Return a new token of `agent_id` in place of the newest one, which is void at once, as when it was lost."""
         token = model.new_token(_known_id(agent_id))
         if not self._store.registry.set_token(agent_id, model.digest(token), former_until=None):
             raise not_found(agent_id)
         return token
 
     def authenticate(self, token: str) -> str | None:
-        """Return the agent whose token this is; None if the token is not valid."""
+        """Return the agent that `token` belongs to; None if the token is not valid."""
         agent_id = model.claimed_id(token)
         record = None if agent_id is None else self._store.registry.get(agent_id)
         if record is None:
@@ -188,34 +188,34 @@ class Agents:
         return self._store.subscriptions.add(tuple(pairs), validate=self._settings.validate, event_types=wanted)
 
     def unsubscribe(self, listener_id: str, producer_id: str, *, discard: bool = False) -> bool:
-        """End a subscription, and with `discard` remove its waiting events; return False if there is none."""
+        """End `listener_id`'s subscription to `producer_id`; `discard` removes its waiting events. False if none."""
         if not (is_agent_id(listener_id) and is_agent_id(producer_id)):
             return False
         return self._store.subscriptions.remove(listener_id, producer_id, discard=discard)
 
     def subscriptions(self, listener_id: str, *, limit: int = 20, cursor: str | None = None) -> Page[Subscription]:
-        """Return the producers that the agent listens to."""
+        """Return up to `limit` producers behind `cursor` that `listener_id` listens to."""
         self._record(listener_id)
         find = partial(self._store.subscriptions.page, listener_id=listener_id)
         return _page(limit, cursor, find, lambda found: found.producer_id)
 
     def subscribers(self, producer_id: str, *, limit: int = 20, cursor: str | None = None) -> Page[Subscription]:
-        """Return the agents that listen to this one."""
+        """Return up to `limit` agents behind `cursor` that listen to `producer_id`."""
         self._record(producer_id)
         find = partial(self._store.subscriptions.page, producer_id=producer_id)
         return _page(limit, cursor, find, lambda found: found.subscriber_id)
 
     def grant(self, producer_id: str, listener_id: str) -> None:
-        """Allow the listener to subscribe to the producer with its own token."""
+        """Allow `listener_id` to subscribe to `producer_id` with its own token."""
         self._store.subscriptions.grant(_known_id(producer_id), _known_id(listener_id))
 
     def revoke(self, producer_id: str, listener_id: str) -> None:
-        """Take the grant back and end a running subscription."""
+        """Take the grant of `producer_id` for `listener_id` back and end a running subscription."""
         self._store.subscriptions.revoke(_known_id(producer_id), _known_id(listener_id))
         self._store.subscriptions.remove(listener_id, producer_id, discard=False)
 
     def check_consent(self, listener_id: str, producer_id: str) -> None:
-        """Raise `ConsentRequired` for a listener that the producer has not granted."""
+        """Raise `ConsentRequired` if `producer_id` has not granted `listener_id`."""
         producer = self._record(producer_id)
         if listener_id == producer_id or producer.accept == "all":
             return
@@ -223,17 +223,17 @@ class Agents:
             raise ConsentRequired(f'agent "{producer_id}" has not granted "{listener_id}" to listen')
 
     def pause(self, listener_id: str, producer_id: str) -> None:
-        """Withhold the producer's events from the listener, or raise `SubscriptionNotFound`."""
+        """Withhold the events of `producer_id` from `listener_id`, or raise `SubscriptionNotFound`."""
         if not self._store.subscriptions.pause(listener_id, producer_id):
             raise _no_subscription(listener_id, producer_id)
 
     def resume(self, listener_id: str, producer_id: str) -> None:
-        """Deliver what was withheld, in order, before anything newer."""
+        """Deliver to `listener_id` what was withheld of `producer_id`, in order, before anything newer."""
         if not self._store.subscriptions.resume(listener_id, producer_id):
             raise _no_subscription(listener_id, producer_id)
 
     def replay(self, listener_id: str, producer_id: str, *, since: str | datetime = TRIM_HORIZON) -> int:
-        """Deliver the producer's events again from `since` on, within the retention; return how many."""
+        """Deliver the retained events of `producer_id` from `since` on to `listener_id` again; return how many."""
         since_ms = 0 if since == TRIM_HORIZON else model.milliseconds(model.normal_time(since, "since"))
         replayed = self._store.subscriptions.replay(listener_id, producer_id, since_ms)
         if replayed is None:
@@ -241,15 +241,15 @@ class Agents:
         return replayed
 
     def publish(self, events: Sequence[AgentEvent]) -> PublishResults:
-        """Put the events on the stream and return one result for each; an event that is `ok` is durable."""
+        """Put `events` on the stream and return one result for each; an event that is `ok` is durable."""
         return [published.result for published in self.publish_each(events)]
 
     def publish_each(self, events: Sequence[AgentEvent], *, traceparent: str | None = None) -> Outcomes:
-        """Publish like `publish`, but return the exception of each event that failed."""
+        """Publish `events` like `publish`, under `traceparent`, but return the exception of each that failed."""
         return publish(events, self._stream, self._store.registry.known, self._clock, traceparent=traceparent)
 
     def queue(self, agent_id: str) -> Queue:
-        """Return the agent's queue; nobody can send to it."""
+        """Return the queue of `agent_id`; nobody can send to it."""
         return self._store.queue(_known_id(agent_id))
 
     def agent(self, agent_id: str) -> AgentHandle:
@@ -262,21 +262,21 @@ class Agents:
         return AgentHandle(self, agent_id)
 
     def stats(self, agent_id: str) -> LaneStats:
-        """Return the counters of the agent's queue."""
+        """Return the counters of the queue of `agent_id`."""
         return self._store.stats(_known_id(agent_id))
 
     def dead_letters(self, agent_id: str, *, limit: int = 10, after: str | None = None) -> Peeked:
-        """Return up to `limit` (1 to 1,000) dead letters, oldest first, behind the sequence `after`."""
+        """Return up to `limit` (1 to 1,000) dead letters of `agent_id`, oldest first, behind the sequence `after`."""
         check(limit, whole_number(1, 1_000), "limit")
         return self._store.dead_letters(_known_id(agent_id), limit, after)
 
     def redrive(self, agent_id: str, *, limit: int | None = None) -> int:
-        """Put up to `limit` dead letters behind what waits; return how many."""
+        """Put up to `limit` dead letters of `agent_id` behind what waits; return how many."""
         check(limit, whole_number(1, _MOST) | None, "limit")
         return self._store.redrive(_known_id(agent_id), limit)
 
     def runner(self, *, worker: str | None = None, batch: int = 500) -> Runner:
-        """Return a worker that moves events from the stream to the queues; several share the work."""
+        """Return a runner, named `worker`, that moves up to `batch` events at a time to the queues."""
         return Runner(self._store, self._stream, self._clock, worker=worker, batch=batch)
 
     def _register(

@@ -50,7 +50,14 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A new agent with its token, which is shown only once."""
+    """A new agent with its token, which is shown only once.
+
+    Attributes:
+        agent_id: Its id.
+        token: Its token.
+        created_at: When it was registered.
+        queue_url: Its queue on SQS; None elsewhere.
+    """
 
     agent_id: str
     token: str
@@ -60,7 +67,14 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One listener's subscription to one producer."""
+    """One listener's subscription to one producer.
+
+    Attributes:
+        producer_id: The agent that publishes.
+        subscriber_id: The agent that listens.
+        created_at: Since when.
+        state: Whether it is active or paused.
+    """
 
     producer_id: str
     subscriber_id: str
@@ -72,7 +86,16 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """An agent and the first hundred producers it listens to."""
+    """An agent and the first hundred producers it listens to.
+
+    Attributes:
+        agent_id: Its id.
+        created_at: When it was registered.
+        order: Whether its events have one order for each producer or one for all.
+        accept: Who may subscribe to it.
+        subscriptions: The producers it listens to.
+        queue_url: Its queue on SQS; None elsewhere.
+    """
 
     agent_id: str
     created_at: str
@@ -106,7 +129,15 @@ class AgentEvent:
 
 @dataclass(frozen=True, slots=True)
 class AgentPublishResult:
-    """Where an event is on the stream, or why it is not there."""
+    """Where an event is on the stream, or why it is not there.
+
+    Attributes:
+        ok: Whether the event is durable.
+        event_id: Its id.
+        shard: Where it is on the stream.
+        sequence: Its place there.
+        error: Why it was not stored.
+    """
 
     ok: bool
     event_id: str | None
@@ -117,7 +148,11 @@ class AgentPublishResult:
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T_co]):
-    """A part of a list; pass `next_cursor` to get the part behind it."""
+    """A part of a list; pass `next_cursor` to get the part behind it.
+
+    Attributes:
+        items: The entries.
+    """
 
     items: Sequence[T_co]
     next_cursor: str | None
@@ -125,7 +160,13 @@ class Page(Generic[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """What was removed together with an agent."""
+    """What was removed together with an agent.
+
+    Attributes:
+        discarded: Events that waited in its queue.
+        subscriptions: Producers it listened to.
+        subscribers: Agents that listened to it.
+    """
 
     discarded: int
     subscriptions: int
@@ -137,6 +178,13 @@ class LaneStats:
     """The counters of an agent's queue. None stands for a number that the store does not know.
 
     `held` counts the events that wait for the end of the hold-back window or for `resume`.
+
+    Attributes:
+        visible: Events that can be received.
+        in_flight: Events that are leased.
+        delayed: Events that are received later.
+        dead: Dead letters.
+        oldest_age_seconds: The age of the oldest event that can be received.
     """
 
     visible: int
@@ -174,7 +222,14 @@ class EventDelivery:
 
 @dataclass(frozen=True, slots=True)
 class RunStats:
-    """What one round of a runner did."""
+    """What one round of a runner did.
+
+    Attributes:
+        read: Events read from the stream.
+        written: Rows written for subscribers.
+        released: Rows given to their queues.
+        rejected: Rows that were refused for good.
+    """
 
     read: int = 0
     written: int = 0

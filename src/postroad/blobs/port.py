@@ -25,7 +25,11 @@ Age = Annotated[float, Meta(ge=0, description="a number of seconds")]
 
 
 class BlobRef(msgspec.Struct, frozen=True):
-    """Where the bytes are, and what they must be."""
+    """Where the bytes are, and what they must be.
+
+    Attributes:
+        key: The name under which they are stored.
+    """
 
     key: str
     size: int
@@ -44,19 +48,19 @@ class Blobs(Protocol):
         ...
 
     def put(self, key: str, data: bytes) -> BlobRef:
-        """Store the bytes durably; an existing key is overwritten."""
+        """Store `data` durably under `key`; an existing key is overwritten."""
         ...
 
     def get(self, ref: BlobRef) -> bytes:
-        """Return the bytes that were put; raise `BlobNotFound`, or `StorageDamaged` if they have changed."""
+        """Return the bytes of `ref`; raise `BlobNotFound`, or `StorageDamaged` if they have changed."""
         ...
 
     def delete(self, ref: BlobRef) -> None:
-        """Remove the bytes; deleting twice changes nothing."""
+        """Remove the bytes of `ref`; deleting twice changes nothing."""
         ...
 
     def keep(self, ref: BlobRef) -> None:
-        """Make the blob as new as if it had just been put; raise `BlobNotFound` if it is gone."""
+        """Make the blob `ref` as new as if it had just been put; raise `BlobNotFound` if it is gone."""
         ...
 
     def prune(self, prefix: str, *, older_than: float) -> int:

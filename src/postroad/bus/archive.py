@@ -181,7 +181,7 @@ class Archive:
             self._thread.start()
 
     def stop(self, *, timeout: float = 5.0) -> None:
-        """Finish the current batch and take no more. Stopping twice changes nothing."""
+        """Finish the current batch within `timeout` seconds and take no more. Stopping twice changes nothing."""
         with self._lifecycle:
             thread, self._thread = self._thread, None
             self._stopping.set()
@@ -241,12 +241,19 @@ class Archive:
     def replay_untyped(
         self, deliver: Deliver, *, rate: float | None = None, dry_run: bool = False, **wanted: Any
     ) -> ReplayReport:
-        """Pass each event once to a function, without its class; an error of the function counts as a failure."""
+        """Pass each event once, without its class, to a function.
+
+        Args:
+            deliver: The function; its errors count as failures.
+            rate: The most events a second; None for any number.
+            dry_run: Count the events and deliver none.
+            wanted: Selects the events.
+        """
         found = self._reader.read(selection(self._store.registry, **wanted))
         return replay(found, deliver, clock=self._store.clock, rate=rate, dry_run=dry_run)
 
     def export(self, blobs: Blobs, *, since: datetime | None = None, until: datetime | None = None) -> list[BlobRef]:
-        """Write each event once, as JSON Lines, and return the blobs."""
+        """Write each event from `since` to `until` once to `blobs`, as JSON Lines, and return their references."""
         return export(self.events(since=since, until=until), blobs, topic=self.topic)
 
     def _run(self, stopping: threading.Event) -> None:

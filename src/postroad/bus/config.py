@@ -115,7 +115,7 @@ class SQSEventBusConfig:
 
     @classmethod
     def from_env(cls, **overrides: Any) -> Self:
-        """Return the settings of the environment; an override wins over it."""
+        """Return the settings of the environment; `overrides` win over it."""
         found = {
             "poll_interval_seconds": _number("POLL_INTERVAL", Seconds),
             "visibility_timeout_seconds": _number("VISIBILITY_TIMEOUT", Visibility),
@@ -124,7 +124,7 @@ class SQSEventBusConfig:
         return cls(**{**{name: value for name, value in found.items() if value is not None}, **overrides})
 
     def allows(self, event_type: type[object] | None) -> bool:
-        """Return whether events of exactly this type may be sent and received; the blocklist wins."""
+        """Return whether events of exactly `event_type` may be sent and received; the blocklist wins."""
         if self.event_type_blocklist is not None and event_type in self.event_type_blocklist:
             return False
         return self.event_type_allowlist is None or event_type in self.event_type_allowlist

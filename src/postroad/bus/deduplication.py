@@ -112,12 +112,12 @@ class DeduplicationCache:
         return len(self._seen)
 
     def seen(self, key: Hashable) -> bool:
-        """Return whether the key was marked within the window."""
+        """Return whether `key` was marked within the window."""
         with self._lock:
             return self._is_seen(key)
 
     def mark_seen(self, key: Hashable) -> None:
-        """Remember the key from now on."""
+        """Remember `key` from now on."""
         with self._lock:
             self._running.discard(key)
             now = self._monotonic()
@@ -125,7 +125,7 @@ class DeduplicationCache:
             self._seen.add(key, now + self._window)
 
     def begin(self, key: Hashable) -> bool:
-        """Claim the key; return False if it was seen or is claimed already."""
+        """Claim `key`; return False if it was seen or is claimed already."""
         with self._lock:
             if key in self._running or self._is_seen(key):
                 return False
@@ -133,7 +133,7 @@ class DeduplicationCache:
             return True
 
     def forget(self, key: Hashable) -> None:
-        """Give up the claim and the memory of the key."""
+        """Give up the claim and the memory of `key`."""
         with self._lock:
             self._running.discard(key)
             self._seen.discard(key)

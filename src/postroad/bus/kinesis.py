@@ -127,7 +127,8 @@ class KinesisEventBus(RemoteEventBus):
     ) -> ReplayReport:
         """Read the stream again and deliver each event once to the handlers here; positions do not change.
 
-        The arguments are those of `Archive.replay`.
+        Args:
+            since, until, types, session_id, rate, dry_run: As for `Archive.replay`.
         """
         codec = self._reader.codec
         wanted = selection(codec.registry, since=since, until=until, types=types, session_id=session_id)

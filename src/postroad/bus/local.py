@@ -22,7 +22,12 @@ Remote = Literal["none", "sent", "filtered", "failed", "unknown"]
 
 
 class HandlerFailure(msgspec.Struct, frozen=True):
-    """A handler that failed, and its error."""
+    """A handler that failed, and its error.
+
+    Attributes:
+        handler: The function that failed.
+        error: What it raised.
+    """
 
     handler: EventHandler
     error: Exception
@@ -303,7 +308,7 @@ class InProcessEventBus:
         return PublishResult(event, handlers, errors)
 
     def finish(self, found: Any) -> None:
-        """Await what an async handler returned; any other return value is ignored."""
+        """Await `found` if an async handler returned it; any other return value is ignored."""
         if inspect.isawaitable(found):
             self.loop_thread.run(found)
 

@@ -29,7 +29,11 @@ _CLOCKS_DIFFER = timedelta(seconds=60)
 
 @dataclass(frozen=True, slots=True)
 class ArchivedEvent:
-    """An event in an archive. `sequence` grows within its shard."""
+    """An event in an archive. `sequence` grows within its shard.
+
+    Attributes:
+        envelope: The event as it was published.
+    """
 
     envelope: Envelope
     sequence: str
@@ -169,7 +173,14 @@ Deliver = Callable[[ArchivedEvent], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayReport:
-    """How many events a replay read, delivered, skipped as copies, and failed to deliver."""
+    """How many events a replay read, delivered, skipped as copies, and failed to deliver.
+
+    Attributes:
+        read: Events read.
+        replayed: Events delivered.
+        duplicates: Copies that were skipped.
+        failed: Events whose delivery failed.
+    """
 
     read: int
     replayed: int

@@ -163,7 +163,7 @@ class SQSEventBus(RemoteEventBus):
     def iam_policy(
         queue_arn: str, *, role: Literal["publish", "receive", "both"] = "both", dead_letter_arn: str | None = None
     ) -> dict[str, Any]:
-        """Return the IAM policy with the rights that publishers or receivers of the queue need, on these ARNs only."""
+        """Return the policy that `role` (publish, receive or both) needs on `queue_arn` and `dead_letter_arn` only."""
         if role not in ("publish", "receive", "both"):
             raise InvalidInput(f"role: {role!r} is none of publish, receive, both", field="role")
         check(queue_arn, _Arn, "queue_arn")
@@ -177,7 +177,11 @@ class SQSEventBus(RemoteEventBus):
 
 
 class SQSEventBusWithCircuitBreaker(SQSEventBus):
-    """An `SQSEventBus` with a circuit breaker, unless `breaker` is None."""
+    """An `SQSEventBus` with a circuit breaker, unless `breaker` is None.
+
+    Args:
+        options: The arguments of `SQSEventBus`.
+    """
 
     def __init__(self, *, breaker: CircuitBreakerConfig | None = CircuitBreakerConfig(), **options: Any) -> None:  # noqa: B008 - a frozen value
         super().__init__(breaker=breaker, **options)

@@ -52,7 +52,17 @@ _FAILURES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BusHealth:
-    """The state of a bus at one moment. The counters start at 0 when the bus is made."""
+    """The state of a bus at one moment. The counters start at 0 when the bus is made.
+
+    Attributes:
+        publish_breaker: The state of the breaker around sends.
+        receive_breaker: The state of the breaker around receives.
+        handled: Events that all handlers handled.
+        failed: Attempts that failed.
+        duplicates: Copies that were recognised.
+        unhandled: Events without a handler.
+        dead_lettered: Events moved to the dead letters.
+    """
 
     running: bool
     """Whether its receiver runs."""

@@ -111,7 +111,7 @@ class Bus(RemoteEventBus):
             )
 
     def set_concurrency(self, concurrency: int) -> None:
-        """Set how many handlers run at the same time, instead of the number in the config.
+        """Let `concurrency` handlers run at the same time, instead of the number in the config.
 
         Raises:
             ConfigurationError: The bus is bound already, or the number is out of bounds.
@@ -143,7 +143,7 @@ class Bus(RemoteEventBus):
     def connect(
         self, store: Store, *, tags: QueueTags | None = None, open_topic: Callable[..., Topic] | None = None
     ) -> None:
-        """Make topic and queue in the store. `open_topic(name, fifo=…)` opens a topic that sends each call once."""
+        """Make topic and queue in `store`; `tags` marks the queue. `open_topic` opens a topic that never retries."""
         declared = self._declared
         names, config = names_of(declared.topic, fifo=declared.fifo), declared.config
         filter = _filter(store.registry, declared.event_types, declared.attributes)

@@ -20,7 +20,14 @@ def without_credentials(text: str) -> str:
 
 
 class PostroadError(Exception):
-    """The base of every error that Postroad raises. Its message hides the user and password of URLs."""
+    """The base of every error that Postroad raises. Its message hides the user and password of URLs.
+
+    Args:
+        message: What happened.
+        field: The argument or field at fault, if there is one.
+        remedy: What to do, instead of the text of the class.
+        nearest: The existing name that was probably meant.
+    """
 
     slug: ClassVar[str] = "error"
     status: ClassVar[int] = 500
@@ -119,7 +126,13 @@ class UnknownEventType(PostroadError):
 
 
 class RemoteError(PostroadError):
-    """An exception that another process raised and whose class is not known here."""
+    """An exception that another process raised and whose class is not known here.
+
+    Args:
+        type_name: The name of its class.
+        message: Its text.
+        args: Its arguments, as far as JSON holds them.
+    """
 
     slug = "remote-error"
     remedy = "Register the exception's class to receive it as itself."
@@ -166,7 +179,12 @@ class Throttled(Unavailable):
 
 
 class CircuitOpenError(Unavailable):
-    """The call was not tried, because too many earlier calls failed."""
+    """The call was not tried, because too many earlier calls failed.
+
+    Args:
+        message: What was not tried.
+        retry_after: Seconds after which the next call is tried.
+    """
 
     remedy = "Publish again after `retry_after` seconds, and look for the cause in the earlier failures."
 
@@ -223,7 +241,12 @@ class RowRejected(PublishError):
 
 
 class TargetUnavailable(PublishError):
-    """The target is at fault, not the message."""
+    """The target is at fault, not the message.
+
+    Args:
+        message: What the target answered.
+        retry_after: Seconds after which to try again, if the target said so.
+    """
 
     remedy = "Repair the target (existence, permissions, throttling); publishing resumes by itself."
 

@@ -33,7 +33,12 @@ class BlobNotFound(NotFound):
 
 
 class QueueExists(Conflict):
-    """A queue with this name exists and has other settings."""
+    """A queue with this name exists and has other settings.
+
+    Args:
+        message: Which queue.
+        differences: The settings that differ, as (wanted, existing) by name.
+    """
 
     remedy = "Use the existing settings, update the queue from a program, or choose another name."
 
@@ -128,7 +133,16 @@ class Undecryptable(RowRejected):
 
 
 class TopologyError(ConfigurationError):
-    """A topology that cannot work."""
+    """A topology that cannot work.
+
+    Args:
+        message: What cannot work.
+        findings: Everything that `lint` found, warnings included.
+        codes: The codes of the errors.
+        field: The path of the mistake.
+        remedy: What to do.
+        nearest: The existing name that was probably meant.
+    """
 
     remedy = "Correct what the message names; nothing was changed."
 

@@ -91,7 +91,12 @@ class InvalidQuery(InvalidInput):
 
 
 class OverflowMismatch(StorageDamaged):
-    """The blob that holds part of an event is missing, or is not what was stored."""
+    """The blob that holds part of an event is missing, or is not what was stored.
+
+    Args:
+        message: What is wrong with the blob.
+        event_id: The event that it belongs to.
+    """
 
     remedy = "Read the event with raw=True to see what the item itself holds, or restore the blob from a backup."
 
@@ -140,7 +145,12 @@ class IdentityMismatch(PostroadError):
 
 
 class RequestFailed(PostroadError):
-    """A main loop answered the request with an error, which is the cause of this one."""
+    """A main loop answered the request with an error, which is the cause of this one.
+
+    Args:
+        request_id: The request.
+        error: The error that the main loop answered with.
+    """
 
     status = 502
     remedy = "Look at the cause: the main loop's adapter, prompt or session raised it."
@@ -155,7 +165,12 @@ class RequestFailed(PostroadError):
 
 
 class RequestTimeout(PostroadError, TimeoutError):
-    """No main loop answered the request in time; a late answer is ignored."""
+    """No main loop answered the request in time; a late answer is ignored.
+
+    Args:
+        request_id: The request.
+        seconds: How long the client waited.
+    """
 
     status = 504
     remedy = "Allow more time, start more workers, or check that a main loop serves this name."
@@ -286,7 +301,12 @@ class IdempotencyKeyReused(PostroadError):
 
 
 class RateLimited(PostroadError):
-    """There were too many requests at once."""
+    """There were too many requests at once.
+
+    Args:
+        message: Who asked too often.
+        retry_after: Seconds after which to try again.
+    """
 
     status = 429
     remedy = "Wait for the seconds in `Retry-After`, then send more slowly."

@@ -254,7 +254,20 @@ class Codec:
         event_id: UUID | str | None = None,
         created_at: datetime | None = None,
     ) -> Envelope:
-        """Return the envelope of the event, with its own `event_id` and `session_id`, else a new id and no session."""
+        """Return the envelope of the event, with its own `event_id` and `session_id`, else a new id and no session.
+
+        Args:
+            event: An instance of a registered class.
+            publisher_id: Who publishes it.
+            session_id: The session that it belongs to, instead of its own.
+            tenant_id: The tenant that it belongs to.
+            key: What orders it.
+            traceparent: The W3C trace that it is part of.
+            correlation_id: The id of the first event of a chain.
+            causation_id: The id of the event that caused it.
+            event_id: Its id, instead of its own or a new one.
+            created_at: When it was published; by default now.
+        """
         cls = type(event)
         name = self.registry.known_name(cls)
         if name is None:
@@ -278,7 +291,7 @@ class Codec:
         return envelope_of(fields)
 
     def unwrap(self, envelope: Envelope) -> Any:
-        """Return the event in the envelope, upcast to the version known here, as the class registered for its type."""
+        """Return the event in `envelope`, upcast to the version known here, as the class registered for its type."""
         cls = self.registry.find(envelope.event_type) or self.registry.type_of(envelope.event_type)
         shape = self._tagging.shape(cls)
         current = envelope.version == shape.version
@@ -291,7 +304,7 @@ class Codec:
             raise refusal(error, root="payload") from error
 
     def encode(self, envelope: Envelope) -> bytes:
-        """Return the envelope as strict JSON: five keys always, the others when they are set."""
+        """Return `envelope` as strict JSON: five keys always, the others when they are set."""
         if not isinstance(envelope, Envelope):
             raise InvalidMessage(f"{type(envelope).__name__} is not an Envelope", remedy="Call wrap(event, …) first.")
         fields = envelope.__dict__
@@ -307,7 +320,7 @@ class Codec:
         return data
 
     def decode(self, data: bytes | bytearray | memoryview | str) -> Envelope:
-        """Return the envelope that the bytes hold, in the bus's flat form or the outbox's three keys.
+        """Return the envelope that `data` holds, in the bus's flat form or the outbox's three keys.
 
         Either form may be inside the notification that SNS puts around a message. No code is imported.
 

@@ -75,7 +75,7 @@ class DomainEvent:
 
     @classmethod
     def from_json(cls, body: bytes | str) -> DomainEvent:
-        """Return the event that the JSON holds; InvalidMessage names the field that is missing or cannot be read."""
+        """Return the event that the JSON `body` holds; InvalidMessage names a field that is missing or unreadable."""
         if not isinstance(body, bytes | str):
             raise InvalidMessage(f"the body is {type(body).__name__}, not bytes or text")
         try:
@@ -98,7 +98,7 @@ class DomainEvent:
 
     @classmethod
     def from_envelope(cls, envelope: Envelope) -> DomainEvent:
-        """Return the event that the envelope holds, whichever JSON form carried it."""
+        """Return the event that `envelope` holds, whichever JSON form carried it."""
         key = dict(envelope.keys) or ({} if envelope.key is None else {"key": envelope.key})
         return cls(
             type=envelope.event_type,

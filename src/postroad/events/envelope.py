@@ -203,7 +203,12 @@ def uuid7_of(milliseconds: int, tail: int) -> UUID:
 
 
 class UUID7Source:
-    """Makes UUIDv7s, each greater than the one before, even if the clock steps back."""
+    """Makes UUIDv7s, each greater than the one before, even if the clock steps back.
+
+    Args:
+        time_ns: Returns the time in nanoseconds since 1970.
+        random_bytes: Returns so many random bytes.
+    """
 
     def __init__(
         self, *, time_ns: Callable[[], int] = time.time_ns, random_bytes: Callable[[int], bytes] = os.urandom

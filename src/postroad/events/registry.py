@@ -57,7 +57,7 @@ class EventRegistry:
         return chosen
 
     def register_module(self, module: ModuleType) -> list[str]:
-        """Register every dataclass, Struct and exception that the module exports, as `module:QualName`.
+        """Register every dataclass, Struct and exception that `module` exports, as `module:QualName`.
 
         A name given with @event wins. The name by the defining module is read too.
         """
@@ -89,7 +89,7 @@ class EventRegistry:
             return list(self._names)
 
     def type_of(self, name: object) -> type:
-        """Return the class that was registered under the name, or raise UnknownEventType."""
+        """Return the class that was registered under `name`, or raise UnknownEventType."""
         cls = self.find(name) if isinstance(name, str) else None
         if cls is None:
             raise UnknownEventType(f"event_type: {str(name)[:200]!r} is not registered", field="event_type")

@@ -70,7 +70,16 @@ _Interval = Annotated[float, Meta(gt=0, le=FINITE, description="a number of seco
 
 @dataclass(frozen=True, slots=True)
 class ConsumeReport:
-    """How many messages one `run_once` received, and what was done with them."""
+    """How many messages one `run_once` received, and what was done with them.
+
+    Attributes:
+        received: Messages that the poll returned.
+        handled: Events whose effect was made now.
+        duplicates: Events that had been handled before.
+        failed: Messages whose handler failed.
+        dead: Messages moved to the dead letters.
+        ignored: Events of types that the consumer does not take.
+    """
 
     received: int = 0
     handled: int = 0

@@ -115,6 +115,8 @@ class Inbox:
         schema: The schema of the table on PostgreSQL; SQLite has none.
         retention: How long events are remembered after they were handled, 30 days by default; None: for ever. Give it
             more if copies may arrive later, as `Windows` computes.
+        dialect: "postgresql" or "sqlite".
+        database: Its own connections; None for an inbox that uses only those of its callers.
 
     Raises:
         ConfigurationError: The DSN, `table`, `schema` or `retention` cannot be used.
@@ -164,7 +166,7 @@ class Inbox:
     def sqlite(
         cls, path: str | Path | None = None, *, table: str = "inbox", retention: timedelta | None = RETENTION
     ) -> Self:
-        """Return an inbox in a SQLite file."""
+        """Return an inbox in the SQLite file `path`."""
         database = None if path is None else file_database(path, schema_remedy=_REMEDY)
         return cls("sqlite", database, table=table, schema=None, retention=retention)
 
@@ -265,7 +267,7 @@ class Inbox:
         return first
 
     async def try_to_write(self, connection: Any, *, is_async: bool) -> None:
-        """Raise what keeps the caller's transaction from remembering events; nothing is written."""
+        """Raise what keeps a transaction of `connection`, async if `is_async`, from writing; nothing is written."""
         caller = await in_async_transaction(connection) if is_async else in_transaction(connection)
         await settled(caller.rows(marked(self._sql.try_to_write, caller), ()))
 
@@ -293,30 +295,38 @@ class Inbox:
                 )
 
     def renew(self, effect: Effect, *, lease: float = 60.0) -> bool:
-        """Extend the lease to `lease` seconds from now; return False if a later attempt has taken the effect over."""
+        """Extend the lease of `effect` to `lease` seconds from now; return False if a later attempt has taken it."""
         check(lease, _Lease, "lease")
         return self._change(self._sql.renew, effect, float(lease))
 
     def finish(self, effect: Effect) -> bool:
-        """Write that the effect was made; return False if a later attempt has taken it over."""
+        """Write that `effect` was made; return False if a later attempt has taken it over."""
         return self._change(self._sql.finish, effect)
 
     def forget(self, effect: Effect) -> bool:
-        """Write that the effect was certainly not made: the next `begin` is new. Returns as `finish` does."""
+        """Write that `effect` was certainly not made: the next `begin` is new. Returns as `finish` does."""
         return self._change(self._sql.forget, effect)
 
     def abandon(self, effect: Effect) -> bool:
-        """End the lease and leave the outcome unknown, for `unknown` to list. Returns as `finish` does."""
+        """End the lease of `effect` and leave the outcome unknown, for `unknown` to list. Returns as `finish` does."""
         return self._change(self._sql.abandon, effect)
 
     def unknown(self, *, consumer: str | None = None, limit: int = 50) -> list[Effect]:
-        """Return effects that were begun, never finished and are not leased now, oldest first."""
+        """Return up to `limit` effects (of `consumer`, if given) that were begun, not finished and are not leased."""
         check(limit, _Count, "limit")
         rows = self._rows(self._sql.unknown, (consumer, consumer, limit))
         return [Effect("unknown", attempt, token, f"{name}:{event_id}") for name, event_id, attempt, token in rows]
 
     def resolve(self, consumer: str, event_id: UUID | str, *, done: bool, by: str, reason: str) -> bool:
-        """Settle an unknown effect, and write who did it and why to the audit; return False if there is none."""
+        """Settle an unknown effect, and write who did it and why to the audit; return False if there is none.
+
+        Args:
+            consumer: The consumer.
+            event_id: The event.
+            done: Whether the effect was made.
+            by: The operator, for the audit.
+            reason: Why, for the audit.
+        """
         for field, text in (("by", by), ("reason", reason)):
             if not text.strip():
                 raise ValueError(f"{field}: is empty; say who settles the effect, and why")
@@ -328,7 +338,7 @@ class Inbox:
         return changed
 
     def processed(self, consumer: str, event_ids: Iterable[UUID | str]) -> set[UUID]:
-        """Return those of the events that the consumer has handled."""
+        """Return those of `event_ids` that `consumer` has handled."""
         name, wanted, found = _checked_consumer(consumer), [str(as_uuid(each)) for each in event_ids], set[UUID]()
         for first in range(0, len(wanted), _CHUNK):
             chunk = msgspec.json.encode(wanted[first : first + _CHUNK]).decode()
@@ -336,7 +346,7 @@ class Inbox:
         return found
 
     def event_ids(self, consumer: str, *, after: UUID | None = None, limit: int = 1_000) -> list[UUID]:
-        """Return events that the consumer has handled, in the order of their ids, behind `after`."""
+        """Return up to `limit` events that `consumer` has handled, in the order of their ids, behind `after`."""
         check(limit, _Count, "limit")
         rows = self._rows(self._sql.event_ids, (_checked_consumer(consumer), str(after or ""), limit))
         return [UUID(event_id) for (event_id,) in rows]
@@ -349,7 +359,7 @@ class Inbox:
         return pruned + removed
 
     def prune_batch(self, batch: int) -> int:
-        """Delete one batch of it and return how many; without a retention nothing is ever deleted."""
+        """Delete up to `batch` old rows and return how many; without a retention nothing is ever deleted."""
         check(batch, _Count, "batch")
         if self.retention is None:
             return 0

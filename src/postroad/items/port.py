@@ -40,7 +40,12 @@ Expected = int | Expect | Literal["absent", "any"]
 
 
 class Item(msgspec.Struct, frozen=True):
-    """A stored value. `version` starts at 1 and grows by one with each write; after a delete it may start again."""
+    """A stored value. `version` starts at 1 and grows by one with each write; after a delete it may start again.
+
+    Attributes:
+        key: Its key.
+        value: Its bytes.
+    """
 
     key: str
     value: bytes
@@ -48,14 +53,23 @@ class Item(msgspec.Struct, frozen=True):
 
 
 class ItemResult(msgspec.Struct, frozen=True):
-    """Whether the write happened, and the item as it is now; None if there is none."""
+    """Whether the write happened, and the item as it is now; None if there is none.
+
+    Attributes:
+        ok: Whether the write happened.
+        item: The item as it is now.
+    """
 
     ok: bool
     item: Item | None
 
 
 class ItemPage(msgspec.Struct, frozen=True):
-    """Items in key order; `cursor` is None on the last page."""
+    """Items in key order; `cursor` is None on the last page.
+
+    Attributes:
+        items: The items.
+    """
 
     items: tuple[Item, ...]
     cursor: str | None
@@ -63,7 +77,12 @@ class ItemPage(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemsTraits:
-    """What the items promise."""
+    """What the items promise.
+
+    Attributes:
+        durable: Whether a write that is ok survives a power cut.
+        max_value_bytes: The size of the largest value.
+    """
 
     durable: bool
     joins_writes: bool
@@ -79,7 +98,7 @@ class Items(Protocol):
     def traits(self) -> ItemsTraits: ...
 
     def get(self, key: str) -> Item | None:
-        """Return the item as the last write left it."""
+        """Return the item `key` as the last write left it."""
         ...
 
     def put(self, key: str, value: bytes, *, expect: Expected = ANY) -> ItemResult:
@@ -93,11 +112,11 @@ class Items(Protocol):
         ...
 
     def delete(self, key: str, *, expect: Expected = ANY) -> ItemResult:
-        """Remove the item if the expected version is there; with `ANY` it is ok if there is none."""
+        """Remove the item `key` if the version that `expect` names is there; with `ANY` it is ok if there is none."""
         ...
 
     def scan(self, prefix: str, *, limit: int = 100, cursor: str | None = None) -> ItemPage:
-        """Return items whose key starts with `prefix`, which contains the whole tenant, in key order."""
+        """Return up to `limit` items behind `cursor` whose key starts with `prefix`: a whole tenant, or longer."""
         ...
 
 

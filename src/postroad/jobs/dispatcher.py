@@ -73,7 +73,7 @@ class JobDispatcher:
             self._publisher = EventPublisher(backend, tenant=self._tenant)
 
     def handle(self, event: JournalEvent) -> DispatchResult:
-        """Do what follows from the end of a task, even if the journal's index does not show it yet."""
+        """Do what follows from `event`, the end of a task, even if the journal's index does not show it yet."""
         job_id, task_id = event.properties.get("jobId"), event.properties.get("taskId")
         if event.event_type not in TERMINAL or job_id is None or task_id is None:
             return DispatchResult()
@@ -95,7 +95,7 @@ class JobDispatcher:
         return len(deliveries)
 
     def dispatch(self, job_id: str) -> DispatchResult:
-        """Examine the whole job and advance it as far as possible."""
+        """Examine the whole job `job_id` and advance it as far as possible."""
         result = self._scheduler(self._tenant).dispatch(job_id)
         self._publish_events()
         return result

@@ -23,7 +23,15 @@ JOB_RESUMED = "Job Resumed"
 
 
 class JobCreatedResult(msgspec.Struct, frozen=True, rename="camel"):
-    """A submitted job. `created` says whether this call created it."""
+    """A submitted job. `created` says whether this call created it.
+
+    Attributes:
+        job_id: The job.
+        status: Its status.
+        total_tasks: How many tasks it has.
+        root_tasks: The tasks that depend on nothing.
+        created_at: When it was created, in milliseconds since 1970.
+    """
 
     job_id: str
     status: str
@@ -34,7 +42,14 @@ class JobCreatedResult(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TasksAdded(msgspec.Struct, frozen=True, rename="camel"):
-    """Tasks that were added to a job."""
+    """Tasks that were added to a job.
+
+    Attributes:
+        job_id: The job.
+        added_tasks: The ids of the new tasks.
+        immediately_ready: Those of them that began at once.
+        total_tasks_now: How many tasks the job has now.
+    """
 
     job_id: str
     added_tasks: list[str]
@@ -43,14 +58,24 @@ class TasksAdded(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Resumed(msgspec.Struct, frozen=True, rename="camel"):
-    """The tasks of a job that run again."""
+    """The tasks of a job that run again.
+
+    Attributes:
+        job_id: The job.
+        resumed_tasks: The ids of its tasks.
+    """
 
     job_id: str
     resumed_tasks: list[str]
 
 
 class Cancelled(msgspec.Struct, frozen=True, rename="camel"):
-    """The tasks that were cancelled."""
+    """The tasks that were cancelled.
+
+    Attributes:
+        job_id: The job.
+        cancelled_tasks: The ids of its tasks.
+    """
 
     job_id: str
     cancelled_tasks: list[str]
@@ -135,6 +160,10 @@ class Jobs:
     def add_tasks(self, job_id: str, tasks: Sequence[Any]) -> TasksAdded:
         """Add tasks to a job that is not over; they may depend on any task of the job.
 
+        Args:
+            job_id: The job.
+            tasks: The new tasks, as in `submit_job`.
+
         Raises:
             Conflict: The job is over.
             InvalidJob: A task is not valid.
@@ -159,7 +188,7 @@ class Jobs:
         return TasksAdded(job_id, added, begun, total)
 
     def resume(self, job_id: str) -> Resumed:
-        """Run the failed tasks of a job again; completed ones stay as they are."""
+        """Run the failed tasks of `job_id` again; completed ones stay as they are."""
         while True:
             held = self._known(job_id)
             if held.job.is_over:
@@ -178,7 +207,7 @@ class Jobs:
         return Resumed(job_id, list(runs))
 
     def cancel(self, job_id: str) -> Cancelled:
-        """Cancel the job: waiting tasks never start, running tasks are killed, and late results are dropped."""
+        """Cancel `job_id`: waiting tasks never start, running tasks are killed, and late results are dropped."""
         while True:
             held = self._known(job_id)
             if held.job.status == "completed":
@@ -199,15 +228,15 @@ class Jobs:
         return Cancelled(job_id, cancelled)
 
     def job_status(self, job_id: str) -> JobStatus | None:
-        """Return the status of the job and of each task; None if there is no such job."""
+        """Return the status of `job_id` and of each of its tasks; None if there is no such job."""
         return self._views.job_status(job_id)
 
     def list_jobs(self, limit: int = 20, cursor: str | None = None, status: str | None = None) -> JobPage:
-        """Return jobs, newest first; with `status` only jobs of that status."""
+        """Return up to `limit` jobs behind `cursor`, newest first; with `status` only jobs of that status."""
         return self._views.list_jobs(limit, cursor, status)
 
     def graph(self, job_id: str, format: Literal["text", "mermaid", "dot"] = "text") -> str:
-        """Return the graph with the state of each task, as text or as input for Mermaid or Graphviz."""
+        """Return the graph of `job_id` with the state of each task; `format` is "text", "mermaid" or "dot"."""
         return self._views.graph(job_id, format)
 
     def _event(self, event_type: str, job_id: str, **properties: Any) -> JournalEvent:

@@ -30,7 +30,17 @@ from postroad.telemetry import counted
 
 
 class JobTaskStatus(msgspec.Struct, frozen=True, rename="camel"):
-    """One task of a job; its status is `waiting` until it begins."""
+    """One task of a job; its status is `waiting` until it begins.
+
+    Attributes:
+        task_id: Its id in the job.
+        request_id: The id of its runs.
+        name: The task's name.
+        depends_on: The tasks that it waits for.
+        status: Its state.
+        last_event_type: The newest event about it.
+        last_event_at: When that was, in milliseconds since 1970.
+    """
 
     task_id: str
     request_id: str
@@ -42,7 +52,14 @@ class JobTaskStatus(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class JobSummary(msgspec.Struct, frozen=True, rename="camel"):
-    """A job in a list."""
+    """A job in a list.
+
+    Attributes:
+        job_id: The job.
+        status: Its status.
+        total_tasks: How many tasks it has.
+        created_at: When it was created, in milliseconds since 1970.
+    """
 
     job_id: str
     status: str
@@ -55,7 +72,17 @@ class JobSummary(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class JobStatus(msgspec.Struct, frozen=True, rename="camel"):
-    """A job and all of its tasks."""
+    """A job and all of its tasks.
+
+    Attributes:
+        job_id: The job.
+        status: Its status.
+        total_tasks: How many tasks it has.
+        progress: How many tasks are in each state.
+        created_at: When it was created, in milliseconds since 1970.
+        completed_at: When it ended; None while it runs.
+        tasks: Its tasks.
+    """
 
     job_id: str
     status: str
@@ -168,7 +195,11 @@ def _label(task: JobTaskStatus) -> str:
 
 
 class JobPage(msgspec.Struct, frozen=True):
-    """Jobs, newest first; `cursor` is None on the last page."""
+    """Jobs, newest first; `cursor` is None on the last page.
+
+    Attributes:
+        items: The jobs.
+    """
 
     items: list[JobSummary]
     cursor: str | None

@@ -49,7 +49,18 @@ _remembered = functools.lru_cache(maxsize=8_192, typed=True)
 
 
 class JournalEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Something that happened; it is never changed."""
+    """Something that happened; it is never changed.
+
+    Attributes:
+        event_type: What happened, such as `Task Completed`.
+        entity_type: What it happened to: task or job.
+        entity_id: Its id.
+        tenant_id: The tenant.
+        app: The application.
+        event_id: The id of the event, which has its time.
+        context: Who recorded it, and where.
+        properties: What is known about it.
+    """
 
     event_type: str
     entity_type: str
@@ -141,7 +152,7 @@ class JournalEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @classmethod
     def from_item(cls, item: Mapping[str, Any]) -> Self:
-        """Return the event of an item; its id and app are read from the keys."""
+        """Return the event of `item`; its id and app are read from the keys."""
         try:
             return cls(
                 event_type=item["eventType"],

@@ -68,7 +68,7 @@ class EventBridgeSender:
         self._retries = retries
 
     def append(self, events: Sequence[JournalEvent]) -> list[AppendResult]:
-        """Send each event to the bus. An event that is refused does not affect the others."""
+        """Send each of `events` to the bus. An event that is refused does not affect the others."""
         entries = [self._entry(event) for event in events]
         ready = [entry for entry in entries if isinstance(entry, Sent)]
         sent = deliver(ready, self._put, most=MAX_ENTRIES, most_bytes=MAX_CALL_BYTES, attempts=self._retries + 1)

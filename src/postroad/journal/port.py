@@ -40,7 +40,13 @@ Entity = tuple[str, str]
 
 
 class AppendResult(msgspec.Struct, frozen=True):
-    """The result for one event. `duplicate`: it was stored before, and is unchanged."""
+    """The result for one event. `duplicate`: it was stored before, and is unchanged.
+
+    Attributes:
+        event_id: The event.
+        ok: Whether it is stored.
+        error: Why it was refused.
+    """
 
     event_id: UUID
     ok: bool
@@ -65,7 +71,11 @@ def append_results(
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Events in the order of the query; `cursor` is None on the last page."""
+    """Events in the order of the query; `cursor` is None on the last page.
+
+    Attributes:
+        events: The events.
+    """
 
     events: list[JournalEvent]
     cursor: str | None
@@ -84,7 +94,7 @@ class Appends(Protocol):
     """Where events go: a journal, or a sender on the way to one."""
 
     def append(self, events: Sequence[JournalEvent]) -> list[AppendResult]:
-        """Store each event once, durably. An event that is refused does not affect the others."""
+        """Store each of `events` once, durably. An event that is refused does not affect the others."""
         ...
 
 
@@ -115,11 +125,23 @@ class Journal(Appends, Protocol):
 
         `raw` does not read blobs. Without it, an event whose blob is missing or altered has an `overflow_error`; the
         other events of its page are complete.
+
+        Args:
+            index: The index.
+            tenant: The tenant of the events.
+            entity: The type and id of the entity.
+            app: The application.
+            event_type: The type of the events.
+            start: Only events from this moment on, in milliseconds since 1970.
+            end: Only events before this moment.
+            descending: Newest first.
+            limit: The size of the page.
+            cursor: The `cursor` of the page before.
         """
         ...
 
     def latest(self, tenant: str, entity_type: str, entity_id: str) -> JournalEvent | None:
-        """Return the last event of an entity, or None."""
+        """Return the last event of the entity `entity_id` of type `entity_type` under `tenant`, or None."""
         ...
 
 

@@ -43,7 +43,19 @@ STATES: Final = ("pending", "processing", "completed", "failed", "cancelled")
 
 
 class TaskState(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a task in its latest run."""
+    """The state of a task in its latest run.
+
+    Attributes:
+        request_id: The task.
+        state: Its state.
+        run: Which run it is, from 1.
+        last_event_type: The newest event about it.
+        output: Its result.
+        error: Its error.
+        error_category: The category of the error.
+        job_id: The job that it belongs to.
+        task_id: Its id in the job.
+    """
 
     request_id: str
     state: str
@@ -89,6 +101,10 @@ class Progress(msgspec.Struct, frozen=True, gc=False):
 
 def fold(events: Iterable[JournalEvent], at: int | None = None) -> TaskState | None:
     """Return the state of one task, now or at a moment in milliseconds; None before its first event.
+
+    Args:
+        events: Events of the task, in any order.
+        at: The moment; by default now.
 
     Raises:
         OverflowMismatch: The output is in a blob that is not what was stored. Events read with `raw` have no output.
@@ -162,7 +178,14 @@ def _last(events: Sequence[JournalEvent], name: str) -> Any:
 
 
 def task_history(journal: Journal, tenant: str, request_id: str, *, raw: bool = False) -> list[JournalEvent]:
-    """Return all events of a task, in order; `raw` does not read blobs."""
+    """Return all events of a task, in order; `raw` does not read blobs.
+
+    Args:
+        journal: Where to look.
+        tenant: The tenant of the task.
+        request_id: The task.
+        raw: Whether to leave blobs unread.
+    """
     return list(every_event(journal, "GSI1", tenant=tenant, entity=(TASK, request_id), raw=raw))
 
 
@@ -173,6 +196,13 @@ def task_state(
 
     `raw` does not read blobs, so the state may lack the output. Without it, `OverflowMismatch` is raised if the output
     is in a blob that is not what was stored.
+
+    Args:
+        journal: Where to look.
+        tenant: The tenant of the task.
+        request_id: The task.
+        at: The moment; by default now.
+        raw: Whether to leave blobs unread.
     """
     return fold(every_event(journal, "GSI1", tenant=tenant, entity=(TASK, request_id), end=at, raw=raw))
 
@@ -189,7 +219,14 @@ def tasks_of_job(journal: Journal, tenant: str, job_id: str) -> list[dict[str, A
 def tasks_by_state(
     journal: Journal, tenant: str, *, app: str | None = None, since: int | None = None
 ) -> dict[str, list[str]]:
-    """Return the sorted request ids of all tasks by state; `since`: only tasks with an event at or after it."""
+    """Return the sorted request ids of all tasks by state; `since`: only tasks with an event at or after it.
+
+    Args:
+        journal: Where to look.
+        tenant: The tenant of the tasks.
+        app: The application of the tasks.
+        since: A moment, in milliseconds since 1970.
+    """
     by_state: dict[str, list[str]] = {state: [] for state in STATES}
     kept = journal.states(tenant, app=app, since=since) if isinstance(journal, StoredJournal) else None
     for request_id, state in _folded(journal, tenant, app, since) if kept is None else kept:

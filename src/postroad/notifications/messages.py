@@ -112,7 +112,7 @@ class PushNotification:
 
     @classmethod
     def from_json(cls, body: str | bytes) -> PushNotification:
-        """Return the push that the JSON holds; InvalidNotification names what is missing or wrong."""
+        """Return the push that the JSON `body` holds; InvalidNotification names what is missing or wrong."""
         return _decoded(cls, PUSH, _read_object(body))
 
 
@@ -154,7 +154,7 @@ class OfflineMessage:
 
     @classmethod
     def from_json(cls, body: str | bytes) -> OfflineMessage:
-        """Return the message that the JSON holds; InvalidNotification names what is missing or wrong."""
+        """Return the message that the JSON `body` holds; InvalidNotification names what is missing or wrong."""
         return _decoded(cls, OFFLINE, _read_object(body))
 
 
@@ -162,7 +162,11 @@ _Message = TypeVar("_Message", PushNotification, OfflineMessage)
 
 
 def parse_notification(body: str | bytes) -> PushNotification | OfflineMessage:
-    """Return the push or message that the JSON holds; raise InvalidNotification for everything else."""
+    """Return the push or message that the JSON holds; raise InvalidNotification for everything else.
+
+    Args:
+        body: The JSON.
+    """
     document = _read_object(body)
     kind = _member(document, "type")
     if kind not in (PUSH, OFFLINE):

@@ -45,11 +45,11 @@ class OfflineProcessor:
         self._include_content = include_content
 
     def handle(self, message: OfflineMessage) -> Stored:
-        """Store the message and record its push in one transaction; a message that is stored already stays as it is."""
+        """Store `message` and record its push in one transaction; a message that is stored already stays as it is."""
         return self.handle_all([message])[0]
 
     def handle_all(self, messages: Sequence[OfflineMessage]) -> list[Stored]:
-        """Store several messages in one transaction; if one fails, none is stored."""
+        """Store `messages` in one transaction; if one fails, none is stored."""
         kept = self._store.keep(messages, self._push)
         for message, outcome in zip(messages, kept, strict=True):
             if outcome == "conflict":
@@ -100,7 +100,7 @@ class RealtimeHook:
         self._deliver = deliver
 
     def on_message(self, message: OfflineMessage) -> Literal["delivered", "queued"]:
-        """Deliver the message, or queue it once; raise SendFailed if the queue does not accept it."""
+        """Deliver `message`, or queue it once; raise SendFailed if the queue does not accept it."""
         try:
             if self._is_online(message.userId) and self._deliver(message) is True:
                 return "delivered"

@@ -185,7 +185,7 @@ class PushProcessor:
         self._stopping = threading.Event()
 
     def handle(self, push: PushNotification, *, push_id: str) -> list[TokenResult]:
-        """Send the push to each device that has not got it, and return the results of all devices, now or before."""
+        """Send `push` to each device that has not got it under `push_id`, and return the results of all devices."""
         return self.attempt(push, push_id=push_id).results
 
     def stop(self) -> None:
@@ -197,7 +197,7 @@ class PushProcessor:
         self._stopping.clear()
 
     def attempt(self, push: PushNotification, *, push_id: str) -> Attempt:
-        """Send once to each device that has not got the push, and commit each result before returning."""
+        """Send `push` once to each device that has not got it under `push_id`, and commit each result."""
         attempt = Attempt()
         targets = self._open_targets(push, push_id, attempt)
         asked_at = self._store.clock.now()

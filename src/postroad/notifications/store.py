@@ -109,26 +109,26 @@ class NotificationStore:
             session.script(self._sql.tables)
 
     def register_device(self, user_id: str, token: str, platform: Platform | None = None) -> None:
-        """Send the user's pushes to the device; a token belongs to the user who registered it last."""
+        """Send pushes of `user_id` to the device `token` of this `platform`, which leaves any user it had before."""
         check_id(user_id, "user_id")
         values = (checked_token(token), user_id, checked_platform(platform), self._now())
         with self.outbox.database.transaction() as session:
             session.change(self._sql.register, values)
 
     def devices(self, user_id: str) -> list[Device]:
-        """Return the user's live devices, the newest first."""
+        """Return the live devices of `user_id`, the newest first."""
         with self.outbox.database.reading() as session:
             return [Device(*row) for row in session.rows(self._sql.devices, (user_id, 2**31 - 1))]
 
     def drop_device(self, token: str, reason: str, *, as_of: datetime | None = None) -> bool:
-        """Send nothing more to the device, unless it registered after `as_of`; return whether it was live."""
+        """Send nothing to `token` any more, for `reason`, unless it registered after `as_of`; return if it was live."""
         now = self._now()
         with self.outbox.database.transaction() as session:
             values = (now, reason[:_MAX_REASON], token, now if as_of is None else _text(as_of))
             return session.change(self._sql.drop, values) == 1
 
     def pending(self, user_id: str, *, limit: int = 100, after: str | None = None) -> list[OfflineMessage]:
-        """Return messages that are not marked as delivered, in stored order, behind the message `after`."""
+        """Return up to `limit` undelivered messages of `user_id`, in stored order, behind the message `after`."""
         if limit < 1:
             raise InvalidInput(f"limit: {limit!r} is not a whole number of 1 or more", field="limit")
         with self.outbox.database.reading() as session:
@@ -139,12 +139,12 @@ class NotificationStore:
             return [_message(row) for row in session.rows(self._sql.pending_after, (user_id, user_id, after, limit))]
 
     def mark_delivered(self, user_id: str, message_ids: Iterable[str]) -> int:
-        """Mark the messages as delivered, and return how many of them were pending."""
+        """Mark `message_ids` of `user_id` as delivered, and return how many of them were pending."""
         with self.outbox.database.transaction() as session:
             return session.change(self._sql.deliver, (self._now(), user_id, _json(message_ids)))
 
     def results(self, push_id: str) -> list[TokenResult]:
-        """Return the results of a push so far, one for each device; `token` is the hash of the token."""
+        """Return the results of `push_id` so far, one for each device; `token` is the hash of the token."""
         with self.outbox.database.reading() as session:
             return [TokenResult(*row) for row in session.rows(self._sql.results, (push_id,))]
 
@@ -167,7 +167,9 @@ class NotificationStore:
             return session.rows(self._sql.push_results, (push_id,))
 
     def keep(self, messages: Sequence[OfflineMessage], compose: Compose) -> list[Kept]:
-        """Store the messages and record their pushes, all or none; "conflict" if another content is stored already."""
+        """Store `messages` and the pushes that `compose` makes of them, all or none; "conflict" if other content is
+        stored.
+        """
         with self.outbox.database.transaction() as session:
             kept: list[Kept] = [self._kept(session, message) for message in messages]
             failpoints.hit("notifications.offline.mid")
@@ -176,7 +178,7 @@ class NotificationStore:
         return kept
 
     def known(self, tokens: Iterable[str]) -> dict[str, KnownDevice]:
-        """Return those of the tokens that were ever registered."""
+        """Return those of `tokens` that were ever registered."""
         with self.outbox.database.reading() as session:
             rows = session.rows(self._sql.among_devices, (_json(tokens),))
         return {
@@ -184,7 +186,7 @@ class NotificationStore:
         }
 
     def record(self, push_id: str, results: Sequence[TokenResult], *, asked_at: datetime) -> int:
-        """Write the results, drop the devices that are dead, and return how many of these were live."""
+        """Write `results` of `push_id`, drop devices dead at `asked_at`, and return how many of these were live."""
         with self.outbox.database.transaction() as session:
             for result in results:
                 known = push_id, token_hash(result.token), result.outcome, result.status, _reason(result)

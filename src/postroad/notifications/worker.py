@@ -66,7 +66,15 @@ _log = get_logger("notifications")
 
 @dataclass(frozen=True, slots=True)
 class WorkerReport:
-    """What one `run_once` did with messages, pushes and devices."""
+    """What one `run_once` did with messages, pushes and devices.
+
+    Attributes:
+        stored: Messages that were stored.
+        duplicates: Messages that were stored before.
+        retried: Messages that come again because their handling failed.
+        deferred: Messages that come again without having been tried.
+        dead_lettered: Messages that were given up.
+    """
 
     stored: int = 0
     duplicates: int = 0

@@ -24,7 +24,17 @@ _KEYS = frozenset({"seq", "at", "actor", "action", "target", "detail", "prev", "
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """Who did what to which target, and when. `prev` is the hash of the previous record."""
+    """Who did what to which target, and when. `prev` is the hash of the previous record.
+
+    Attributes:
+        seq: Its number, from 1.
+        at: When.
+        actor: Who.
+        action: What was done.
+        target: To what.
+        detail: Names and values that describe it.
+        hash: The hash of this record.
+    """
 
     seq: int
     at: str
@@ -38,7 +48,14 @@ class AuditRecord:
 
 @dataclass(frozen=True, slots=True)
 class AuditCheck:
-    """The result of a check: the first line that breaks the chain, if any, and the hash of the last good record."""
+    """The result of a check: the first line that breaks the chain, if any, and the hash of the last good record.
+
+    Attributes:
+        ok: Whether the chain is whole.
+        records: How many records were read.
+        bad_line: The number of the first line that breaks it.
+        head: The hash of the last good record.
+    """
 
     ok: bool
     records: int
@@ -66,7 +83,14 @@ class AuditLog:
         self._clock = clock
 
     def append(self, action: str, target: str, detail: Mapping[str, Any], *, actor: str | None = None) -> AuditRecord:
-        """Append one record, which survives a power cut once this returns."""
+        """Append one record, which survives a power cut once this returns.
+
+        Args:
+            action: What is done, such as `queue.purge`.
+            target: What it is done to.
+            detail: Names and values that describe it.
+            actor: Who does it; by default `$POSTROAD_ACTOR` or the user.
+        """
         with self._opened() as file:
             size = file.seek(0, os.SEEK_END)
             last, torn = _last(file, size)

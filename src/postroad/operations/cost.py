@@ -34,7 +34,16 @@ _Bytes = Annotated[int, Meta(ge=1, le=_MOST_BYTES, description=f"a whole number 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostEstimate:
-    """Requests and US dollars for the whole time. Each 64 KiB of a request is billed as one request."""
+    """Requests and US dollars for the whole time. Each 64 KiB of a request is billed as one request.
+
+    Attributes:
+        requests_per_message: Requests for one message.
+        requests: All requests.
+        billable_requests: Those that are paid for.
+        request_usd: The price of the requests.
+        transfer_usd: The price of data that leaves AWS.
+        monthly_usd: The sum.
+    """
 
     requests_per_message: float
     requests: int

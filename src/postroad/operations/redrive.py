@@ -42,7 +42,16 @@ _MOST_RECEIVED = 10_000
 
 @dataclass(frozen=True, slots=True)
 class FailureGroup:
-    """Dead letters with the same cause. `error` is that of the first one, or None if none was recorded."""
+    """Dead letters with the same cause. `error` is that of the first one, or None if none was recorded.
+
+    Attributes:
+        fingerprint: What identifies the group.
+        event_type: The type of the events.
+        count: How many there are.
+        first_sent_at: When the oldest was sent.
+        last_sent_at: When the newest was sent.
+        sample_ids: The ids of some of them.
+    """
 
     fingerprint: str
     event_type: str | None
@@ -55,7 +64,12 @@ class FailureGroup:
 
 @dataclass(frozen=True, slots=True)
 class FailureGroups:
-    """The groups, largest first. If it is not `complete`, the queue holds messages that were not read."""
+    """The groups, largest first. If it is not `complete`, the queue holds messages that were not read.
+
+    Attributes:
+        groups: The groups.
+        scanned: How many messages were read.
+    """
 
     groups: tuple[FailureGroup, ...]
     scanned: int
@@ -217,7 +231,12 @@ def redrive(
 
 
 def redrive_tasks(backend: QueueStore, dead_letter_queue: str) -> list[MoveTask]:
-    """Return the redrives of this queue that the store does by itself, newest first; none on most stores."""
+    """Return the redrives of this queue that the store does by itself, newest first; none on most stores.
+
+    Args:
+        backend: The store.
+        dead_letter_queue: The name of the queue.
+    """
     moves = as_movable(backend.queue(dead_letter_queue)).native()
     return [] if moves is None else moves.tasks()
 

@@ -57,7 +57,7 @@ class AesGcmCipher:
 
     @classmethod
     def from_file(cls, path: str | Path) -> AesGcmCipher:
-        """Read the keys from a JSON file `{"current": kid, "keys": {kid: base64}}` of mode 0600.
+        """Read the keys from the JSON file `path`, `{"current": kid, "keys": {kid: base64}}`, of mode 0600.
 
         Raises:
             ConfigurationError: The file cannot be read, is readable by others, or holds something else.
@@ -87,7 +87,7 @@ class AesGcmCipher:
         return cls(keys, content.current)
 
     def sealed(self, event: DomainEvent, payload: bytes) -> dict[str, Any]:
-        """Return the event's payload, which is given as JSON, encrypted and in the form in which it is stored."""
+        """Return the `payload` of `event`, which is given as JSON, encrypted and in the form in which it is stored."""
         nonce = os.urandom(_NONCE_BYTES)
         text = self._keys[self.current].encrypt(nonce, payload, _belongs_to(event))
         return {
@@ -95,7 +95,7 @@ class AesGcmCipher:
         }
 
     def opened(self, event: DomainEvent) -> DomainEvent:
-        """Return the event with its payload decrypted; raise Undecryptable if none of the keys fits."""
+        """Return `event` with its payload decrypted; raise Undecryptable if none of the keys fits."""
         if event.payload.keys() != {SEAL}:
             return event
         seal = event.payload[SEAL]

@@ -50,6 +50,8 @@ class Outbox:
         max_bytes: The size of the largest event that is recorded, by default 262,144 bytes, the limit of SNS and SQS.
         registry: Finds the names and versions of event classes; by default those made by `@event`.
         clock: The time of events that come without one; for tests.
+        tables: The names of its tables.
+        database: Its own connections; None for an outbox that only records events.
 
     Raises:
         ConfigurationError: The DSN, `table` or `schema` cannot be used.
@@ -111,7 +113,7 @@ class Outbox:
         registry: EventRegistry = default_registry,
         clock: Clock = SYSTEM_CLOCK,
     ) -> Outbox:
-        """Return an outbox in a SQLite file."""
+        """Return an outbox in the SQLite file `path`."""
         database = None if path is None else file_database(path, schema_remedy=INIT_REMEDY)
         tables = Tables("sqlite", table)
         return cls(tables, database, cipher=cipher, max_bytes=max_bytes, registry=registry, clock=clock)
@@ -159,7 +161,7 @@ class Outbox:
         require(self.database, self.tables)
 
     def grants(self, role: Role, *, to: str) -> str:
-        """Return the SQL that grants a role of PostgreSQL what a producer, a dispatcher or an operator needs."""
+        """Return the SQL that grants the PostgreSQL role `to` what a `role` (producer, dispatcher, operator) needs."""
         return grants(self.tables, role, to)
 
     def add(
@@ -202,7 +204,7 @@ class Outbox:
         return self._inserts.add(caller, self._drafts.draft(event, overrides))
 
     def add_many(self, connection: object, events: Iterable[DomainEvent]) -> list[UUID]:
-        """Record all of the events or none, in their order, and return their ids; raises as `add` does."""
+        """Record all of `events` or none on `connection`, in their order, and return their ids; raise as `add` does."""
         caller = in_transaction(connection)
         return self._inserts.add_many(caller, [self._drafts.draft(event) for event in events])
 
@@ -218,13 +220,13 @@ class Outbox:
         event_id: UUID | str | None = None,
         occurred_at: datetime | None = None,
     ) -> UUID:
-        """Record the event as `add` does, on a connection that is awaited."""
+        """Record `event` as `add` does, on a `connection` that is awaited."""
         overrides: dict[str, Any] = {"key": key, "tenant_id": tenant_id, "type": type, "traceparent": traceparent}
         overrides |= {"event_id": event_id, "occurred_at": occurred_at}
         return await self._inserts.add_async(connection, lambda: self._drafts.draft(event, overrides))
 
     def opened(self, event: DomainEvent) -> DomainEvent:
-        """Return the event with its payload decrypted; raise Undecryptable if there is no key for it."""
+        """Return `event` with its payload decrypted; raise Undecryptable if there is no key for it."""
         if self.cipher is not None:
             return self.cipher.opened(event)
         if event.payload.keys() == {SEAL}:
@@ -232,11 +234,11 @@ class Outbox:
         return event
 
     def get(self, event_id: EventId) -> OutboxRow | None:
-        """Return the event's row; None if it was never recorded or has been pruned."""
+        """Return the row of `event_id`; None if it was never recorded or has been pruned."""
         return self._queries().get(event_id)
 
     def failed(self, *, limit: int = 50, after: EventId | int | None = None) -> list[OutboxRow]:
-        """Return failed rows, oldest first; only those after the event or the `seq` that `after` names."""
+        """Return up to `limit` failed rows, oldest first; only those behind the event or `seq` that `after` names."""
         return self._queries().failed(limit=_positive("limit", limit), after=after)
 
     def failed_groups(self) -> list[FailureGroup]:
@@ -248,15 +250,15 @@ class Outbox:
         return self._queries().status()
 
     def keys(self, *, blocked: bool = True, limit: int = 50) -> list[KeyState]:
-        """Return the keys that are blocked, or with blocked=False all that have rows to send, oldest first."""
+        """Return up to `limit` keys that are `blocked`, or without it all that have rows to send, oldest first."""
         return self._queries().keys(blocked=blocked, limit=_positive("limit", limit))
 
     def why(self, event_id: EventId) -> str:
-        """Say in one sentence what the event waits for."""
+        """Say in one sentence what `event_id` waits for."""
         return self._queries().why(event_id)
 
     def audit(self, *, limit: int = 100) -> list[AuditEntry]:
-        """Return what operators did, the newest first."""
+        """Return the last `limit` things that operators did, the newest first."""
         return self._queries().audit(_positive("limit", limit))
 
     def redrive(
@@ -313,7 +315,13 @@ class Outbox:
         return [row.event_id for row in rows]
 
     def skip(self, event_id: EventId, *, by: str, reason: str) -> None:
-        """Give up a failed or parked event. Its key goes on, and the key's next message names the event as a gap."""
+        """Give up a failed or parked event. Its key goes on, and the key's next message names the event as a gap.
+
+        Args:
+            event_id: The event.
+            by: The operator, for the audit.
+            reason: Why, for the audit.
+        """
         _require(by=by, reason=reason)
         Repairs(self.database, self.tables).skip(event_id, by=by, reason=reason)
 
@@ -362,7 +370,7 @@ class Outbox:
         return replay.run(event_ids, progress)
 
     def prune(self, *, older_than: timedelta = timedelta(days=7), batch: int = 1_000) -> int:
-        """Delete events that were sent or skipped longer ago, `batch` in a transaction; return how many."""
+        """Delete events sent or skipped longer than `older_than` ago, `batch` in a transaction; return how many."""
         pruned, size = 0, _positive("batch", batch)
         while (deleted := prune_batch(self.database, self.tables, older_than=older_than, batch=size)) == size:
             pruned += deleted

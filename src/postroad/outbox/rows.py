@@ -19,7 +19,23 @@ EventId = UUID | str
 
 @dataclass(frozen=True, slots=True)
 class OutboxRow:
-    """One event of the outbox and its state."""
+    """One event of the outbox and its state.
+
+    Attributes:
+        id: The id of the row.
+        event_id: The id of the event.
+        event_type: Its type.
+        tenant_id: Its tenant.
+        lane: The text of its key.
+        state: PENDING, SENT, FAILED, PARKED or SKIPPED.
+        attempts: Attempts since it was recorded or redriven.
+        last_error: The error of the last one.
+        next_attempt: When the next one is due.
+        created_at: When it was recorded.
+        updated_at: When it last changed.
+        seq: Its place in the order of the commits of its key.
+        redrives: How often it was redriven.
+    """
 
     id: EventId
     event_id: EventId
@@ -38,7 +54,16 @@ class OutboxRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxStatus:
-    """How many rows the outbox holds in each state, how old they are and what blocks them."""
+    """How many rows the outbox holds in each state, how old they are and what blocks them.
+
+    Attributes:
+        pending: Rows that wait.
+        parked: Rows behind a failed one under the policy `park`.
+        skipped: Rows that were given up.
+        oldest_pending_seconds: The age of the oldest row that waits.
+        target_error: What the topic answered last, if it is unavailable.
+        dead_tuples: Rows of the table that PostgreSQL has not removed yet.
+    """
 
     pending: int
     sent: int
@@ -58,7 +83,15 @@ class OutboxStatus:
 
 @dataclass(frozen=True, slots=True)
 class KeyState:
-    """One key, its first row that is not done, and why none of its rows is published now."""
+    """One key, its first row that is not done, and why none of its rows is published now.
+
+    Attributes:
+        tenant_id: The tenant.
+        lane: The text of the key.
+        head: The first event that is not done.
+        state: Its state.
+        reason: Why it is not published.
+    """
 
     tenant_id: str | None
     lane: str
@@ -71,7 +104,14 @@ class KeyState:
 
 @dataclass(frozen=True, slots=True)
 class FailureGroup:
-    """Failed rows of one type and one kind of error, so that a thousand rows read as three problems."""
+    """Failed rows of one type and one kind of error, so that a thousand rows read as three problems.
+
+    Attributes:
+        group: What identifies the group.
+        event_type: The type of the events.
+        count: How many rows there are.
+        oldest: The id of the oldest event.
+    """
 
     group: str
     event_type: str
@@ -83,7 +123,18 @@ class FailureGroup:
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """What an operator did to an event, and why."""
+    """What an operator did to an event, and why.
+
+    Attributes:
+        seq: Its number.
+        at: When.
+        actor: Who.
+        action: What was done.
+        event_id: To which event.
+        reason: Why.
+        before: The event's state before.
+        after: Its state after.
+    """
 
     seq: int
     at: datetime
@@ -97,7 +148,12 @@ class AuditEntry:
 
 @dataclass(frozen=True, slots=True)
 class ReplayReport:
-    """The result of a replay."""
+    """The result of a replay.
+
+    Attributes:
+        replayed: Events that were published again.
+        last_error: The error of the last one that failed.
+    """
 
     selected: int
     """Events that fit the filters; a dry run publishes none of them."""
@@ -111,7 +167,13 @@ class ReplayReport:
 
 @dataclass(frozen=True, slots=True)
 class Reconciliation:
-    """Which sent events a consumer has handled, which it lacks, and which it has that were never recorded here."""
+    """Which sent events a consumer has handled, which it lacks, and which it has that were never recorded here.
+
+    Attributes:
+        ok: How many sent events the consumer has handled.
+        missing: Sent events that the consumer lacks.
+        unknown: Events of the consumer that were never recorded here.
+    """
 
     ok: int
     missing: list[UUID] = field(default_factory=list)

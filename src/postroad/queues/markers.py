@@ -32,7 +32,16 @@ _VARYING = re.compile(
 
 
 class DeadLetter(msgspec.Struct, frozen=True, omit_defaults=False):
-    """Why a message is a dead letter."""
+    """Why a message is a dead letter.
+
+    Attributes:
+        source: The queue in which it died.
+        receives: How often it was received.
+        error: The error of the last attempt.
+        type: The event type.
+        at: When it died.
+        reason: A word for the cause, such as `handler_failed`.
+    """
 
     source: str
     receives: int

@@ -61,7 +61,7 @@ class Match(msgspec.Struct, frozen=True, kw_only=True):
         check(self.sent_after, _Moment | None, "match.sent_after")
 
     def holds(self, message: PeekedMessage) -> bool:
-        """Return whether everything that is given holds for the message."""
+        """Return whether everything that is given holds for `message`."""
         return (
             (self.key is None or message.group == self.key)
             and (not self.ids or message.message_id in self.ids)
@@ -97,7 +97,16 @@ def _type(message: PeekedMessage, dead: DeadLetter | None) -> str | None:
 
 
 class RedriveReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a redrive did, or would do: `skipped` by reason, `destinations` by queue."""
+    """What a redrive did, or would do: `skipped` by reason, `destinations` by queue.
+
+    Attributes:
+        run_id: The id of this redrive, which moved messages carry.
+        status: How it ended.
+        matched: How many messages were selected.
+        moved: How many were moved.
+        returned: How many came back to the dead letters.
+        task_handle: The handle of a move that SQS does by itself.
+    """
 
     run_id: str
     status: Status

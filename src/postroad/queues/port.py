@@ -39,7 +39,14 @@ class OutgoingMessage(msgspec.Struct, frozen=True):
 
 
 class SendResult(msgspec.Struct, frozen=True):
-    """The outcome for one message of a batch. A duplicate is ok and has the first one's id."""
+    """The outcome for one message of a batch. A duplicate is ok and has the first one's id.
+
+    Attributes:
+        ok: Whether it is stored.
+        message_id: Its id.
+        sequence: Grows in the order of sending; None on standard queues of SQS.
+        error: Why it is not stored.
+    """
 
     ok: bool
     message_id: str | None = None
@@ -50,14 +57,28 @@ class SendResult(msgspec.Struct, frozen=True):
 
 
 class AckResult(msgspec.Struct, frozen=True):
-    """Whether one ack, extension, release or rejection took effect."""
+    """Whether one ack, extension, release or rejection took effect.
+
+    Attributes:
+        ok: Whether it took effect.
+        error: Why not.
+    """
 
     ok: bool
     error: Exception | None = None
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """A message leased to this receiver until its visibility ends."""
+    """A message leased to this receiver until its visibility ends.
+
+    Attributes:
+        message_id: The id, the same at each delivery.
+        body: The bytes that were sent.
+        attributes: Names and values beside the body.
+        group: The FIFO group, if any.
+        sent_at: When it was sent.
+        first_received_at: When it was first received.
+    """
 
     message_id: str
     body: bytes
@@ -77,7 +98,18 @@ MessageState = Literal["visible", "in_flight", "delayed"]
 
 
 class PeekedMessage(msgspec.Struct, frozen=True):
-    """A message that was read without leasing it."""
+    """A message that was read without leasing it.
+
+    Attributes:
+        message_id: The id.
+        body: The bytes that were sent.
+        attributes: Names and values beside the body.
+        group: The FIFO group, if any.
+        receive_count: How often it was received.
+        sent_at: When it was sent.
+        sequence: Grows in the order of sending.
+        state: Whether it is visible, in flight or delayed.
+    """
 
     message_id: str
     body: bytes
@@ -90,7 +122,15 @@ class PeekedMessage(msgspec.Struct, frozen=True):
 
 
 class QueueStats(msgspec.Struct, frozen=True):
-    """How much a queue holds: approximate on SQS, and None for what an adapter does not know."""
+    """How much a queue holds: approximate on SQS, and None for what an adapter does not know.
+
+    Attributes:
+        visible: Messages that can be received.
+        in_flight: Messages that are leased.
+        delayed: Messages that are received later.
+        oldest_age_seconds: The age of the oldest message that can be received.
+        expired: Messages that were removed because they were older than the retention.
+    """
 
     visible: int
     in_flight: int
@@ -101,7 +141,11 @@ class QueueStats(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueTraits:
-    """What a queue promises; code above asks for these and never for the adapter."""
+    """What a queue promises; code above asks for these and never for the adapter.
+
+    Attributes:
+        fifo: Whether messages of a group stay in order.
+    """
 
     fifo: bool
     durable: bool
@@ -153,7 +197,7 @@ class Queue(Protocol):
     def traits(self) -> QueueTraits: ...
 
     def send(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
-        """Store the messages; what is ok is durable. One message that breaks a limit refuses the whole call."""
+        """Store `messages`; what is ok is durable. One message that breaks a limit refuses the whole call."""
         ...
 
     def receive(self, *, max_messages: int = 10, wait: float = 0.0, visibility: float | None = None) -> list[Delivery]:
@@ -167,24 +211,24 @@ class Queue(Protocol):
         ...
 
     def ack(self, deliveries: Sequence[Delivery]) -> list[AckResult]:
-        """Remove the messages. Acking a stale receipt changes nothing."""
+        """Remove the messages of `deliveries`. Acking a stale receipt changes nothing."""
         ...
 
     def extend(self, deliveries: Sequence[Delivery], *, seconds: float) -> list[AckResult]:
-        """Keep the leases for `seconds` from now."""
+        """Keep the leases of `deliveries` for `seconds` from now."""
         ...
 
     def release(
         self, deliveries: Sequence[Delivery], *, after: float = 0.0, error: str | None = None
     ) -> list[AckResult]:
-        """Give the messages back, to be received again after `after` seconds, up to 43,200.
+        """Give `deliveries` back, to be received again after `after` seconds, up to 43,200.
 
         `error` says why; where the traits say so, the dead letter will hold it.
         """
         ...
 
     def reject(self, deliveries: Sequence[Delivery], *, reason: str, error: str | None = None) -> list[AckResult]:
-        """Move the messages to the dead letters now, with the reason."""
+        """Move `deliveries` to the dead letters now, with `reason` (a word) and `error` (the text of the cause)."""
         ...
 
     def peek(self, *, limit: int = 10, after: str | None = None, force: bool = False) -> list[PeekedMessage]:
@@ -204,7 +248,7 @@ class Watchable(Protocol):
     """A queue that takes back receives and says when to receive, so that one thread serves thousands of queues."""
 
     def undo(self, deliveries: Sequence[Delivery], *, after: float = 0.0) -> list[AckResult]:
-        """Give the messages back as if they had not been received, to be received after `after` seconds."""
+        """Give `deliveries` back as if they had not been received, to be received after `after` seconds."""
         ...
 
     def watch(self, wake: Callable[[bool], None]) -> AbstractContextManager[object]:
@@ -218,7 +262,12 @@ class Watchable(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueOverview:
-    """A queue's settings and contents. `in_clear` means that the store says it keeps the messages unencrypted."""
+    """A queue's settings and contents. `in_clear` means that the store says it keeps the messages unencrypted.
+
+    Attributes:
+        spec: Its settings.
+        stats: What it holds.
+    """
 
     spec: QueueSpec
     stats: QueueStats
@@ -289,14 +338,22 @@ class MessageHistory(Protocol):
 
 
 class Move(msgspec.Struct, frozen=True):
-    """Where one message goes, and with which attributes. `to` is the name of a queue on the same backend."""
+    """Where one message goes, and with which attributes. `to` is the name of a queue on the same backend.
+
+    Attributes:
+        attributes: Its attributes from now on.
+    """
 
     to: str
     attributes: dict[str, str]
 
 
 class MoveStep(msgspec.Struct, frozen=True):
-    """What one step did. `cursor` goes into the next step; it is None at the queue's end."""
+    """What one step did. `cursor` goes into the next step; it is None at the queue's end.
+
+    Attributes:
+        looked_at: How many messages were read.
+    """
 
     cursor: str | None
     looked_at: int
@@ -309,7 +366,11 @@ class MoveStep(msgspec.Struct, frozen=True):
 
 
 class Looked(msgspec.Struct, frozen=True):
-    """Some messages, perhaps without their bodies. `cursor` goes into the next look; it is None at the queue's end."""
+    """Some messages, perhaps without their bodies. `cursor` goes into the next look; it is None at the queue's end.
+
+    Attributes:
+        messages: The messages.
+    """
 
     messages: tuple[PeekedMessage, ...]
     cursor: str | None
@@ -318,7 +379,14 @@ class Looked(msgspec.Struct, frozen=True):
 
 
 class MoveTask(msgspec.Struct, frozen=True):
-    """One of the store's own moves, as the store reports it; it has a handle only while it runs."""
+    """One of the store's own moves, as the store reports it; it has a handle only while it runs.
+
+    Attributes:
+        task_handle: What identifies it.
+        status: Its status, in SQS's words.
+        moved: How many messages have moved.
+        to_move: How many there are to move.
+    """
 
     task_handle: str | None
     status: str
@@ -351,7 +419,7 @@ class Movable(Protocol):
         ...
 
     def stop(self, cursor: str | None) -> None:
-        """End a walk before the queue's end, and release what it held."""
+        """End the walk at `cursor` before the queue's end, and release what it held."""
         ...
 
     def end(self) -> str | None:
@@ -359,7 +427,7 @@ class Movable(Protocol):
         ...
 
     def whereabouts(self, ids: Collection[str]) -> Mapping[str, str] | None:
-        """Return the queue that each message is in, settled ones left out; None where the store cannot know."""
+        """Return the queue that each of `ids` is in, settled ones left out; None where the store cannot know."""
         ...
 
     def native(self) -> MoveTasks | None:

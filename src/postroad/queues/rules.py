@@ -115,7 +115,7 @@ class QueueSpec:
             )
 
     def differences(self, other: QueueSpec) -> dict[str, tuple[Any, Any]]:
-        """Return the settings that differ, as (this one's, the other's)."""
+        """Return the settings that differ from `other`, as (this one's, the other's)."""
         pairs = ((f.name, getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
         return {name: (mine, theirs) for name, mine, theirs in pairs if mine != theirs}
 

@@ -22,7 +22,11 @@ from postroad.queues import Delivery
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlingContext:
-    """The delivery of the event that is being handled."""
+    """The delivery of the event that is being handled.
+
+    Attributes:
+        envelope: The event in transit.
+    """
 
     envelope: Envelope
     receive_count: int = 0
@@ -51,14 +55,22 @@ def current_context() -> HandlingContext | None:
 
 
 def context_of(event: object) -> HandlingContext | None:
-    """Return the context of this very event; an event that a handler publishes in its process only has none."""
+    """Return the context of this very event; an event that a handler publishes in its process only has none.
+
+    Args:
+        event: The event.
+    """
     context = _current.get()
     return context if context is not None and context.event is event else None
 
 
 @contextmanager
 def handling(context: HandlingContext | None) -> Iterator[None]:
-    """Let handlers inside the block see this context."""
+    """Let handlers inside the block see this context.
+
+    Args:
+        context: The context; None for none.
+    """
     token = _current.set(context)
     try:
         yield

@@ -123,7 +123,12 @@ class OwnDeadLetters:
 
 @dataclass(frozen=True, slots=True)
 class GivenDeadLetters:
-    """Another queue for dead letters: a message is first sent there, then deleted here."""
+    """Another queue for dead letters: a message is first sent there, then deleted here.
+
+    Attributes:
+        letters: The queue.
+        clock: Gives the time at which a message died.
+    """
 
     letters: Queue
     clock: Clock

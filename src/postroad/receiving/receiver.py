@@ -204,7 +204,7 @@ class Receiver:
         return self._poller.turned_at
 
     def attempt(self, delivery: Delivery) -> int:
-        """Return which attempt this delivery is, from 1; receives on which nothing began do not count."""
+        """Return which attempt `delivery` is, from 1; receives on which nothing began do not count."""
         return self._attempts.number(delivery)
 
     def run(self, stop: threading.Event | None = None) -> None:
@@ -219,7 +219,7 @@ class Receiver:
             self.stop(timeout=_YEAR_SECONDS)
 
     def run_once(self, *, wait: float = 0.0) -> dict[str, int]:
-        """Poll once, handle what came, and return how many messages were received, acked, retried and so on."""
+        """Poll once for up to `wait` seconds, handle what came, and return the counters of this poll."""
         before = self.counts
         # Handlers cannot run on the caller's loop, which is blocked until this returns.
         self._started_on = None if self._loop is None else self._started_on
@@ -286,7 +286,7 @@ class Receiver:
         return loop.stop(min(timeout, _YEAR_SECONDS), waits=waits)
 
     def when_idle(self, action: Callable[[], None]) -> None:
-        """Run the action when no thread polls or handles any more: now, or on the last thread that ends."""
+        """Run `action` when no thread polls or handles any more: now, or on the last thread that ends."""
         self._users.afterwards(action)
 
     def flush(self) -> None:
@@ -300,7 +300,7 @@ class Receiver:
         return work is not None and work.settlement is self._settlement
 
     def complete(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
-        """Run a coroutine on the loop of async handlers, wait for its end and return its result."""
+        """Run `coroutine` on the loop of async handlers, wait for its end and return its result."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop_of_handlers()).result()
 
     def wake(self) -> None:
@@ -308,7 +308,7 @@ class Receiver:
         self._housekeeper.wake()
 
     def keep_alive(self, owner: object) -> None:
-        """Keep the owner alive for as long as there is something to do, and check what is due."""
+        """Keep `owner` alive for as long as there is something to do, and check what is due."""
         self._housekeeper.owner = owner
         self._housekeeper.wake()
 

@@ -78,7 +78,7 @@ class Counts:
         self._counts: Counter[str] = Counter()
 
     def add(self, name: str, count: int = 1) -> None:
-        """Add to a counter."""
+        """Add `count` to the counter `name`."""
         with self._lock:
             self._counts[name] += count
 

@@ -32,7 +32,7 @@ class Adapter(Protocol):
     """Evaluates prompts. `deadline=` and `budget=` are passed if there are such limits."""
 
     def evaluate(self, prompt: Any, *, session: Any, **limits: Any) -> Any:
-        """Return the response to the prompt; it may be `async def`."""
+        """Return the response to `prompt` in `session`, or await it; `limits` has the deadline and the budget."""
         ...
 
 
@@ -85,7 +85,7 @@ class MainLoop(ABC, Generic[RequestT, OutputT]):
 
     @abstractmethod
     def create_prompt(self, request: RequestT) -> Any:
-        """Return the prompt that the adapter evaluates for the request."""
+        """Return the prompt that the adapter evaluates for `request`."""
 
     @abstractmethod
     def create_session(self) -> Session:
@@ -126,7 +126,13 @@ class MainLoop(ABC, Generic[RequestT, OutputT]):
     def execute(
         self, request: RequestT, *, budget: Budget | None = None, deadline: datetime | None = None
     ) -> tuple[PromptResponse[OutputT], Session]:
-        """Have the adapter evaluate the request's prompt in a new session, which the caller closes."""
+        """Have the adapter evaluate the request's prompt in a new session, which the caller closes.
+
+        Args:
+            request: The request.
+            budget: The tokens that it may use; by default those of the config.
+            deadline: The time after which no work begins; by default that of the config.
+        """
         return self._complete(self.aexecute(request, budget=budget, deadline=deadline))
 
     async def aexecute(
@@ -144,11 +150,11 @@ class MainLoop(ABC, Generic[RequestT, OutputT]):
         return response, session
 
     def handle_request(self, event: object) -> None:
-        """Answer the request. If the answer cannot be published, the request is delivered again."""
+        """Answer the request in `event`. If the answer cannot be published, the request is delivered again."""
         self._complete(self._answer(event, self._execute))
 
     async def ahandle_request(self, event: object) -> None:
-        """Do what `handle_request` does with an adapter that is async."""
+        """Answer the request in `event` as `handle_request` does, with an adapter that is async."""
         await self._answer(event, self.aexecute)
 
     async def _execute(self, request: RequestT, **limits: Any) -> tuple[PromptResponse[OutputT], Session]:

@@ -129,7 +129,7 @@ class Session:
         return self.event_bus.publish(event)
 
     def reduce(self, event: object) -> None:
-        """Apply the event here only. The error of a reducer is raised after all others have run."""
+        """Apply `event` here only. The error of a reducer is raised after all others have run."""
         _check_event(event)
         if self.scope == "own" and session_id_of(event) not in (None, str(self.session_id)):
             return
@@ -145,6 +145,10 @@ class Session:
 
         The call is made on the thread that changed the slice, or on another one that is still calling observers
         because of an earlier change.
+
+        Args:
+            slice_type: The class of the slice.
+            fn: The observer.
         """
         why = "slice_type: {!r} is not a dataclass; slices hold dataclasses"
         _require(is_dataclass_type(slice_type), why, slice_type)
@@ -167,7 +171,7 @@ class Session:
         return Snapshot(self.session_id, utc_now(), self.tags, slices, applied, self._codec)
 
     def restore(self, snapshot: Snapshot | str) -> None:
-        """Replace all slices by those of the snapshot. An error leaves everything as it was."""
+        """Replace all slices by those of `snapshot`. An error leaves everything as it was."""
         found = snapshot if isinstance(snapshot, Snapshot) else Snapshot.from_json(snapshot)
         slices = found.read(self._codec)
         with self._changing() as state:
@@ -179,7 +183,7 @@ class Session:
             state.slices, state.ledger = Slices(), Ledger()
 
     def clone(self, *, bus: EventBus) -> Session:
-        """Return a session on another bus with the same id, tags, parent, reducers and state."""
+        """Return a session on another `bus` with the same id, tags, parent, reducers and state."""
         made = Session(
             bus=bus,
             session_id=self.session_id,
@@ -207,7 +211,7 @@ class Session:
             self.event_bus.unsubscribe(event_type, self.reduce)
 
     def values_of(self, slice_type: type) -> Values:
-        """Return the values of a slice."""
+        """Return the values of the slice `slice_type`."""
         settled = self._state.slices.settled(slice_type)
         if settled is not None:
             return settled
@@ -215,13 +219,13 @@ class Session:
             return self._state.slices.get(slice_type)
 
     def change_slice(self, slice_type: type, change: Callable[[Values], Values]) -> None:
-        """Replace the values of a slice by `change(values)`."""
+        """Replace the values of the slice `slice_type` by what `change` (values) returns."""
         known(slice_type, self._state.registry)
         with self._changing() as state:
             state.slices.put(slice_type, change(state.slices.get(slice_type)))
 
     def register_reducer(self, event_type: type, slice_type: type, reduce: Reducer[Any]) -> None:
-        """Install a function as a reducer."""
+        """Let the function `reduce` change the slice `slice_type` for each event of `event_type`."""
         _require(isinstance(event_type, type), "{!r} is not a class", event_type)
         _require(callable(reduce), "{!r} cannot be called", reduce)
         with self._lock:

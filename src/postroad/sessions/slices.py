@@ -140,7 +140,12 @@ def _refuse_another_class(value: object, cls: type) -> None:
 
 
 class SliceAccessor(Generic[T]):
-    """The values of one type in a session, oldest first. Changes here run no reducer and publish nothing."""
+    """The values of one type in a session, oldest first. Changes here run no reducer and publish nothing.
+
+    Args:
+        session: The session.
+        slice_type: The class of the values.
+    """
 
     def __init__(self, session: Session, slice_type: type[T]) -> None:
         self._session = session
@@ -160,14 +165,14 @@ class SliceAccessor(Generic[T]):
         return tuple(value for value in self.all() if pred(value))
 
     def seed(self, value: T | Iterable[T]) -> None:
-        """Replace all values by this one, or by these."""
+        """Replace all values by `value`, or by several."""
         seeded = (value,) if isinstance(value, self._type) else tuple(cast(Iterable[T], value))
         for item in seeded:
             self._refuse_another_class(item)
         self._session.change_slice(self._type, lambda _: seeded)
 
     def append(self, value: T) -> None:
-        """Add a value at the end."""
+        """Add `value` at the end."""
         self._refuse_another_class(value)
         self._session.change_slice(self._type, lambda values: (*values, value))
 
@@ -180,7 +185,7 @@ class SliceAccessor(Generic[T]):
         self._session.change_slice(self._type, kept)
 
     def register(self, event_type: type, reducer: Reducer[T]) -> None:
-        """Call `reducer(values, event)` for events of exactly this type; it returns the next values."""
+        """Call `reducer` (values, event) for events of exactly `event_type`; it returns the next values."""
         self._session.register_reducer(event_type, self._type, reducer)
 
     def _refuse_another_class(self, value: object) -> None:

@@ -37,7 +37,15 @@ class _Written(msgspec.Struct, frozen=True, tag_field="kind", tag="postroad.snap
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The slices of a session at one moment, by the name of their type, and the steps its reducers had taken."""
+    """The slices of a session at one moment, by the name of their type, and the steps its reducers had taken.
+
+    Attributes:
+        session_id: The session.
+        created_at: When it was taken.
+        tags: The tags of the session.
+        applied: The steps that were taken, by the id of the event.
+        codec: Writes and reads the values.
+    """
 
     session_id: UUID
     created_at: datetime
@@ -56,7 +64,7 @@ class Snapshot:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """Return the snapshot that `to_json` wrote, or raise `InvalidSnapshot`. No type is looked up yet."""
+        """Return the snapshot that `to_json` wrote as `text`, or raise `InvalidSnapshot`. No type is looked up yet."""
         try:
             data = checked_bytes(text, codec.max_bytes)
             found = msgspec.json.decode(data, type=_Written)
@@ -69,7 +77,7 @@ class Snapshot:
         return cls(found.session_id, found.created_at, found.tags, slices, applied)
 
     def read(self, reader: Codec) -> dict[type, tuple[object, ...]]:
-        """Return the values of each slice; raise `UnknownEventType` for a type that the registry does not know."""
+        """Return the values of each slice, read by `reader`; raise `UnknownEventType` for a type it does not know."""
         return {
             reader.registry.type_of(name): tuple(_value(value, reader) for value in values)
             for name, values in self.slices.items()

@@ -17,7 +17,13 @@ Observer = Callable[[tuple[Any, ...], tuple[Any, ...]], object]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Subscription:
-    """An observer of a slice; it is called after each change until it unsubscribes."""
+    """An observer of a slice; it is called after each change until it unsubscribes.
+
+    Args:
+        slice_type: The class of the slice.
+        observer: The function.
+        leave: Called to unsubscribe.
+    """
 
     slice_type: type
     observer: Observer
@@ -28,7 +34,7 @@ class Subscription:
         self.leave(self)
 
     def notify(self, old: Values, new: Values) -> None:
-        """Call the observer; its error is only logged, because the change has happened."""
+        """Call the observer with `old` and `new`; its error is only logged, because the change has happened."""
         try:
             self.observer(old, new)
         except Exception as error:

@@ -101,6 +101,9 @@ class NotificationSettings:
 def notification_settings(env: Mapping[str, str] | None = None) -> NotificationSettings:
     """Read the settings from the environment.
 
+    Args:
+        env: The variables; by default those of this process.
+
     Raises:
         ConfigurationError: A value is not accepted, or a push service is configured in part; it names the variable.
     """

@@ -206,7 +206,7 @@ class Settings:
         ]
 
     def source(self, name: str) -> Source:
-        """Return where the value of this key came from."""
+        """Return where the value of the key `name` came from."""
         return self.sources.get(name, "default")
 
     def _shown(self, name: str, secret: bool) -> Any:

@@ -50,7 +50,13 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class PutResult(msgspec.Struct, frozen=True):
-    """Where a record was stored, or the error why it was not."""
+    """Where a record was stored, or the error why it was not.
+
+    Attributes:
+        shard: The shard.
+        sequence: Its place there.
+        error: Why it was not stored.
+    """
 
     shard: str | None
     sequence: str | None
@@ -62,7 +68,14 @@ class PutResult(msgspec.Struct, frozen=True):
 
 
 class StreamRecord(msgspec.Struct, frozen=True):
-    """A record as it is read. `sequence` grows within the shard; sequences of different shards do not compare."""
+    """A record as it is read. `sequence` grows within the shard; sequences of different shards do not compare.
+
+    Attributes:
+        shard: The shard.
+        key: What orders it.
+        data: Its bytes.
+        arrived_at: When the stream accepted it.
+    """
 
     shard: str
     sequence: str
@@ -72,7 +85,12 @@ class StreamRecord(msgspec.Struct, frozen=True):
 
 
 class ShardLease(msgspec.Struct, frozen=True):
-    """The right of one worker to read one shard for one consumer. A later holder's `token` is larger."""
+    """The right of one worker to read one shard for one consumer. A later holder's `token` is larger.
+
+    Attributes:
+        shard: The shard.
+        worker: The worker.
+    """
 
     shard: str
     worker: str
@@ -81,7 +99,12 @@ class ShardLease(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamTraits:
-    """What a stream promises."""
+    """What a stream promises.
+
+    Attributes:
+        durable: Whether a record that was stored survives a power cut.
+        max_record_bytes: The size of the largest record.
+    """
 
     durable: bool
     joins_writes: bool
@@ -105,7 +128,7 @@ class Stream(Protocol):
         ...
 
     def put(self, records: Sequence[Record]) -> list[PutResult]:
-        """Store the records; those of one key in their order. After a failure later ones of its key are `HeldBack`."""
+        """Store `records`; those of one key in their order. After a failure later ones of its key are `HeldBack`."""
         ...
 
     def read(self, shard: str, *, after: str, limit: int = 100, wait: float = 0.0) -> list[StreamRecord]:
@@ -120,22 +143,22 @@ class Stream(Protocol):
         ...
 
     def latest(self, shard: str) -> str:
-        """Return a position to read from behind which lies what arrives from now on, and nothing else."""
+        """Return a position of `shard` behind which lies what arrives from now on, and nothing else."""
         ...
 
     def checkpoint(self, consumer: str, shard: str, sequence: str, *, lease: ShardLease | None = None) -> bool:
-        """Store that `consumer` is done up to `sequence`; a position never goes back.
+        """Store that `consumer` is done with `shard` up to `sequence`; a position never goes back.
 
-        With a lease that is no longer held, change nothing and return False.
+        With a `lease` that is no longer held, change nothing and return False.
         """
         ...
 
     def position(self, consumer: str, shard: str) -> str | None:
-        """Return the last checkpoint, or None."""
+        """Return the last checkpoint of `consumer` in `shard`, or None."""
         ...
 
     def lease(self, consumer: str, worker: str, *, seconds: float = 5.0) -> list[ShardLease]:
-        """Take or renew this worker's share of the shards for `seconds`; the leases of a dead worker expire."""
+        """Take or renew the share of `worker` in the shards of `consumer` for `seconds`; leases of the dead expire."""
         ...
 
 

@@ -58,7 +58,7 @@ class DeadLetterHandler:
         return recorded
 
     def handle(self, delivery: Delivery) -> Handled:
-        """Handle one dead letter; return whether it ended its run, its run had ended before, or it stays."""
+        """Handle the dead letter `delivery`; return whether it ended its run, its run had ended before, or it stays."""
         try:
             tenant, message = tenant_of(delivery, self._tenant), read(delivery)
         except InvalidMessage as error:

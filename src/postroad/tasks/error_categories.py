@@ -156,7 +156,12 @@ CATEGORIES = (
 
 
 class ErrorClass(msgspec.Struct, frozen=True):
-    """The category of an error."""
+    """The category of an error.
+
+    Attributes:
+        category: The category, such as `network`.
+        retryable: Whether another attempt may succeed.
+    """
 
     category: str
     retryable: bool

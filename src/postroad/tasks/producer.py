@@ -317,7 +317,7 @@ class TaskProducer:
         return self._handle(Begun(request_id, message.run, True), self._planner.find(message.name))
 
     def cancel(self, request_id: str) -> bool:
-        """Cancel a task, killing it where it runs; return False if it had ended already.
+        """Cancel `request_id`, killing it where it runs; return False if it had ended already.
 
         A task of a job that waits for others never begins, and the tasks that depend on it do not begin either.
         """
@@ -325,12 +325,12 @@ class TaskProducer:
         return self._cancel(request_id)
 
     def status(self, request_id: str, at: int | None = None) -> TaskState | None:
-        """Return the state of the task, now or at a moment in milliseconds; None before its first event."""
+        """Return the state of `request_id`, now or at the moment `at` in milliseconds; None before its first event."""
         check(request_id, AnyRequestId, "requestId", InvalidTask)
         return task_state(self._journal, self._tenant, request_id, at)
 
     def history(self, request_id: str) -> list[JournalEvent]:
-        """Return every event of the task, in order."""
+        """Return every event of `request_id`, in order."""
         check(request_id, AnyRequestId, "requestId", InvalidTask)
         return task_history(self._journal, self._tenant, request_id)
 

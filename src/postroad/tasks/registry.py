@@ -24,7 +24,19 @@ from postroad.tasks.signatures import Signature
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskContext:
-    """The second argument of a task: one attempt of one run."""
+    """The second argument of a task: one attempt of one run.
+
+    Attributes:
+        request_id: The task.
+        name: Its name.
+        tenant_id: Its tenant.
+        run: Which run it is, from 1.
+        attempt: Which attempt of the run it is, from 1.
+        job_id: The job that it belongs to.
+        task_id: Its id in the job.
+        send_activity: Reports a step to the worker.
+        counts: The usage so far.
+    """
 
     request_id: str
     name: str
@@ -43,11 +55,11 @@ class TaskContext:
     counts: dict[str, int] = field(default_factory=dict, repr=False)
 
     def activity(self, type: str, step_name: str) -> None:
-        """Report the current step; the next heartbeat carries it."""
+        """Report the current step `step_name` as `type`; the next heartbeat carries it."""
         self.send_activity({"type": str(type)[:100], "stepName": str(step_name)[:200], "timestamp": int(time.time())})
 
     def usage(self, **counts: Any) -> None:
-        """Add to the usage of the task, such as tokens; the sums are recorded when it completes."""
+        """Add `counts` to the usage of the task, such as tokens; the sums are recorded when it completes."""
         for name, count in counts.items():
             if isinstance(count, bool) or not isinstance(count, int) or count < 0:
                 raise InvalidTask(f"usage.{name}: {count!r} is not a whole number from 0 on", field=f"usage.{name}")
@@ -202,7 +214,7 @@ class TaskRegistry:
         self._add(TaskDefinition(name=name, command=tuple(command), **_frozen(options)))
 
     def get(self, name: str) -> TaskDefinition:
-        """Return the task of this name, or raise `UnknownTask`."""
+        """Return the task `name`, or raise `UnknownTask`."""
         found = self._tasks.get(name)
         if found is None:
             raise UnknownTask(
@@ -300,6 +312,7 @@ def task(name: Any = None, /, *, registry: TaskRegistry = default_tasks, **optio
         catch_up: What happens to runs that no worker was there for: 'none' skips them, 'one' runs the last of them and
             is the default, 'all' runs each.
         registry: Where it is registered; by default where workers look for it.
+        options: The options above, from `timeout` to `fresh`.
 
     Raises:
         ConfigurationError: An option is not valid, the function takes `*args`, or an argument cannot be written as

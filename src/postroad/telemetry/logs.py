@@ -44,7 +44,11 @@ _KNOWN: Final = re.compile(
 
 
 def legible(value: object) -> str:
-    """Return the text with control characters and direction marks escaped, so that data cannot forge a log line."""
+    """Return the text with control characters and direction marks escaped, so that data cannot forge a log line.
+
+    Args:
+        value: The text, or anything with one.
+    """
     text = str(value)
     if text.isprintable():
         return text
@@ -81,6 +85,9 @@ def get_logger(service: str) -> BoundLogger:
     """Return the logger of one service. Until `configure_logs` runs, the program around us decides where lines go.
 
     A call costs microseconds even when its level is off: hot paths ask `isEnabledFor` first.
+
+    Args:
+        service: The part that writes, such as "bus".
     """
     import structlog
 
@@ -94,7 +101,14 @@ def get_logger(service: str) -> BoundLogger:
 
 
 def configure_logs(level: str, format: str, *, stream: TextIO | None = None, color: bool = True) -> None:
-    """Write this process's log lines to `stream`, by default stderr: for people on a terminal, as JSON elsewhere."""
+    """Write this process's log lines to `stream`, by default stderr: for people on a terminal, as JSON elsewhere.
+
+    Args:
+        level: The lowest level that is written.
+        format: "console", "json", or "auto" for what suits the stream.
+        stream: Where to.
+        color: Whether lines for people have colours.
+    """
     import structlog
 
     out = sys.stderr if stream is None else stream
@@ -152,7 +166,9 @@ def _in_order(_: Any, __: str, line: MutableMapping[str, Any]) -> MutableMapping
 class Auditor(Protocol):
     """Keeps a record of who changed what."""
 
-    def append(self, action: str, target: str, detail: Mapping[str, Any], *, actor: str | None = None) -> object: ...
+    def append(self, action: str, target: str, detail: Mapping[str, Any], *, actor: str | None = None) -> object:
+        """Record that `actor` did `action` to `target`; `detail` describes it."""
+        ...
 
 
 @contextmanager
@@ -162,6 +178,13 @@ def recorded(
     """Record an operator's change: `{action}.start` before the block and `{action}.end` after it, with its counts.
 
     The block adds the counts to the dictionary that it gets. The end is recorded if the block raises, too.
+
+    Args:
+        log: The audit file; None to record nothing.
+        action: What is done, such as `queue.purge`.
+        target: What it is done to.
+        detail: Names and values that describe it.
+        actor: Who does it.
 
     Raises:
         ConfigurationError: The start cannot be written, and nothing was changed; or the change was made and its end

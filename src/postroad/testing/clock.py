@@ -39,7 +39,7 @@ class FakeClock:
         return f"boot-{self._boots}"
 
     def advance(self, seconds: float) -> None:
-        """Let time pass on both clocks."""
+        """Let `seconds` pass on both clocks."""
         if seconds < 0:
             raise ValueError(f"seconds: {seconds!r} is negative; step() moves the wall clock back")
         with self._lock:
@@ -47,17 +47,17 @@ class FakeClock:
             self._monotonic += seconds
 
     def set(self, now: datetime) -> None:
-        """Set the wall clock to this time, as a time server does; the monotonic clock stays."""
+        """Set the wall clock to `now`, as a time server does; the monotonic clock stays."""
         with self._lock:
             self._now = _aware(now)
 
     def step(self, seconds: float) -> None:
-        """Move the wall clock forward or back, as an operator does; the monotonic clock stays."""
+        """Move the wall clock by `seconds`, forward or back, as an operator does; the monotonic clock stays."""
         with self._lock:
             self._now += timedelta(seconds=seconds)
 
     def reboot(self, *, seconds: float = 60.0) -> None:
-        """Restart the machine: the wall clock goes on, the monotonic clock starts again under another boot id."""
+        """Restart the machine in `seconds`: the wall clock goes on, the monotonic one begins anew, in another boot."""
         with self._lock:
             self._now += timedelta(seconds=seconds)
             self._monotonic = 1.0

@@ -19,7 +19,12 @@ T0 = 1_767_453_739_640
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalFixture:
-    """An empty journal, and the blobs in which it stores large properties."""
+    """An empty journal, and the blobs in which it stores large properties.
+
+    Attributes:
+        journal: The adapter under test.
+        blobs: The blobs.
+    """
 
     journal: Journal
     blobs: Blobs

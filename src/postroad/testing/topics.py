@@ -48,18 +48,18 @@ class TopicFixture:
     fifo: bool = True
 
     def topic(self, *, fifo: bool = False) -> Topic:
-        """Make a topic under a name that no other test has."""
+        """Make a topic, FIFO if `fifo`, under a name that no other test has."""
         needs(self.fifo or not fifo, "the adapter has no FIFO topics")
         topic: Topic = self.topics.topic(f"news-{uuid.uuid4().hex[:8]}{'.fifo' if fifo else ''}", fifo=fifo)
         return topic
 
     def subscribed(self, *, filter: Any = None, fifo: bool = False) -> tuple[Topic, Queue]:
-        """Return a new topic and a new queue that gets copies."""
+        """Return a new topic, FIFO if `fifo`, and a new queue that gets the copies that `filter` lets through."""
         topic = self.topic(fifo=fifo)
         return topic, self.subscriber(topic, filter=filter, fifo=fifo)
 
     def subscriber(self, topic: Topic, *, filter: Any = None, fifo: bool = False) -> Queue:
-        """Make a queue that gets copies."""
+        """Make a queue, FIFO if `fifo`, that gets the copies of `topic` that `filter` lets through."""
         queue = self.queues.create("copies", fifo=fifo, visibility=60)
         topic.subscribe(queue, filter=filter)
         self.settle()

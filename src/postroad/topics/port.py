@@ -37,7 +37,12 @@ _FIFO = QueueSpec("topic.fifo", fifo=True)
 
 
 class Subscription(msgspec.Struct, frozen=True):
-    """A queue that gets a copy of what its filter lets through."""
+    """A queue that gets a copy of what its filter lets through.
+
+    Attributes:
+        queue: The name of the queue.
+        filter: Accepted values by attribute; None for everything.
+    """
 
     queue: str
     filter: Values | None = None
@@ -45,7 +50,13 @@ class Subscription(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicTraits:
-    """What a topic promises."""
+    """What a topic promises.
+
+    Attributes:
+        fifo: Whether messages of a group stay in order.
+        durable: Whether what was published survives a power cut.
+        max_message_bytes: The size of the largest message.
+    """
 
     fifo: bool
     durable: bool
@@ -76,7 +87,7 @@ class Topic(Protocol):
     def traits(self) -> TopicTraits: ...
 
     def publish(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
-        """Copy each message to every queue whose filter matches its attributes."""
+        """Copy each of `messages` to every queue whose filter matches its attributes."""
         ...
 
     def subscribe(self, queue: Queue, *, filter: Filter | None = None, keep_filter: bool = False) -> None:
@@ -90,7 +101,7 @@ class Topic(Protocol):
         ...
 
     def unsubscribe(self, queue: Queue) -> bool:
-        """Stop the copies, and return whether the queue was subscribed; what it holds stays."""
+        """Stop the copies to `queue`, and return whether it was subscribed; what it holds stays."""
         ...
 
     def subscriptions(self) -> list[Subscription]:

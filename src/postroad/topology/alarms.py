@@ -20,7 +20,13 @@ _COMPARE = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operato
 
 @dataclass(frozen=True, slots=True)
 class AlarmState:
-    """The current state of one alarm; `value` is None if it is not known."""
+    """The current state of one alarm; `value` is None if it is not known.
+
+    Attributes:
+        name: The alarm.
+        state: "ok", "alarm" or "no_data".
+        threshold: What the value is compared with.
+    """
 
     name: str
     state: State

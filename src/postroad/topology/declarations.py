@@ -130,7 +130,7 @@ class TableDecl:
 
     @classmethod
     def of(cls, name: str, shape: TableShape) -> TableDecl:
-        """Return the declaration of a table whose shape its package declares."""
+        """Return the declaration of the table `name`, whose `shape` its package declares."""
         indexes = (IndexDecl(name, *_two(index.keys)) for name, index in shape.indexes.items())
         expiry = shape.ttl_attribute
         return cls(name, *_two(shape.keys), indexes=tuple(indexes), ttl_attribute=expiry, stream=shape.stream_view)
@@ -152,7 +152,11 @@ class BucketDecl:
 
 @dataclass(frozen=True, slots=True)
 class BusDecl:
-    """An event bus."""
+    """An event bus.
+
+    Attributes:
+        name: Its name.
+    """
 
     kind: ClassVar[Kind] = "bus"
     name: str

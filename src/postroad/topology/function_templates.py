@@ -37,6 +37,9 @@ _UNTIL_IT_EXPIRES = -1
 def agents_topology(prefix: str = "") -> Topology:
     """Return everything that agents need; every name begins with `prefix`.
 
+    Args:
+        prefix: The beginning of each name; none by default.
+
     Example:
         agents_topology("prod-")
     """

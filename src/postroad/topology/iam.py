@@ -47,6 +47,9 @@ def iam_policy(
 def producer_policy(topic_arn: str) -> dict[str, Any]:
     """Return a policy that allows publishing to this topic and nothing else.
 
+    Args:
+        topic_arn: The ARN of the topic.
+
     Example:
         producer_policy("arn:aws:sns:eu-central-1:123456789012:orders.fifo")
     """

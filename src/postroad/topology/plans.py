@@ -126,7 +126,14 @@ def keep_dead_letters(strays: Sequence[Stray], sources: Callable[[str], Collecti
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One change. `changes` are (have, want) by field."""
+    """One change. `changes` are (have, want) by field.
+
+    Attributes:
+        verb: What is done, such as "create" or "skip".
+        kind: The kind of the resource.
+        name: Its name.
+        reason: Why, where that is not obvious.
+    """
 
     verb: Verb
     kind: str
@@ -137,7 +144,13 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All changes, in the order in which they are made; `digest` identifies exactly this plan."""
+    """All changes, in the order in which they are made; `digest` identifies exactly this plan.
+
+    Attributes:
+        actions: The changes.
+        unchanged: How many resources need none.
+        unverifiable: Settings that the store does not return.
+    """
 
     actions: tuple[Action, ...]
     unchanged: int
@@ -152,7 +165,14 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """A setting that is not as declared. A resource that is gone has no field and no `have`."""
+    """A setting that is not as declared. A resource that is gone has no field and no `have`.
+
+    Attributes:
+        kind: The kind of the resource.
+        name: Its name.
+        field: The setting.
+        want: What is declared.
+    """
 
     kind: str
     name: str
@@ -190,7 +210,12 @@ def plan(topology: Topology, backend: Sited, *, prune: bool = False, code: str |
 
 
 def drift(topology: Topology, backend: Sited) -> tuple[Drift, ...]:
-    """Return every setting of the store that differs from its declaration. This changes nothing."""
+    """Return every setting of the store that differs from its declaration. This changes nothing.
+
+    Args:
+        topology: What is declared.
+        backend: The store.
+    """
     drifts: list[Drift] = []
     for look in survey(topology, backend, prune=False, code=None).looks.values():
         if look.skip is None and look.have is None:
@@ -243,7 +268,13 @@ def _digest(name: str, actions: Sequence[Action]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ApplyResult:
-    """What was done, what failed and why, and what was skipped."""
+    """What was done, what failed and why, and what was skipped.
+
+    Attributes:
+        applied: The changes that were made.
+        failed: Those that failed, each with its error.
+        skipped: Those that were left out; their `reason` says why.
+    """
 
     applied: tuple[Action, ...]
     failed: tuple[tuple[Action, str], ...]

@@ -52,6 +52,9 @@ _ORDERED: dict[str, Any] = {"content_dedup": True, "dedup_scope": "group"}
 def bus_topology(prefix: str = "") -> Topology:
     """Return the queues of agents' buses; every name begins with `prefix`.
 
+    Args:
+        prefix: The beginning of each name; none by default.
+
     Example:
         bus_topology("prod-")
     """
@@ -73,6 +76,9 @@ _FIVE_MINUTES = 5
 
 def transfers_topology(prefix: str = "") -> Topology:
     """Return the topic and queues of transfers, and the alarms of an outbox; every name begins with `prefix`.
+
+    Args:
+        prefix: The beginning of each name; none by default.
 
     Example:
         transfers_topology("prod-")

@@ -23,7 +23,14 @@ Severity = Literal["error", "warning"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """An error or a doubtful setting of the resource `target`."""
+    """An error or a doubtful setting of the resource `target`.
+
+    Attributes:
+        code: What was found, in one word.
+        severity: "error" or "warning".
+        message: What is wrong.
+        remedy: What to do.
+    """
 
     code: str
     severity: Severity
@@ -206,15 +213,15 @@ class Topology:
                     raise TopologyError(f"{where}: is {type(each).__name__}, not a declaration", field=where)
 
     def get(self, kind: str, name: str) -> Resource:
-        """Return the resource of this kind and name, or raise `KeyError`."""
+        """Return the resource `name` of this `kind`, or raise `KeyError`."""
         return self._index[kind, name]
 
     def find(self, kind: str, name: str) -> Resource | None:
-        """Return the resource of this kind and name, or None."""
+        """Return the resource `name` of this `kind`, or None."""
         return self._index.get((kind, name))
 
     def of(self, kind: str) -> tuple[Resource, ...]:
-        """Return all resources of this kind, in the order of their declaration."""
+        """Return all resources of this `kind`, in the order of their declaration."""
         return tuple(resource for resource in self.resources if resource.kind == kind)
 
     def to_json(self) -> str:
@@ -229,7 +236,7 @@ class Topology:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Topology:
-        """Return the topology of a JSON text, or raise `TopologyError` with the path of the first mistake."""
+        """Return the topology of the JSON `text`, or raise `TopologyError` with the path of the first mistake."""
         parts: Any = read_topology(text)
         return cls(**parts)
 

@@ -83,20 +83,20 @@ class Backend:
         return self._overflowing(self.ports.queues.create_queue(spec), blobs)
 
     def update_queue(self, spec: QueueSpec) -> Queue:
-        """Change the settings of an existing queue; its type (FIFO or standard) cannot change."""
+        """Change the settings of the queue that `spec` names; its type (FIFO or standard) cannot change."""
         return self._overflowing(self.ports.queues.update_queue(spec), self.blobs())
 
     def delete_queue(self, name: str) -> None:
-        """Remove the queue and its messages."""
+        """Remove the queue `name` and its messages."""
         self.ports.queues.delete_queue(name)
 
     def queue(self, name: str, *, overflow: Overflow | None = None) -> Queue:
-        """Return the queue of this name, or raise `QueueNotFound`; `overflow` is as in `create_queue`."""
+        """Return the queue `name`, or raise `QueueNotFound`; `overflow` is as in `create_queue`."""
         blobs = self._blobs_for(overflow)
         return self._overflowing(self.ports.queues.queue(name), blobs)
 
     def queue_spec(self, name: str) -> QueueSpec:
-        """Return the settings of the queue."""
+        """Return the settings of the queue `name`."""
         return self.ports.queues.queue_spec(name)
 
     def queues(self) -> list[str]:
@@ -104,11 +104,11 @@ class Backend:
         return self.ports.queues.queues()
 
     def overviews(self, names: Iterable[str] | None = None) -> list[QueueOverview]:
-        """Return settings and contents of these queues, by default of all; queues that are gone are left out."""
+        """Return settings and contents of the queues `names`, by default of all; queues that are gone are left out."""
         return self.ports.queues.overviews(names)
 
     def sources(self, dead_letters: str) -> list[str]:
-        """Return the names of the queues that have this one as their dead-letter queue, sorted."""
+        """Return the names of the queues that have `dead_letters` as their dead-letter queue, sorted."""
         return self.ports.queues.sources(dead_letters)
 
     def topic(self, name: str, fifo: bool = False, *, overflow: Overflow | None = None, create: bool = True) -> Topic:
@@ -138,7 +138,7 @@ class Backend:
         return self.ports.topics.topics_without_subscriptions()
 
     def stream(self, name: str, shards: int = 4, retention: float = 86_400) -> Stream:
-        """Return the stream of this name, made if it is missing; `retention` is in seconds."""
+        """Return the stream `name`, made with so many `shards` if it is missing; `retention` is in seconds."""
         return self.ports.streams.stream(name, shards=shards, retention=retention)
 
     def bus(
@@ -179,13 +179,13 @@ class Backend:
         ).bind(self)
 
     def bind(self, bus: Bus) -> None:
-        """Connect a bus that was declared without a backend, and close it together with this backend."""
+        """Connect `bus`, which was declared without a backend, and close it together with this backend."""
         topics = self._installation.bus_topics or self.ports.topics
         bus.connect(self, tags=self._installation.queue_tags(), open_topic=topics.topic)
         self._buses.add(bus)
 
     def archive(self, topic: str, *, fifo: bool = False, retention: float = 2_592_000) -> Archive:
-        """Return the archive of the topic, which keeps what is published from now on for `retention` seconds."""
+        """Return the archive of `topic`, FIFO if `fifo`, which keeps events from now on for `retention` seconds."""
         from postroad.bus.archive import Archive
 
         archive = Archive(self, topic, fifo=fifo, retention=retention)
@@ -202,7 +202,17 @@ class Backend:
         validate: bool = True,
         stream: str = "agent-events",
     ) -> Agents:
-        """Return the agents of this store; `Agents` explains each argument."""
+        """Return the agents of this store.
+
+        Args:
+            dispatch_delay: Seconds that an event is held back, so that events of several producers can be merged by
+                time; by default `$DISPATCH_DELAY_SECONDS`, else 0.
+            retention: Seconds that events are kept for listeners and replays; a week by default.
+            max_receives: After how many receives without an ack an event becomes a dead letter.
+            visibility: Seconds that a received event stays leased, unless the receiver asks for another time.
+            validate: Whether `subscribe` refuses producers that are not registered.
+            stream: The stream that events are published to.
+        """
         from postroad.agents import Agents
         from postroad.agents.model import checked
         from postroad.agents.tables import REJECTED_QUEUE, rejects

@@ -40,7 +40,14 @@ class Sender(Protocol):
 
 @dataclass(slots=True)
 class ReleaseResult:
-    """The outcome of a release. `failed` are the keys of rows that could be neither sent nor marked as held."""
+    """The outcome of a release. `failed` are the keys of rows that could be neither sent nor marked as held.
+
+    Attributes:
+        sent: Rows that reached their queue.
+        dropped: Rows whose subscription has ended.
+        rejected: Rows that their queue refuses for good.
+        held: Rows that wait for a slow or paused queue.
+    """
 
     sent: int = 0
     dropped: int = 0
@@ -49,6 +56,7 @@ class ReleaseResult:
     failed: list[tuple[str, str]] = field(default_factory=list)
 
     def add(self, other: ReleaseResult) -> None:
+        """Add the counts of `other` to these."""
         for each in fields(self):
             setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 

@@ -93,7 +93,7 @@ class APNSSender:
         self._client = ProviderClient(provider(base_url, ca_file, http1=False), timeout=timeout)
 
     def send(self, push: PushNotification, token: str, *, push_id: str) -> TokenResult:
-        """Send the push to the device. If it is sent again under the same `push_id`, it replaces the first one."""
+        """Send `push` to the device `token`. Sent again under the same `push_id`, it replaces the first one."""
         if checked_token(token) == ".":
             raise InvalidNotification("token: is not a device token", field="token")
         path = f"/3/device/{quote(token, safe='')}"

@@ -84,7 +84,7 @@ class FCMSender:
             self._tokens = _service_account_tokens(str(credentials_file), ca_file, timeout)
 
     def send(self, push: PushNotification, token: str, *, push_id: str) -> TokenResult:
-        """Send the push to the device. If it is sent again under the same `push_id`, it replaces the first one."""
+        """Send `push` to the device `token`. Sent again under the same `push_id`, it replaces the first one."""
         body = _body(push, checked_token(token), collapse_id(push_id))
         try:
             access = self._tokens.current()

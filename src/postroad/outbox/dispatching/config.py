@@ -71,13 +71,18 @@ class DispatcherConfig:
         return sum(self.pause(attempt, chance=1.0) for attempt in range(1, self.retry_max))
 
     def pause(self, attempts: int, *, chance: float) -> float:
-        """Return the seconds to the next attempt after this many failed ones; `chance` is from 0 to 1."""
+        """Return the seconds to the next attempt after so many failed `attempts`; `chance` is from 0 to 1."""
         return self.backoff[min(attempts, len(self.backoff)) - 1] * (1 + chance * self.jitter)
 
 
 @dataclass(frozen=True, slots=True)
 class DispatchReport:
-    """How many rows were claimed, and how many of them were sent, retried, failed, held or stale."""
+    """How many rows were claimed, and how many of them were sent, retried, failed, held or stale.
+
+    Attributes:
+        claimed: Rows that were leased.
+        sent: Rows that were published.
+    """
 
     claimed: int = 0
     sent: int = 0

@@ -157,7 +157,7 @@ class OutboxDispatcher:
         self._thread.start()
 
     def stop(self, timeout: float = _STOP_SECONDS) -> None:
-        """Stop what `start` or `run` began: claim no more, let running calls finish, and release the other rows."""
+        """Stop what `start` or `run` began: wait `timeout` seconds for running calls, release the other rows."""
         self._stop_seconds = timeout
         self._stopping.set()
         self._pump.wake()

@@ -91,7 +91,7 @@ class Publisher(Protocol):
     """A topic, or anything else that publishes messages and returns a result with `ok` and `error` for each."""
 
     def publish(self, messages: Sequence[OutgoingMessage]) -> Sequence[Any]:
-        """Publish the messages; return one result for each."""
+        """Publish `messages`; return one result for each."""
         ...
 
 
@@ -202,7 +202,11 @@ def group_id(tenant_id: str | None, lane: str) -> str:
 
 
 def bus_name(name: str) -> str:
-    """Return the name of a FIFO topic or queue on AWS: `events.transfers` becomes `events-transfers.fifo`."""
+    """Return the name of a FIFO topic or queue on AWS: `events.transfers` becomes `events-transfers.fifo`.
+
+    Args:
+        name: The name of a domain, such as `events.transfers`.
+    """
     return f"{name.removesuffix('.fifo').replace('.', '-')}.fifo"
 
 

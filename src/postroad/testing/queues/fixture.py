@@ -34,37 +34,37 @@ class QueueFixture:
     reopen: Callable[[], QueueStore] | None = None
 
     def create(self, base: str = "jobs", *, fifo: bool = False, **settings: Any) -> Queue:
-        """Make a queue under a name that no other test has."""
+        """Make a queue with `settings`, FIFO if `fifo`, under a name of its own that begins with `base`."""
         return self.queues.create_queue(self.spec(base, fifo=fifo, **settings))
 
     def spec(self, base: str = "jobs", *, fifo: bool = False, **settings: Any) -> QueueSpec:
-        """Return the settings of a queue with a name of its own and short leases."""
+        """Return `settings`, with short leases, of a queue, FIFO if `fifo`, whose own name begins with `base`."""
         name = f"{base}-{uuid.uuid4().hex[:8]}{'.fifo' if fifo else ''}"
         return QueueSpec(name, **{"fifo": fifo, "visibility": LEASE, "receive_wait": 0, **settings})
 
     def filled(self, *bodies: str, fifo: bool = False, **settings: Any) -> Queue:
-        """Make a queue and send these texts to it, to one group if it is FIFO."""
+        """Make a queue with `settings` and send `bodies` to it, to one group if it is `fifo`."""
         queue = self.create(fifo=fifo, **settings)
         if bodies:
             queue.send(ordered("g", *bodies) if fifo else texts(*bodies))
         return queue
 
     def leased(self, body: str, *, fifo: bool = False, **settings: Any) -> tuple[Queue, Delivery]:
-        """Make a queue, send this text to it and receive it."""
+        """Make a queue with `settings`, FIFO if `fifo`, send `body` to it and receive it."""
         queue = self.filled(body, fifo=fifo, **settings)
         return queue, take_one(queue)
 
     def create_with_dead_letters(self, *bodies: str, fifo: bool = False, **settings: Any) -> tuple[Queue, Queue]:
-        """Make a queue and its dead-letter queue, and send these texts to the queue."""
+        """Make a queue with `settings`, FIFO if `fifo`, and its dead-letter queue, and send `bodies` to the queue."""
         dead = self.create("dead", fifo=fifo)
         return self.filled(*bodies, fifo=fifo, dead_letter=dead.name, **settings), dead
 
     def change(self, queue: Queue, **settings: Any) -> Queue:
-        """Give the queue other settings."""
+        """Give `queue` other `settings`."""
         return self.queues.update_queue(dataclasses.replace(self.queues.queue_spec(queue.name), **settings))
 
     def advance(self, seconds: float) -> None:
-        """Let time pass."""
+        """Let `seconds` pass."""
         if self.clock is None:
             time.sleep(seconds)
         else:
@@ -75,14 +75,14 @@ class QueueFixture:
         self.advance(LEASE + 0.3)
 
     def exhaust(self, queue: Queue, *, receives: int) -> None:
-        """Let the lease of the first message end until the next receive moves it to the dead letters, and receive."""
+        """Let leases of `queue` end, `receives` times, until the first message is a dead letter, and receive."""
         for _ in range(receives):
             take_one(queue, visibility=LEASE)
             self.outlast_lease()
         queue.receive()
 
     def jump(self, seconds: float) -> None:
-        """Let a long time pass; a store with a clock of its own cannot be made to wait for it."""
+        """Let many `seconds` pass; a store with a clock of its own cannot be made to wait for it."""
         self.fake_clock().advance(seconds)
 
     def fake_clock(self) -> FakeClock:
@@ -92,7 +92,7 @@ class QueueFixture:
         return self.clock
 
     def reopened(self, queue: Queue) -> Queue:
-        """Close the store, open it again and return the same queue, or skip the test."""
+        """Close the store, open it again and return the same `queue`, or skip the test."""
         if not queue.traits.durable or self.reopen is None:
             pytest.skip("the store does not outlive its process")
         return self.reopen().queue(queue.name)
