@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +14,7 @@ from postroad.cli.call import Call, verb
 from postroad.cli.display import group_table, held, message_blocks, queue_card, queue_table
 from postroad.cli.output import confirm_name, live_console, write
 from postroad.cli.parameters import duration, duration_option, pairs, queue_names, short_duration
-from postroad.errors import InvalidInput
+from postroad.errors import InvalidInput, PostroadError
 from postroad.signals import interrupted_by_sigterm, stopped_by_signals
 from postroad.telemetry import counted, recorded
 
@@ -82,8 +82,15 @@ def list_(
         dead = {row.dead_letter for row in rows}
         if prefix and not call.json:
             # Queues that are not listed may send their dead letters to one that is.
-            dead |= {row.name for row in rows if row.name not in dead and held(row) and backend.sources(row.name)}
+            dead |= {row.name for row in rows if held(row) and _takes_dead_letters(backend, row.name)}
     call.show(QueuePage(rows), queue_table(rows, dead))
+
+
+def _takes_dead_letters(backend: Backend, name: str) -> bool:
+    # Whoever may only look at a queue itself sees it without its colour.
+    with suppress(PostroadError):
+        return bool(backend.sources(name))
+    return False
 
 
 @verb("queue show", "orders")
@@ -244,7 +251,7 @@ def _watched(call: Call, backend: Backend, names: list[str]) -> Iterator[Callabl
     from rich.live import Live
     from rich.text import Text
 
-    dead = {name for name in names if backend.sources(name)}
+    dead = {name for name in names if _takes_dead_letters(backend, name)}
     with Live(console=page, auto_refresh=False) as live:
 
         def draw(rows: list[QueueLook]) -> None:
