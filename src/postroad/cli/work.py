@@ -71,7 +71,8 @@ def status(
     request_id: RequestId,
     at: Annotated[int | None, typer.Option(metavar="MS", help="Its state at this time, in milliseconds.")] = None,
 ) -> None:
-    """Show the state of a task."""
+    """Show the state of a task, how far it is, and where it failed."""
+    from postroad.journal import TaskProgress
     from postroad.views import task_shown
 
     with call.backend() as backend:
@@ -80,8 +81,11 @@ def status(
         f"{task.request_id}  {task.state}  run {task.run}, attempt {task.attempt}",
         f"{utc_text(task.last_event_at)}  {legible(task.last_event_type)}",
     ]
+    if isinstance(task.progress, TaskProgress):
+        lines.append(f"progress: {legible(task.progress)}")
     if task.error is not None:
         lines.append(f"{legible(task.error_category)}: {legible(task.error)}")
+        lines += [f"    {legible(line)}" for line in task.lines]
     if task.output is not None:
         # Plain ASCII, so that no output controls the terminal.
         lines.append(json.dumps(task.output))
@@ -150,10 +154,10 @@ def _check(request_id: str) -> None:
 
 def _state(call: Call, backend: Backend, request_id: str, at: int | None = None) -> TaskState:
     """Return the state of the task. Reading it creates no queue, so it needs no producer."""
-    from postroad.journal import task_state
+    from postroad.tasks import TaskRecords, current_state
 
     _check(request_id)
-    state = task_state(backend.journal(), call.settings().tenant, request_id, at)
+    state = current_state(backend.journal(), TaskRecords(backend), call.settings().tenant, request_id, at)
     if state is None:
         raise NotFound(f'there is no task "{request_id}"')
     return state

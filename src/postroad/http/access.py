@@ -13,10 +13,10 @@ from postroad.arguments import check
 from postroad.clock import Clock
 from postroad.errors import InvalidTask, NotSupported, RateLimited, TooManyPolls
 from postroad.jobs import Jobs, JobViews
-from postroad.journal import TaskState, task_state
+from postroad.journal import TaskState
 from postroad.queues import AckResult, Delivery, Queue
 from postroad.settings import Settings, agent_polls, agent_rate
-from postroad.tasks import AnyRequestId, TaskProducer
+from postroad.tasks import AnyRequestId, TaskProducer, TaskRecords, current_state
 from postroad.wiring import Backend
 
 _BURST = 2
@@ -137,7 +137,8 @@ class WorkAccess:
     def task_state(self, request_id: str, at: int | None = None) -> TaskState | None:
         """Return the state of a task, now or at a time in milliseconds."""
         check(request_id, AnyRequestId, "requestId", InvalidTask)
-        return task_state(self._backend.journal(), self._settings.tenant, request_id, at)
+        journal, records = self._backend.journal(), TaskRecords(self._backend)
+        return current_state(journal, records, self._settings.tenant, request_id, at)
 
     @cached_property
     def views(self) -> JobViews:

@@ -10,6 +10,7 @@ from postroad.tasks.leases import (
     Lease as Lease,
     TaskRecords as TaskRecords,
     WakeUp as WakeUp,
+    current_state as current_state,
     first_lease as first_lease,
     open_job_key as open_job_key,
 )

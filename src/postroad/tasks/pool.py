@@ -86,6 +86,7 @@ class ChildPool:
         environment: Mapping[str, str],
         child_reuse: int,
         max_output_bytes: int,
+        task_output: str = "log",
     ) -> None:
         entries = tuple(entry_of(definition) for definition in definitions)
         self._plan = Plan(
@@ -97,6 +98,7 @@ class ChildPool:
             directory="",
             child_reuse=child_reuse,
             max_output_bytes=max_output_bytes,
+            task_output=task_output,
         )
         self._environment = dict(environment)
         self._lock = threading.Lock()

@@ -20,7 +20,7 @@ import msgspec
 _LENGTH = struct.Struct(">I")
 
 # The first byte of a reply of a child.
-SETTLED, ACTIVITY, RESULT, FAILURE = b"S", b"A", b"R", b"F"
+SETTLED, ACTIVITY, PROGRESS, RESULT, FAILURE = b"S", b"A", b"P", b"R", b"F"
 
 
 class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +49,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Where children work; the last of worker and zygote removes it."""
     child_reuse: int
     max_output_bytes: int
+    task_output: str = "log"
 
 
 class Catalog(msgspec.Struct, frozen=True, tag=True):
@@ -95,9 +96,10 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 
 
 class Active(msgspec.Struct, frozen=True, tag=True):
-    """The activity that a child reported, as JSON."""
+    """The activity and the progress that a child reported last, as JSON; None before the first of each."""
 
-    activity: bytes
+    activity: bytes | None
+    progress: bytes | None = None
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -122,6 +124,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The last lines of a command's two streams."""
     last_lines: tuple[str, ...] = ()
     last_activity: bytes | None = None
+    progress: bytes | None = None
 
 
 ToMonitor = Order | Halt

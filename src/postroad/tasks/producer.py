@@ -30,13 +30,12 @@ from postroad.journal import (
     JournalEvent,
     TaskState,
     task_history,
-    task_state,
     tasks_of_job,
     whole,
 )
 from postroad.ports import Store
 from postroad.queues import MAX_DELAY, Queue
-from postroad.tasks.leases import Held, Lease, TaskRecords, first_lease
+from postroad.tasks.leases import Held, Lease, TaskRecords, current_state, first_lease
 from postroad.tasks.messages import (
     AnyRequestId,
     EventFactory,
@@ -187,7 +186,7 @@ class TaskProducer:
     def status(self, request_id: str, at: int | None = None) -> TaskState | None:
         """Return the state of the task, now or at a moment in milliseconds; None before its first event."""
         check(request_id, AnyRequestId, "requestId", InvalidTask)
-        return task_state(self._journal, self._tenant, request_id, at)
+        return current_state(self._journal, self._records, self._tenant, request_id, at)
 
     def history(self, request_id: str) -> list[JournalEvent]:
         """Return every event of the task, in order."""

@@ -19,6 +19,8 @@ from postroad.queues import MAX_LIFE
 from postroad.settings import nearest
 from postroad.tasks.messages import TaskName
 
+_Fraction = Annotated[float, Meta(ge=0, le=1, description="is not a number from 0 to 1")]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskContext:
@@ -38,11 +40,28 @@ class TaskContext:
     dependency_outputs: Mapping[str, Any] = field(default_factory=dict)
     """The results of the tasks that this task depends on, by task id."""
     send_activity: Callable[[dict[str, Any]], None] = field(default=lambda activity: None, repr=False)
+    send_progress: Callable[[dict[str, Any]], None] = field(default=lambda progress: None, repr=False)
     counts: dict[str, int] = field(default_factory=dict, repr=False)
 
     def activity(self, type: str, step_name: str) -> None:
         """Report the current step; the next heartbeat carries it."""
         self.send_activity({"type": str(type)[:100], "stepName": str(step_name)[:200], "timestamp": int(time.time())})
+
+    def progress(self, fraction: float, message: str | None = None) -> None:
+        """Report how much is done; `postroad task status`, `GET /tasks/{id}` and the dashboard show it.
+
+        Args:
+            fraction: From 0 to 1.
+            message: What is done, for people, in at most 200 characters.
+
+        Raises:
+            InvalidTask: The fraction is not a number from 0 to 1.
+
+        Example:
+            ctx.progress(0.4, "page 4 of 10")
+        """
+        check(fraction, _Fraction, "progress", InvalidTask, remedy="Give a fraction, such as page / pages.")
+        self.send_progress({"fraction": fraction, "message": None if message is None else str(message)[:200]})
 
     def usage(self, **counts: Any) -> None:
         """Add to the usage of the task, such as tokens; the sums are recorded when it completes."""

@@ -170,12 +170,15 @@ class TaskRunner:
         failpoints.hit("worker.after_spawn")
         next_beat = time.monotonic() + interval
         while True:
-            wake_at = min(next_beat, self._due)
+            wake_at = min(next_beat, self._due, attempt.progress_due)
             received = slot.receive(None if wake_at == inf else wake_at - time.monotonic())
             if isinstance(received, Report):
+                attempt.note(received.last_activity, received.progress)
                 return None if next_beat == inf else received
             if isinstance(received, Active):
-                attempt.activity = received.activity
+                attempt.note(received.activity, received.progress)
+            if time.monotonic() >= attempt.progress_due:
+                attempt.save_progress()
             # The lease is refreshed even if the child never stops reporting activities.
             if time.monotonic() >= next_beat:
                 next_beat = time.monotonic() + interval

@@ -194,6 +194,7 @@ def call(function: TaskFunction, order: Order, *, max_output_bytes: int) -> byte
         task_id=order.task_id,
         dependency_outputs=document.dependencyOutputs,
         send_activity=lambda activity: reply(processes.ACTIVITY + json.dumps(activity).encode()),
+        send_progress=lambda progress: reply(processes.PROGRESS + json.dumps(progress).encode()),
     )
     try:
         found = function(document.input, context)

@@ -18,6 +18,7 @@ from postroad.journal import Appends
 from postroad.ports import Store
 from postroad.queues import MAX_VISIBILITY, MAX_WAIT
 from postroad.signals import heard_by
+from postroad.tasks.child_output import TaskOutput
 from postroad.tasks.leases import TaskRecords
 from postroad.tasks.messages import EventFactory, log_event, open_queue, tenant_and_app, wants_events
 from postroad.tasks.pool import ChildPool
@@ -72,6 +73,8 @@ class WorkerConfig:
     """How many tasks one child runs."""
     unknown_grace: _Pause = 600.0
     """How long a task with an unknown name is left to other workers."""
+    task_output: TaskOutput = "log"
+    """What becomes of the output of tasks on the worker's standard error."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -126,6 +129,9 @@ class TaskWorker:
         max_output_bytes: The largest result, as JSON; 5 MiB by default.
         child_reuse: How many tasks one child runs, up to 1,000; 1 by default. More is faster, for code that you trust.
         unknown_grace: Seconds for which a task with an unknown name is left to other workers; 600 by default.
+        task_output: What becomes of the output of tasks: `log`, the default, writes each line to standard error after
+            the request id and without secrets; `inherit` writes it there as it is, for progress bars and colours;
+            `drop` does not write it. The last lines of a failed attempt are in the journal in every case.
         worker_id: Its name in leases and events; by default made of host and process.
         journal: Where events go instead of the backend's journal, such as an `EventBridgeSender`.
         publish_events: Whether to publish the ends of tasks and jobs on the bus `tasks`; by default as the setting
@@ -162,6 +168,7 @@ class TaskWorker:
         max_output_bytes: int = 5_242_880,
         child_reuse: int = 1,
         unknown_grace: float = 600.0,
+        task_output: TaskOutput = "log",
         worker_id: str | None = None,
         journal: Appends | None = None,
         publish_events: bool | None = None,
@@ -181,6 +188,7 @@ class TaskWorker:
             max_output_bytes=max_output_bytes,
             child_reuse=child_reuse,
             unknown_grace=unknown_grace,
+            task_output=task_output,
         )
         tenant, app = tenant_and_app(tenant_id, app)
         check(worker_id, _WorkerId | None, "worker_id", ConfigurationError)
@@ -202,6 +210,7 @@ class TaskWorker:
                 environment=for_children(config.pass_env),
                 child_reuse=child_reuse,
                 max_output_bytes=max_output_bytes,
+                task_output=task_output,
             ),
             clock=backend.clock,
             keeps_large=backend.blobs() is not None,
