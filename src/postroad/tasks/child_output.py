@@ -21,6 +21,8 @@ _STDERR = 2
 # The limits of one task for a second and for a line; a pipe that is ready accepts a line of this size at once.
 _ECHO_BYTES = 131_072
 _ECHO_LINE = 3_000
+# What a line costs besides its bytes: a flood of short ones must not keep the monitor from its other work.
+_LINE_COST = 64
 
 
 class Tail:
@@ -145,16 +147,23 @@ class Echo:
         now = time.monotonic()
         self._left = min(_ECHO_BYTES, self._left + (now - self._at) * _ECHO_BYTES)
         self._at = now
-        if len(data) > self._left:
-            self._dropped += len(self._open) + len(data)
-            self._open = self._held = b""
+        if self._left < _LINE_COST:
+            self._drop(len(self._open) + len(data))
             return
-        self._left -= len(data)
         *lines, self._open = (self._open + data).split(b"\n")
         if len(self._open) > _ECHO_LINE:
             lines, self._open = [*lines, self._open], b""
-        for line in lines:
+        for number, line in enumerate(lines):
+            self._left -= len(line) + _LINE_COST
+            if self._left < 0:
+                self._left = 0.0
+                self._drop(sum(len(each) + 1 for each in lines[number:]) + len(self._open))
+                return
             self._line(line)
+
+    def _drop(self, size: int) -> None:
+        self._dropped += size
+        self._open = self._held = b""
 
     def end(self) -> None:
         """Write what is left."""
