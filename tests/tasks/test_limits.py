@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import postroad
 from postroad import OutgoingMessage
 from postroad.tasks import DeadLetterHandler, ensure_queues
