@@ -93,7 +93,7 @@ def make_context(
     identities = Identities(tokens, admin=admin, clock=clock)
     polls = Polls(max_open=max_polls)
     leased = LeasedMessages()
-    access = AgentAccess(backend.agents(), clock)
+    access = AgentAccess(backend.agents(**settings.agents), clock)
     return Context(
         settings=settings,
         backend=backend,

@@ -94,9 +94,9 @@ class Scheduler:
         return DispatchResult(self._begin_ready(job_id, progress, task_ids)[0])
 
     def dispatch(self, job_id: str) -> DispatchResult:
-        """Examine the whole job and advance it as far as possible."""
+        """Examine the whole job and advance it as far as possible; leave jobs of other queues to their dispatchers."""
         held, progress = self._open(job_id)
-        if held is None or progress is None:
+        if held is None or progress is None or held.job.queue != self.queue_name:
             return DispatchResult()
         if held.job.is_over:
             if held.job.status == "cancelled":

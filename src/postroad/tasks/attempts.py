@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from math import inf
@@ -27,6 +26,7 @@ from postroad.queues import Delivery, legible
 from postroad.tasks.leases import Failure, Held, Lease, Then, first_lease, lease_end, pause_before_retry
 from postroad.tasks.messages import TaskMessage, log_event
 from postroad.tasks.processes import Order, Report, TaskEntry, resident_bytes
+from postroad.tasks.registry import passed
 from postroad.tasks.verdicts import Completed, Failed, Halted, TimedOut, Verdict, lines_logged
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Attempt:
             deadline=self._shared.now() + self.timeout,
             job_id=self.task.job_id,
             task_id=self.task.task_id,
-            env={name: os.environ[name] for name in self._pass_env if name in os.environ},
+            env=passed(self._pass_env) if self._pass_env else {},
         )
 
     def beat(self) -> bool:

@@ -50,18 +50,24 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     child_reuse: int
     max_output_bytes: int
     task_output: str = "log"
+    names_files: bool = False
+    """Whether the zygote tells which source files it has loaded."""
 
 
 class Catalog(msgspec.Struct, frozen=True, tag=True):
     """The tasks that a zygote found."""
 
     tasks: tuple[TaskEntry, ...]
+    files: tuple[str, ...] = ()
+    """The source files that it has loaded, if the plan asks for them."""
 
 
 class Refusal(msgspec.Struct, frozen=True, tag=True):
     """Why a zygote cannot work."""
 
     error: str
+    files: tuple[str, ...] = ()
+    """The source files that it had loaded by then, and those in which it failed."""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, tag=True):

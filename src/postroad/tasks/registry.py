@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any, TypeVar, overload
@@ -77,7 +78,7 @@ Timeout = Annotated[
     float, Meta(gt=0, le=MAX_TIMEOUT, description=f"is not above 0 and at most {MAX_TIMEOUT:.0f} seconds")
 ]
 Lifetime = Annotated[float, Meta(ge=0, le=MAX_LIFE, description=f"is not from 0 to {MAX_LIFE:g} seconds")]
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +98,7 @@ class TaskDefinition:
     memory_limit: Annotated[int, Meta(ge=1)] | None = None
     """Bytes of address space; None for no limit."""
     pass_env: tuple[str, ...] = ()
-    """Names of environment variables that this task sees besides those of the worker's children."""
+    """Environment variables that this task sees besides those of the worker's children."""
     fresh: bool = False
     """Whether each attempt runs in a new interpreter instead of a fork."""
 
@@ -108,14 +109,22 @@ class TaskDefinition:
 
 
 def check_variables(names: Any) -> None:
-    """Raise `ConfigurationError` for anything that is not the name of an environment variable."""
+    """Raise `ConfigurationError` for anything that is not the name of a variable, or its beginning before a `*`."""
     bad = [name for name in names if not isinstance(name, str) or _VARIABLE.fullmatch(name) is None]
     if isinstance(names, str) or bad:
         raise ConfigurationError(
             f"pass_env: {(bad or names)!r} are not names of environment variables",
             field="pass_env",
-            remedy="Name variables, such as pass_env=('AWS_REGION',); their values are the worker's.",
+            remedy="Name variables, such as pass_env=('AWS_REGION', 'SHOP_*'); their values are the worker's.",
         )
+
+
+def passed(names: Iterable[str], env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the variables of this process with these names; `SHOP_*` names all that begin with `SHOP_`."""
+    names = frozenset(names)
+    starts = tuple(name[:-1] for name in names if name.endswith("*"))
+    here = os.environ if env is None else env
+    return {name: value for name, value in here.items() if name in names or name.startswith(starts)}
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -249,7 +258,8 @@ def task(name: Any = None, /, *, registry: TaskRegistry = default_tasks, **optio
         timeout: Seconds that an attempt may take; by default the worker's, 200.
         max_attempts: How often it is tried; by default the worker's, 3.
         memory_limit: Bytes of address space of its child; by default no limit.
-        pass_env: Names of environment variables that it sees besides those of the worker's children.
+        pass_env: Environment variables that it sees besides those of the worker's children; `SHOP_*` is every
+            variable that begins so.
         fresh: Whether each attempt runs in a new interpreter; for libraries that do not survive a fork.
         registry: Where it is registered; by default where workers look for it.
 

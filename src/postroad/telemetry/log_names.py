@@ -126,6 +126,8 @@ LOG_EVENTS = (
     "task_unknown",
     "topology_applied",
     "visibility_too_short",
+    "worker_reload_failed",
+    "worker_reloaded",
     "worker_role_failed",
     "worker_role_recovered",
     "worker_roles_ended",

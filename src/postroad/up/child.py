@@ -77,7 +77,7 @@ def serve(supervisor: SupervisorLink) -> None:
     with (
         connect(config.settings.url, trail_keep=config.settings.trail_keep) as backend,
         socket.socket(fileno=config.listener) as listener,
-        move_events_here(backend),
+        move_events_here(backend, config.settings),
     ):
         context = make_context(config.settings, backend, admin=config.admin, max_polls=_max_polls())
         asyncio.run(_serve(supervisor, context, listener))

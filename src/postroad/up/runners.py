@@ -151,18 +151,21 @@ def run_buses(backend: Backend, settings: Settings, stop: threading.Event) -> No
     run(*buses, stop=stop)
 
 
-def move_events(backend: Backend, stop: threading.Event, *, functions: bool = False) -> None:
+def move_events(
+    backend: Backend, stop: threading.Event, *, settings: Settings | None = None, functions: bool = False
+) -> None:
     """Move the agents' events until `stop` is set; wait while agents are not set up.
 
     Args:
         backend: Where the agents are.
         stop: Ends the work.
+        settings: How long events are kept, and the like; by default the defaults.
         functions: Functions on AWS move the events, so this only checks that they exist.
 
     Raises:
         ConfigurationError: Part of what agents need is missing.
     """
-    agents = backend.agents()
+    agents = backend.agents(**(settings or Settings()).agents)
     here = agents.runs_here or not functions
     while not stop.is_set():
         if backend.check_agents("runner" if here else "functions") and here:
@@ -176,14 +179,19 @@ def move_events(backend: Backend, stop: threading.Event, *, functions: bool = Fa
             stop.wait(_AGENTS_CHECK_SECONDS)
 
 
+def run_agents(backend: Backend, settings: Settings, stop: threading.Event) -> None:
+    """Move the agents' events as the settings say, until `stop` is set."""
+    move_events(backend, stop, settings=settings, functions=settings.agents_functions)
+
+
 @contextmanager
-def move_events_here(backend: Backend) -> Iterator[None]:
+def move_events_here(backend: Backend, settings: Settings) -> Iterator[None]:
     """Move events in this process while the block runs, if no other process can see them."""
     if backend.agents().is_shared:
         yield
         return
     stop = threading.Event()
-    moving = threading.Thread(target=move_events, args=(backend, stop), name="agents")
+    moving = threading.Thread(target=move_events, args=(backend, stop), kwargs={"settings": settings}, name="agents")
     moving.start()
     try:
         yield
@@ -219,9 +227,7 @@ class RunnerPart:
 
 RUNNER_PARTS = (
     RunnerPart("housekeeping", run_housekeeping),
-    RunnerPart(
-        "agents", lambda backend, settings, stop: move_events(backend, stop, functions=settings.agents_functions)
-    ),
+    RunnerPart("agents", run_agents),
     RunnerPart("notifications", lambda backend, settings, stop: send_notifications(backend, stop)),
     RunnerPart("bus", run_buses),
     RunnerPart("worker", run_tasks),
