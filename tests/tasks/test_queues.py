@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,10 @@ from postroad.tasks import TaskProducer
 
 def producer(bench: Bench, queue: str) -> TaskProducer:
     return TaskProducer(bench.backend, queue=queue, tenant_id=TENANT, app=APP)
+
+
+def completed(bench: Bench, request_id: str) -> bool:
+    return bench.state(request_id).state == "completed"
 
 
 def test_one_worker_runs_the_tasks_of_all_its_queues(bench: Bench) -> None:
@@ -50,7 +55,7 @@ def test_one_runner_serves_two_queues(bench: Bench) -> None:
     with working(bench, queue=("tasks", "slow"), concurrency=1):
         for number in range(4):
             handle = producer(bench, ("tasks", "slow")[number % 2]).submit("echo")
-            eventually(lambda handle=handle: bench.state(handle.request_id).state == "completed")
+            eventually(partial(completed, bench, handle.request_id))
 
 
 @pytest.mark.parametrize(("queue", "why"), [((), "none is named"), (("a", "a"), "a, a names a queue twice")])

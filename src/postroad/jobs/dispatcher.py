@@ -154,7 +154,9 @@ class JobDispatcher:
         return scheduler
 
 
-ROLES: Final = ("dispatcher", "dlq", "reconciler", "events")
+ROLES: Final = ("dispatcher", "dlq", "reconciler", "health", "events")
+QUEUE_ROLES: Final = frozenset({"dispatcher", "dlq", "reconciler"})
+"""The roles that look at one queue; a worker of several queues has them once for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,14 +181,20 @@ def worker_roles(
     app: str | None = None,
     roles: Collection[str] | None = None,
 ) -> list[Role]:
-    """Return the roles of a worker; by default all, and `events` only if the settings say so.
+    """Return the roles of a worker; by default all, `events` only if the settings say so, `health` only off AWS.
 
     Where looks cost requests, a lease lets only one worker of the tenant reconcile.
     """
     found = []
     tenant = tenant_and_app(tenant_id, app)[0]
     if roles is None:
-        roles = ROLES if load().task_events else ROLES[:-1]
+        # On AWS a function checks the health of tasks.
+        off = {"health"} if backend.stage_prefix else set[str]()
+        roles = set(ROLES if load().task_events else ROLES[:-1]) - off
+    if "health" in roles:
+        from postroad.tasks import health_role
+
+        found.append(health_role(backend, tenant_id=tenant_id, app=app))
     if "events" in roles:
         from postroad.tasks.event_publisher import EventPublisher
 

@@ -160,7 +160,7 @@ class DynamoRecords:
     def follow(self, tenant: str, event_types: Collection[str], position: str | None) -> None:
         """None: the table has no order of arrival."""
 
-    def states(self, tenant: str, *, app: str | None, since: int | None) -> None:
+    def states(self, tenant: str, *, app: str | None, since: int | None, state: str | None = None) -> None:
         """None: the table keeps no states."""
 
     @property

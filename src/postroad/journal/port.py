@@ -328,8 +328,10 @@ class Records(Protocol):
         """Return the next events in the order of their arrival; None if the store has no such order."""
         ...
 
-    def states(self, tenant: str, *, app: str | None, since: int | None) -> Iterable[tuple[str, str]] | None:
-        """Return the request id and state of each task with an event in the app at or after `since`.
+    def states(
+        self, tenant: str, *, app: str | None, since: int | None, state: str | None = None
+    ) -> Iterable[tuple[str, str]] | None:
+        """Return the request id and state of each task with an event in the app at or after `since`, in this state.
 
         None if the store keeps no states beside the events.
         """

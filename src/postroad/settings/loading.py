@@ -87,7 +87,7 @@ def no_color(env: Environment = None) -> bool:
 
 def _from_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
     given = {name: value for name, value in flags.items() if value is not None}
-    return {name: _read(BY_NAME[name], value, f"flag --{name.replace('_', '-')}") for name, value in given.items()}
+    return {name: _read(BY_NAME[name], value, f"flag --{BY_NAME[name].flag}") for name, value in given.items()}
 
 
 def _from_environment(env: Mapping[str, str]) -> dict[str, Any]:

@@ -140,6 +140,11 @@ class Key:
         return PREFIX + self.name.upper()
 
     @property
+    def flag(self) -> str:
+        """The flag that sets it; one that can be repeated is in the singular."""
+        return (self.in_table or self.name).replace("_", "-").replace("queues", "queue")
+
+    @property
     def in_file(self) -> str:
         """Its name in the file: `port`, or `agents.functions` for `functions` in the table `agents`."""
         if self.table is None:
@@ -258,6 +263,18 @@ class Settings:
             }
             for key in KEYS
         ]
+
+    @property
+    def task_worker(self) -> dict[str, Any]:
+        """The arguments of `TaskWorker` that the table [tasks] sets."""
+        grace = {} if self.task_kill_grace is None else {"kill_grace": self.task_kill_grace}
+        return grace | {
+            "queue": self.task_queues,
+            "pass_env": self.task_pass_env,
+            "child_reuse": self.task_child_reuse,
+            "task_output": self.task_output,
+            "unknown_grace": self.task_unknown_grace,
+        }
 
     @property
     def agents(self) -> dict[str, Any]:

@@ -37,7 +37,11 @@ from postroad.tasks.worker import TaskWorker
 
 if TYPE_CHECKING:
     from postroad.tasks.event_publisher import EventPublisher as EventPublisher
-    from postroad.tasks.health import HealthCheck as HealthCheck, SlackAlerts as SlackAlerts
+    from postroad.tasks.health import (
+        HealthCheck as HealthCheck,
+        SlackAlerts as SlackAlerts,
+        health_role as health_role,
+    )
     from postroad.tasks.stories import task_story as task_story
 else:
     # Children import this folder, and need neither the bus nor HTTPS.
@@ -45,7 +49,7 @@ else:
         __name__,
         {
             "postroad.tasks.event_publisher": "EventPublisher",
-            "postroad.tasks.health": "HealthCheck SlackAlerts",
+            "postroad.tasks.health": "HealthCheck SlackAlerts health_role",
             "postroad.tasks.stories": "task_story",
         },
     )

@@ -124,6 +124,7 @@ LOG_EVENTS = (
     "task_timed_out",
     "task_traceback",
     "task_unknown",
+    "tasks_unhealthy",
     "topology_applied",
     "visibility_too_short",
     "worker_reload_failed",
