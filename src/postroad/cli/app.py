@@ -25,6 +25,7 @@ from postroad.cli import (
     outbox_run,
     queues,
     redrive,
+    tasks,
     topology,
     work,
     worker,
@@ -34,7 +35,21 @@ from postroad.cli.display import table
 from postroad.cli.output import prepare_streams, report
 
 _MODULES = (
-    *(worker, sys.modules[__name__], journal, doctor, cost, queues, redrive, bus, outbox, outbox_run, inbox, work),
+    *(
+        worker,
+        sys.modules[__name__],
+        journal,
+        doctor,
+        cost,
+        queues,
+        redrive,
+        bus,
+        outbox,
+        outbox_run,
+        inbox,
+        work,
+        tasks,
+    ),
     *(agents, agent_events, notifications, topology, audit),
 )
 _NOUNS = {
@@ -43,7 +58,7 @@ _NOUNS = {
     "bus group": ("Show and change which types the groups of a topic receive.", "list orders"),
     "outbox": ("Publish what applications record in their databases, and repair what fails.", "status"),
     "inbox": ("Create, prune and settle the inbox of an application's database.", "unknown"),
-    "task": ("Submit, show, retry and cancel tasks.", "submit scrape-store"),
+    "task": ("Submit, list, show, retry and cancel tasks.", "submit scrape-store"),
     "job": ("Submit, show, resume and cancel graphs of tasks.", "list"),
     "journal": ("Create, read, verify and prune the journal of tasks and jobs.", "query"),
     "agent": ("Create agents, connect them, and show what waits for them.", "create ann"),

@@ -216,3 +216,14 @@ class MoreTasks(Form, frozen=True):
     """Tasks to add to a job."""
 
     tasks: list[dict[str, Any]]
+
+
+class TaskRetry(Form, frozen=True):
+    """Which tasks to retry; `since` is a duration such as 1h, ISO 8601 or milliseconds."""
+
+    state: Literal["failed", "cancelled"] = "failed"
+    name: str | None = None
+    since: str | int | None = None
+    limit: Annotated[int, Meta(ge=1)] | None = None
+    rate: Annotated[float, Meta(gt=0)] | None = None
+    reason: Annotated[str, Meta(max_length=500)] = ""

@@ -5,6 +5,7 @@ from postroad.operations.cost import Consumption as Consumption, CostEstimate, e
 from postroad.operations.doctor import doctor, why as why
 from postroad.operations.purge import purge
 from postroad.operations.redrive import FailureGroup, FailureGroups, failure_groups, redrive, redrive_tasks
+from postroad.operations.task_retries import RetryReport, TaskRetries
 from postroad.queues import Match, RedriveReport, fingerprint
 from postroad.topology import Finding
 
@@ -18,6 +19,8 @@ __all__ = [
     "Finding",
     "Match",
     "RedriveReport",
+    "RetryReport",
+    "TaskRetries",
     "doctor",
     "estimate_cost",
     "failure_groups",

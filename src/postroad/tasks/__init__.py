@@ -14,6 +14,13 @@ from postroad.tasks.leases import (
     first_lease as first_lease,
     open_job_key as open_job_key,
 )
+from postroad.tasks.listing import (
+    ListedTask as ListedTask,
+    TaskFilter as TaskFilter,
+    TaskList as TaskList,
+    TaskPage as TaskPage,
+    since_of as since_of,
+)
 from postroad.tasks.messages import (
     WITH_ITS_JOB as WITH_ITS_JOB,
     AnyRequestId as AnyRequestId,

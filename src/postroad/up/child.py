@@ -9,6 +9,7 @@ import resource
 import signal
 import socket
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -117,6 +118,8 @@ async def _serve(supervisor: SupervisorLink, context: Context, listener: socket.
             loop.call_soon_threadsafe(closing.set)
 
     serving = asyncio.create_task(server.serve(sockets=[listener]))
+    if not context.settings.read_only:
+        threading.Thread(target=context.operations.resume, name="operations", daemon=True).start()
     supervisor.listen(on_notice)
     supervisor.report(PartReport(name="server", state="running"))
     await stopping.wait()

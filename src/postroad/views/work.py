@@ -53,6 +53,21 @@ class TaskShown(msgspec.Struct, rename="camel"):
         return [line for lines in (self.traceback, self.last_lines) if lines is not msgspec.UNSET for line in lines]
 
 
+class TaskRows(msgspec.Struct):
+    """Tasks, newest first."""
+
+    items: list[TaskShown]
+    next_cursor: str | None
+
+
+class TaskChanged(msgspec.Struct, rename="camel"):
+    """The run and the state of a task that was retried or cancelled."""
+
+    request_id: str
+    run: int
+    state: str
+
+
 class TaskCancelled(msgspec.Struct, rename="camel"):
     """Whether a task was cancelled; False if it had ended already."""
 
