@@ -11,6 +11,7 @@ import pytest
 from tests.http.api import Api, Serve
 from tests.waiting import eventually
 
+from postroad.errors import Unavailable
 from postroad.journal import TaskProgress
 from postroad.operations import AuditLog
 from postroad.settings import audit_path
@@ -244,3 +245,23 @@ def test_a_failed_task_is_shown_with_its_traceback_its_output_and_its_progress(a
     assert not {"traceback", "lastLines", "progress"} & set(before)
     assert (shown["traceback"], shown["lastLines"]) == (["Traceback", "ValueError: no"], ["page 4"])
     assert shown["progress"] == {"fraction": 0.4, "message": "page 4 of 10", "at": 1_800_000_000_000}
+
+
+def test_a_write_whose_answer_was_lost_does_not_stop_an_operation(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = serve()
+    cancelled(api, "a", "b", "c", "d")
+    put = api.context.operations._put
+    writes = iter(range(100))
+
+    def forgetful(operation_id: str, record: Any, expect: Any) -> int | None:
+        version = put(operation_id, record, expect)
+        if next(writes) == 2:
+            raise Unavailable("the answer was lost")
+        return version
+
+    monkeypatch.setattr(api.context.operations, "_put", forgetful)
+    operation = ended(api, api.client.post("/tasks/retry", json={**STOPPED, "rate": 2}).json()["operation_id"])
+
+    assert (operation["state"], operation["moved"]) == ("done", 4)

@@ -11,6 +11,7 @@ import pytest
 
 import postroad
 from postroad.errors import ConfigurationError, InvalidInput
+from postroad.jobs import Jobs
 from postroad.operations import AuditLog, TaskRetries
 from postroad.settings import audit_path
 from postroad.tasks import TaskFilter, TaskProducer
@@ -152,3 +153,17 @@ def test_a_wrong_limit_or_rate_is_refused(shop: Shop, limit: int | None, rate: f
         shop.retries.retry_all(CANCELLED, limit=limit, rate=rate)
 
     assert caught.value.field == field
+
+
+def test_a_task_that_cannot_be_retried_is_left_and_counted(shop: Shop) -> None:
+    jobs = Jobs(shop.backend, tenant_id=TENANT, app=APP)
+    jobs.submit_job(
+        [{"taskId": "x", "name": "resize"}, {"taskId": "y", "name": "resize", "dependsOn": ["x"]}], job_id="j"
+    )
+    # It never began, so there is no input to begin it with.
+    shop.retries._producer("tasks").cancel("j.y")
+    shop.cancelled("a")
+
+    report = shop.retries.retry_all(CANCELLED)
+
+    assert (report.matched, report.retried, report.skipped) == (2, 1, {"refused": 1})

@@ -192,7 +192,7 @@ def _progress(report: RetryReport) -> str:
 
 def _summary(report: RetryReport) -> list[str]:
     lines = [f"retried {_tasks(report.retried)}"]
-    lines += [f"left {_tasks(count)}: somebody else changed them" for count in report.skipped.values()]
+    lines += [f"left {_tasks(count)} that cannot be retried" for count in report.skipped.values()]
     return [*lines, "more match than the limit; run it again for the rest"] if report.status == "limit" else lines
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -33,8 +34,9 @@ class OperationRecord(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     params: dict[str, Any]
     actor: str
+    owner: str
+    """The server that wrote it last."""
     at: datetime
-    """When its server wrote it last."""
     state: OperationState = "running"
     moved: int = 0
     matched: int = 0
@@ -85,6 +87,7 @@ class Operations:
         self._clock = clock
         self._kinds = kinds
         self._alone = alone
+        self._me = uuid.uuid4().hex
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._threads: dict[str, threading.Thread] = {}
@@ -92,7 +95,8 @@ class Operations:
     def record(self, kind: str, params: Mapping[str, Any], *, actor: str) -> str:
         """Record an operation and return its id; `run` begins it, now or, after a crash, at the next start."""
         operation_id = uuid.uuid4().hex
-        self._put(operation_id, OperationRecord(kind=kind, params=dict(params), actor=actor, at=self._now()), ABSENT)
+        record = OperationRecord(kind=kind, params=dict(params), actor=actor, owner=self._me, at=self._now())
+        self._put(operation_id, record, ABSENT)
         return operation_id
 
     def show(self, operation_id: str) -> OperationShown:
@@ -143,15 +147,15 @@ class Operations:
         try:
             item = self._items.get(self._prefix + operation_id)
             if item is not None and (before := _read(item)).state == "running":
-                self._work(operation_id, before, item)
+                self._work(operation_id, before, item.version)
         except PostroadError as error:
-            # It stays recorded as running, and the next server continues it.
+            # It is recorded as running, and the next server continues it.
             _log.error("operation_failed", operation_id=operation_id, error=str(error))
         finally:
             with self._lock:
                 self._threads.pop(operation_id, None)
 
-    def _work(self, operation_id: str, before: OperationRecord, item: Item) -> None:
+    def _work(self, operation_id: str, before: OperationRecord, version: int) -> None:
         run = OperationRun(
             id=operation_id,
             params=before.params,
@@ -162,24 +166,37 @@ class Operations:
         )
         ended: dict[str, Any] = {}
         worker = threading.Thread(target=self._do, args=(before.kind, run, ended), name="operation-work", daemon=True)
-        # Another server that took it over meanwhile has written it.
-        version = self._put(operation_id, msgspec.structs.replace(before, at=self._now()), item.version)
-        if version is None:
+        mine: int | None = self._put(operation_id, self._signed(before, run), version)
+        if mine is None:
             return
         worker.start()
         while worker.is_alive():
             worker.join(_WRITE_SECONDS)
             if self._stop.is_set():
                 run.stop.set()
-            so_far = msgspec.structs.replace(before, moved=run.moved, matched=run.matched, at=self._now())
-            if worker.is_alive() and (version := self._put(operation_id, so_far, version)) is None:
-                run.stop.set()
-                worker.join()
+            if worker.is_alive():
+                # A store that is away for a while is written again the next time.
+                with suppress(PostroadError):
+                    mine = self._put(operation_id, self._signed(before, run), mine)
+                if mine is None:
+                    run.stop.set()
+                    worker.join()
+                    return
+        if self._stop.is_set() and ended.get("state") == "stopped":
+            ended = {}
+        self._write_end(operation_id, self._signed(before, run, **ended), mine)
+
+    def _write_end(self, operation_id: str, record: OperationRecord, version: int) -> None:
+        """Write how an operation ended, again and again while the store is away."""
+        while True:
+            try:
+                self._put(operation_id, record, version)
+            except PostroadError as error:
+                _log.error("operation_failed", operation_id=operation_id, error=str(error))
+                if self._stop.wait(_WRITE_SECONDS):
+                    return
+            else:
                 return
-        if ended.get("report", {}).get("status") == "stopped" and self._stop.is_set():
-            ended = {"state": "running"}
-        final = msgspec.structs.replace(before, moved=run.moved, matched=run.matched, at=self._now(), **ended)
-        self._put(operation_id, final, version)
 
     def _do(self, kind: str, run: OperationRun, ended: dict[str, Any]) -> None:
         try:
@@ -190,8 +207,19 @@ class Operations:
             ended |= {"state": "failed", "error": text[:_MOST_ERROR]}
             _log.error("operation_failed", operation_id=run.id, error=text)
 
+    def _signed(self, before: OperationRecord, run: OperationRun, **changed: Any) -> OperationRecord:
+        """Return the record as this server writes it now."""
+        return msgspec.structs.replace(
+            before, moved=run.moved, matched=run.matched, owner=self._me, at=self._now(), **changed
+        )
+
     def _put(self, operation_id: str, record: OperationRecord, expect: int | Expect) -> int | None:
-        written = self._items.put(self._prefix + operation_id, msgspec.json.encode(record), expect=expect)
+        """Write the record and return its version; None if another server has taken the operation over."""
+        key, value = self._prefix + operation_id, msgspec.json.encode(record)
+        written = self._items.put(key, value, expect=expect)
+        if not written.ok and written.item is not None and _read(written.item).owner == self._me:
+            # An earlier write of ours succeeded, and its answer was lost.
+            written = self._items.put(key, value, expect=written.item.version)
         return written.item.version if written.ok and written.item is not None else None
 
     def _every(self) -> Iterator[Item]:

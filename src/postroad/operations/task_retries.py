@@ -31,7 +31,7 @@ class RetryReport(msgspec.Struct, frozen=True, kw_only=True):
     matched: int
     retried: int = 0
     skipped: dict[str, int] = {}
-    """How many tasks were left out, by reason; `changed`: somebody else was faster."""
+    """How many tasks were left out, by reason; `refused`: they cannot be retried, or somebody else was faster."""
 
 
 Progress = Callable[[RetryReport], None]
@@ -140,8 +140,8 @@ class TaskRetries:
                 self._producer(listed.queue).retry(listed.state.request_id)
                 counts["retried"] += 1
             except (Conflict, NotFound):
-                # Somebody retried it meanwhile, or its events are gone.
-                counts["changed"] += 1
+                # Somebody retried it meanwhile, its input is gone, or it was cancelled before it began.
+                counts["refused"] += 1
             if progress is not None and time.monotonic() >= report_at:
                 report_at = time.monotonic() + _REPORT_SECONDS
                 progress(_report(run_id, counts, "running"))
@@ -164,7 +164,7 @@ def _paced(tasks: Iterator[ListedTask], rate: float | None, stop: threading.Even
 
 
 def _report(run_id: str, counts: Counter[str], status: Any) -> RetryReport:
-    skipped = {"changed": counts["changed"]} if counts["changed"] else {}
+    skipped = {"refused": counts["refused"]} if counts["refused"] else {}
     return RetryReport(
         run_id=run_id, status=status, matched=counts["matched"], retried=counts["retried"], skipped=skipped
     )
