@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import count
 from pathlib import Path
 
 import pytest
 from tests.cli.terminal import PROGRAM, Postroad
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -317,6 +319,31 @@ def test_the_output_of_tasks_is_printed_as_wanted(postroad: Postroad, tasks: Pat
         printed[mode] = [line for line in done.stderr.splitlines() if "hello there" in line]
 
     assert printed == {"log": ["log: hello there"], "inherit": ["hello there"], "drop": []}
+
+
+def test_a_worker_program_runs_changed_code_without_a_restart(postroad: Postroad, tasks: Path) -> None:
+    code = 'from postroad.tasks import task\n\n@task("say")\ndef say(input, ctx):\n    return "{}"\n'
+    tasks.write_text(code.format("old"))
+    command = [*PROGRAM, "worker", "--import", "shop_tasks", "--reload", "--json"]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ))
+    ids = count()
+
+    def said() -> object:
+        request_id = f"r{next(ids)}"
+        postroad("task", "submit", "say", "--request-id", request_id)
+        return postroad("task", "wait", request_id, "--timeout", "60s", "--json").document["output"]
+
+    try:
+        before = said()
+        tasks.write_text(code.format("new code"))
+        eventually(lambda: said() == "new code")
+    finally:
+        running.terminate()
+        _, err = running.communicate(timeout=20)
+
+    assert before == "old"
+    assert running.returncode == 0, err
+    assert b"worker_reloaded" in err
 
 
 ENDS = """

@@ -66,13 +66,13 @@ def status(
     format: Annotated[
         Literal["table", "json", "prometheus"], typer.Option(metavar="FORMAT", help="table, json or prometheus.")
     ] = "table",
-    service: Annotated[str, typer.Option(metavar="S", help="prometheus: the label service.")] = "default",
+    service: Annotated[str | None, typer.Option(metavar="S", help="prometheus: the label service (default).")] = None,
 ) -> None:
     """Count the events of the outbox, and show how old they are and what is wrong."""
     with at.open(call) as outbox:
         found = outbox.status()
     if format == "prometheus":
-        write("\n".join(_gauges(found, service)))
+        write("\n".join(_gauges(found, service or call.settings().outbox_service)))
         return
     counts = ("pending", "sent", "failed", "parked", "skipped")
     lines = [
