@@ -163,7 +163,7 @@ class Events(Form, frozen=True):
 
 
 class AgentLease(Form, frozen=True):
-    """How many events to lease, for how long (by default as the server is set up), and how long to wait for the first."""
+    """How many events to lease, for how long, by default as the settings say, and how long to wait for the first."""
 
     wait: Annotated[float, Meta(ge=0, le=20)] = 0.0
     max_messages: Annotated[int, Meta(ge=1, le=10)] = 10

@@ -5,11 +5,10 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import islice
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -23,11 +22,14 @@ RETRYABLE = ("failed", "cancelled")
 _REPORT_SECONDS = 0.5
 
 
+Status = Literal["running", "done", "limit", "stopped", "dry_run"]
+
+
 class RetryReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a retry of many tasks did. `stopped`: it was stopped and can be continued; `limit`: more tasks match."""
 
     run_id: str
-    status: Literal["running", "done", "limit", "stopped", "dry_run"]
+    status: Status
     matched: int
     retried: int = 0
     skipped: dict[str, int] = {}
@@ -96,56 +98,31 @@ class TaskRetries:
             ConfigurationError: The audit record cannot be written, so nothing was changed.
         """
         _check(match, limit, rate)
-        until = int(self._backend.clock.now().timestamp() * 1_000) if match.until is None else match.until
-        match = replace(match, until=until)
-        run_id = run_id or uuid.uuid4().hex
+        now_ms = int(self._backend.clock.now().timestamp() * 1_000)
+        match = match if match.until is not None else replace(match, until=now_ms)
+        run = _Run(run_id or uuid.uuid4().hex, limit, rate, progress, stop or threading.Event())
         if dry_run:
-            matched = sum(1 for _ in islice(self._list.every(match), limit))
-            return RetryReport(run_id=run_id, status="dry_run", matched=matched)
-        detail: dict[str, Any] = {"run_id": run_id, "state": match.state, "since": match.since, "until": until}
-        detail |= {"limit": limit, "rate": rate, "reason": reason}
-        given = {name: value for name, value in detail.items() if value is not None}
-        log = self._backend.audit_log()
-        with recorded(log, "task.retry", match.name or "*", given, actor=actor) as done:
-            counts: Counter[str] = Counter()
+            run.matched = sum(1 for _ in islice(self._list.every(match), limit))
+            return run.report("dry_run")
+        detail = {"run_id": run.id, "reason": reason, "limit": limit, "rate": rate, **asdict(match)}
+        given = {name: value for name, value in detail.items() if value is not None and name != "name"}
+        with recorded(self._backend.audit_log(), "task.retry", match.name or "*", given, actor=actor) as done:
             try:
-                status = self._retry_each(match, limit, rate, counts, run_id, progress, stop or threading.Event())
+                report = run.over(self._list.every(match), self._retry_listed)
             finally:
-                done |= {"run_id": run_id, "matched": counts["matched"], "retried": counts["retried"]}
-            done["status"] = status
-        report = _report(run_id, counts, status)
-        get_logger("tasks").info(
-            "tasks_retried", run_id=run_id, status=status, matched=report.matched, retried=report.retried, reason=reason
-        )
+                done |= {"run_id": run.id, "matched": run.matched, "retried": run.retried}
+            done["status"] = report.status
+        get_logger("tasks").info("tasks_retried", **msgspec.structs.asdict(report), reason=reason)
         return report
 
-    def _retry_each(
-        self,
-        match: TaskFilter,
-        limit: int | None,
-        rate: float | None,
-        counts: Counter[str],
-        run_id: str,
-        progress: Progress | None,
-        stop: threading.Event,
-    ) -> Literal["done", "limit", "stopped"]:
-        report_at = time.monotonic() + _REPORT_SECONDS
-        for listed in _paced(self._list.every(match), rate, stop):
-            if stop.is_set():
-                return "stopped"
-            if counts["retried"] == limit:
-                return "limit"
-            counts["matched"] += 1
-            try:
-                self._producer(listed.queue).retry(listed.state.request_id)
-                counts["retried"] += 1
-            except (Conflict, NotFound):
-                # Somebody retried it meanwhile, its input is gone, or it was cancelled before it began.
-                counts["refused"] += 1
-            if progress is not None and time.monotonic() >= report_at:
-                report_at = time.monotonic() + _REPORT_SECONDS
-                progress(_report(run_id, counts, "running"))
-        return "stopped" if stop.is_set() else "done"
+    def _retry_listed(self, listed: ListedTask) -> bool:
+        """Retry a task; return False if it cannot be."""
+        try:
+            self._producer(listed.queue).retry(listed.state.request_id)
+        except (Conflict, NotFound):
+            # Somebody retried it meanwhile, its input is gone, or it was cancelled before it began.
+            return False
+        return True
 
     def _producer(self, queue: str) -> TaskProducer:
         if queue not in self._producers:
@@ -153,21 +130,41 @@ class TaskRetries:
         return self._producers[queue]
 
 
-def _paced(tasks: Iterator[ListedTask], rate: float | None, stop: threading.Event) -> Iterator[ListedTask]:
-    """Yield the tasks, at most so many a second, until `stop` is set."""
-    due = time.monotonic()
-    for task in tasks:
-        if rate is not None:
-            stop.wait(max(0.0, due - time.monotonic()))
-            due = max(due, time.monotonic() - 1 / rate) + 1 / rate
-        yield task
+class _Run:
+    """One retry of many tasks: its limits, and its counts so far."""
 
+    def __init__(
+        self, run_id: str, limit: int | None, rate: float | None, progress: Progress | None, stop: threading.Event
+    ) -> None:
+        self.id = run_id
+        self.matched = 0
+        self.retried = 0
+        self._limit = limit
+        self._pause = 0.0 if rate is None else 1 / rate
+        self._progress = progress
+        self._stop = stop
 
-def _report(run_id: str, counts: Counter[str], status: Any) -> RetryReport:
-    skipped = {"refused": counts["refused"]} if counts["refused"] else {}
-    return RetryReport(
-        run_id=run_id, status=status, matched=counts["matched"], retried=counts["retried"], skipped=skipped
-    )
+    def over(self, tasks: Iterator[ListedTask], retry: Callable[[ListedTask], bool]) -> RetryReport:
+        """Retry the tasks one after the other until all are done, the limit is reached, or it is stopped."""
+        due, report_at = time.monotonic(), time.monotonic() + _REPORT_SECONDS
+        for listed in tasks:
+            if self.retried == self._limit:
+                return self.report("limit")
+            if self._stop.wait(max(0.0, due - time.monotonic())):
+                return self.report("stopped")
+            due = max(due, time.monotonic() - self._pause) + self._pause
+            self.matched += 1
+            self.retried += retry(listed)
+            if self._progress is not None and time.monotonic() >= report_at:
+                report_at = time.monotonic() + _REPORT_SECONDS
+                self._progress(self.report("running"))
+        return self.report("done")
+
+    def report(self, status: Status) -> RetryReport:
+        """Return the counts so far."""
+        refused = 0 if status == "dry_run" else self.matched - self.retried
+        skipped = {"refused": refused} if refused else {}
+        return RetryReport(run_id=self.id, status=status, matched=self.matched, retried=self.retried, skipped=skipped)
 
 
 def _check(match: TaskFilter, limit: int | None, rate: float | None) -> None:
