@@ -264,6 +264,7 @@ def test_a_bad_value_of_a_part_is_refused_with_what_is_accepted(tmp_path: Path, 
         load(env={}, file=_file(tmp_path, text))
 
     assert form in str(caught.value)
+    assert caught.value.field == f"{text[1:].partition(']')[0]}.{text.partition(chr(10))[2].partition(' ')[0]}"
 
 
 def test_a_bad_flag_is_named_as_it_was_given() -> None:

@@ -122,7 +122,7 @@ def _from_file(file: Path | str | None) -> dict[str, Any]:
     if file is None and not path.exists():
         return {}
     found = ((_key_of_file(name, path), value) for name, value in _named(_parse(path)))
-    return {key.name: _read(key, value, f"file {path}") for key, value in found}
+    return {key.name: _read(key, value, f"file {path}", named=key.in_file) for key, value in found}
 
 
 def _named(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -168,13 +168,13 @@ def _key_of_file(name: str, path: Path) -> Key:
     return IN_FILE[name]
 
 
-def _read(key: Key, value: Any, source: str) -> Any:
+def _read(key: Key, value: Any, source: str, *, named: str | None = None) -> Any:
     try:
         return key.read(value)
     except Refused as refused:
-        shown = "the value" if key.secret else repr(value)[:200]
+        shown, name = "the value" if key.secret else repr(value)[:200], named or key.name
         raise ConfigurationError(
-            f"{key.name}: {shown} from {source} is not {refused}", field=key.name, remedy=f"Give {refused}."
+            f"{name}: {shown} from {source} is not {refused}", field=name, remedy=f"Give {refused}."
         ) from None
 
 
