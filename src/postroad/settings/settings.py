@@ -67,7 +67,7 @@ def duration(low: float, high: float) -> Reader:
     def read(value: Any) -> float:
         number = seconds_of(value) if isinstance(value, str) else value
         if isinstance(number, bool) or not isinstance(number, int | float) or not low <= number <= high:
-            raise Refused(f"a duration such as 30s or 5m, from {low:g} to {high:g} seconds")
+            raise Refused(f"a duration such as 30s or 5m, from {low:g} to {high:.0f} seconds")
         return float(number)
 
     return read
