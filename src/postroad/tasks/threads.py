@@ -146,21 +146,22 @@ class Poller:
         self._runners = runners
         self._queues = queues
         self._until_idle = until_idle
-        self._found = True
+        self._found = False
 
     def run(self) -> None:
         """Receive until stopped or idle."""
         backoff, empty, stopping = Backoff(), 0, self._runners.stopping
         while not stopping.is_set():
-            modest = len(self._queues) > 1 and not self._found
-            wanted = self._runners.claim(1 if modest else _MOST_AT_ONCE)
-            yielding = modest and self._runners.are_wanted
+            shares = len(self._queues) > 1
+            wanted = self._runners.claim(1 if shares and not self._found else _MOST_AT_ONCE)
+            yielding = shares and not self._found and self._runners.are_wanted
             deliveries: Sequence[Delivery] = ()
             try:
                 if wanted:
                     deliveries = self._shared.queue.receive(
                         max_messages=wanted,
-                        wait=0.0 if yielding else self._wait(),
+                        # Only one runner waits with the poller; the others are for the other queues.
+                        wait=0.0 if yielding or (shares and wanted > 1) else self._wait(),
                         visibility=self._shared.config.visibility,
                     )
                 idle = self._until_idle and wanted and not self._runners.busy and not deliveries
@@ -179,7 +180,7 @@ class Poller:
             self._found = bool(deliveries) if wanted else self._found
             if self._until_idle and empty >= _LOOKS_BEFORE_IDLE:
                 return
-            if yielding and not deliveries:
+            if yielding and wanted and not deliveries:
                 stopping.wait(_YIELD_SECONDS if self._shared.queue.traits.short_waits else _FAR_YIELD_SECONDS)
 
     def _all_empty(self) -> bool:
