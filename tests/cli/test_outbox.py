@@ -474,3 +474,15 @@ def test_grants_are_printed_as_sql(postroad: Postroad) -> None:
 
     assert 'GRANT INSERT ON "public"."outbox" TO "shop";' in sql
     assert postroad("outbox", "grants", "--role", "producer", "--to", "a; drop").code == 2
+
+
+def test_the_table_of_the_file_names_database_topic_and_service(postroad: Postroad, record: Callable[..., str]) -> None:
+    Path("postroad.toml").write_text(f'[outbox]\ndsn = "{DSN}"\ntopic = "{TOPIC}"\nservice = "shop"\n')
+    record("tr_1")
+
+    gauges = postroad("outbox", "status", "--format", "prometheus").out
+    published = postroad("outbox", "run", "--once", "--create-topic").document
+
+    assert 'event_outbox_backlog{service="shop"} 1.0' in gauges
+    assert published["sent"] == 1
+    assert postroad("outbox", "status", "--dsn", "sqlite:///other.db").code == 2

@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import count
 from pathlib import Path
 
 import pytest
 from tests.cli.terminal import PROGRAM, Postroad
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -131,6 +133,15 @@ def test_an_input_comes_from_a_file_or_stdin(postroad: Postroad, tasks: Path, tm
         ["worker", "--import", "x", "--roles", "cook"],
         ["worker", "--import", "x", "--roles", ","],
         ["worker", "--import", "no_such_module", "--until-idle"],
+        ["worker", "--import", "x", "--child-reuse", "0"],
+        ["worker", "--import", "x", "--pass-env", "A B"],
+        ["worker", "--import", "x", "--task-output", "loud"],
+        ["worker", "--import", "x", "--queue", "a", "--queue", "a"],
+        ["task", "list", "--state", "faild"],
+        ["task", "list", "--since", "yesterday"],
+        ["task", "retry"],
+        ["task", "retry", "r1", "--state", "failed"],
+        ["task", "retry", "--state", "completed", "--yes"],
     ],
 )
 def test_wrong_input_is_exit_2_and_nothing_is_submitted(args: list[str], postroad: Postroad) -> None:
@@ -216,6 +227,123 @@ def test_a_worker_program_stops_clean_on_sigterm(postroad: Postroad, tasks: Path
     assert json.loads(out)["stopped"] is True
     assert postroad("task", "status", "r1", "--json").document["state"] == "pending"
     assert any(b"worker_stopped" in line for line in err.splitlines())
+
+
+def test_a_failed_task_tells_where_and_what_it_printed(postroad: Postroad, tasks: Path) -> None:
+    postroad("task", "submit", "fail", "--request-id", "r1")
+    work(postroad)
+
+    status = postroad("task", "status", "r1", "--json").document
+
+    assert status["traceback"][-1].startswith("ValueError: no")
+    assert "shop_tasks.py" in "".join(status["traceback"])
+    assert "shop_tasks.py" in postroad("task", "status", "r1").out
+
+
+def test_tasks_are_listed_by_state_and_name(postroad: Postroad, tasks: Path) -> None:
+    for name, request_id in (("double", "r1"), ("fail", "r2"), ("double", "r3")):
+        postroad("task", "submit", name, "--request-id", request_id, "--input", '{"n": 1}')
+    work(postroad)
+    postroad("task", "submit", "double", "--request-id", "r4", "--input", '{"n": 2}')
+
+    def ids(*options: str) -> list[str]:
+        return [item["requestId"] for item in postroad("task", "list", *options, "--json").document["items"]]
+
+    assert ids() == ["r4", "r3", "r2", "r1"]
+    assert ids("--state", "failed", "--since", "1h") == ["r2"]
+    assert ids("--name", "double", "--state", "pending") == ["r4"]
+    shown = postroad("task", "list", "--limit", "1").out
+    assert "r4" in shown
+    assert "double" in shown
+    cursor = postroad("task", "list", "--limit", "1", "--json").document["next_cursor"]
+    assert ids("--cursor", cursor) == ["r3", "r2", "r1"]
+    assert "no such tasks" in postroad("task", "list", "--state", "cancelled").out
+
+
+def test_waiting_for_a_task_shows_how_it_ended(postroad: Postroad, tasks: Path) -> None:
+    for name, request_id in (("double", "good"), ("fail", "bad")):
+        postroad("task", "submit", name, "--request-id", request_id, "--input", '{"n": 1}')
+    late = postroad("task", "wait", "good", "--timeout", "0.1")
+    work(postroad)
+
+    good, bad = postroad("task", "wait", "good", "--json"), postroad("task", "wait", "bad", "--json")
+
+    assert (late.code, "still pending" in late.out) == (1, True)
+    assert (good.code, good.document["state"], good.document["output"]) == (0, "completed", {"doubled": 2})
+    assert (bad.code, bad.document["state"]) == (1, "failed")
+    assert postroad("task", "wait", "nobody").code == 1
+
+
+def test_many_failed_tasks_are_retried_once_confirmed(postroad: Postroad, tasks: Path) -> None:
+    for number in range(3):
+        postroad("task", "submit", "fail", "--request-id", f"r{number}")
+    nothing = postroad("task", "retry", "--state", "failed")
+    work(postroad)
+
+    refused = postroad("task", "retry", "--state", "failed")
+    dry = postroad("task", "retry", "--state", "failed", "--name", "fail", "--dry-run", "--json").document
+    some = postroad("task", "retry", "--state", "failed", "--yes", "--limit", "2", "--json").document
+    rest = postroad("task", "retry", "--state", "failed", "--yes", "--reason", "mended")
+
+    assert (nothing.code, nothing.out.strip()) == (0, "there is nothing to retry")
+    assert (refused.code, "--yes" in refused.err) == (2, True)
+    assert (dry["status"], dry["matched"], dry["retried"]) == ("dry_run", 3, 0)
+    assert (some["status"], some["retried"]) == ("limit", 2)
+    assert (rest.code, rest.out.strip()) == (0, "retried 1 task")
+    audit = postroad("audit", "list", "--json").document["items"]
+    assert {"task.retry.start", "task.retry.end"} <= {record["action"] for record in audit}
+    assert [postroad("task", "status", f"r{number}", "--json").document["run"] for number in range(3)] == [2, 2, 2]
+
+
+def test_a_worker_takes_its_options_from_the_file_and_runs_several_queues(
+    postroad: Postroad, tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "postroad.toml").write_text('[tasks]\nqueues = ["tasks", "slow"]\npass_env = ["SHOP_*"]\n')
+    tasks.write_text(TASKS + '\n@task("see")\ndef see(input, ctx):\n    import os\n    return os.environ["SHOP_KEY"]\n')
+    monkeypatch.setenv("SHOP_KEY", "k")
+    postroad("task", "submit", "see", "--request-id", "r1", "--queue", "slow")
+    postroad("task", "submit", "see", "--request-id", "r2")
+
+    work(postroad)
+
+    assert [postroad("task", "status", name, "--json").document["output"] for name in ("r1", "r2")] == ["k", "k"]
+
+
+def test_the_output_of_tasks_is_printed_as_wanted(postroad: Postroad, tasks: Path) -> None:
+    tasks.write_text('from postroad.tasks import task\n@task("say")\ndef say(input, ctx):\n    print("hello there")\n')
+    printed = {}
+    for mode in ("log", "inherit", "drop"):
+        postroad("task", "submit", "say", "--request-id", mode)
+        command = [*PROGRAM, "worker", "--import", "shop_tasks", "--until-idle", "--task-output", mode]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        printed[mode] = [line for line in done.stderr.splitlines() if "hello there" in line]
+
+    assert printed == {"log": ["log: hello there"], "inherit": ["hello there"], "drop": []}
+
+
+def test_a_worker_program_runs_changed_code_without_a_restart(postroad: Postroad, tasks: Path) -> None:
+    code = 'from postroad.tasks import task\n\n@task("say")\ndef say(input, ctx):\n    return "{}"\n'
+    tasks.write_text(code.format("old"))
+    command = [*PROGRAM, "worker", "--import", "shop_tasks", "--reload", "--json"]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ))
+    ids = count()
+
+    def said() -> object:
+        request_id = f"r{next(ids)}"
+        postroad("task", "submit", "say", "--request-id", request_id)
+        return postroad("task", "wait", request_id, "--timeout", "60s", "--json").document["output"]
+
+    try:
+        before = said()
+        tasks.write_text(code.format("new code"))
+        eventually(lambda: said() == "new code")
+    finally:
+        running.terminate()
+        _, err = running.communicate(timeout=20)
+
+    assert before == "old"
+    assert running.returncode == 0, err
+    assert b"worker_reloaded" in err
 
 
 ENDS = """

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.http.api import Serve
 from tests.http.village import Village, slug
 from tests.waiting import eventually
 
@@ -19,6 +20,7 @@ from postroad.errors import RateLimited
 from postroad.http import forms, server_sent_events
 from postroad.http.access import AgentAccess
 from postroad.queues import AckResult, Delivery
+from postroad.settings import Settings
 from postroad.testing.clock import FakeClock
 
 _PAIR = "/agents/{id}/subscriptions/ann"
@@ -375,8 +377,9 @@ def test_what_is_left_out_of_a_request_has_its_documented_value(village: Village
     ]
     overlap = datetime.fromisoformat(rotated["previousValidUntil"]) - before
 
-    assert (forms.AgentLease().wait, forms.AgentLease().max_messages, forms.AgentLease().visibility) == (0, 10, 30)
-    assert visibility["default"] == 30
+    assert (forms.AgentLease().wait, forms.AgentLease().max_messages, forms.AgentLease().visibility) == (0, 10, None)
+    assert visibility.get("default") is None
+    assert Settings().agents_visibility == 30
     assert (server_sent_events.MAX_UNACKED, server_sent_events.KEEP_ALIVE_SECONDS) == (10, 15)
     assert round(overlap.total_seconds(), -2) == 600
 
@@ -396,3 +399,13 @@ def test_a_burst_is_twice_the_rate_and_nothing_limits_a_rate_of_zero(
     with pytest.raises(RateLimited) as refused:
         access.take(["ann"])
     assert refused.value.retry_after
+
+
+def test_the_settings_of_agents_are_those_of_the_server(serve: Serve) -> None:
+    api = serve(agents_max_receives=2, agents_visibility=45.0, agents_retention=60.0)
+    agents = api.context.agent_access.agents
+    agents.register("ann")
+
+    traits = agents.queue("ann").traits
+
+    assert (traits.max_receives, traits.visibility) == (2, 45)

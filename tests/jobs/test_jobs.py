@@ -108,4 +108,4 @@ def test_a_graph_can_be_read_and_drawn(floor: Floor) -> None:
 def test_open_jobs_are_looked_at_every_half_minute_without_any_wake_up(backend: Backend) -> None:
     roles = {role.name: role.every for role in worker_roles(backend, tenant_id=TENANT, app=APP)}
 
-    assert roles == {"dlq": 5.0, "scheduler": 0.1, "reconciler": 30.0, "jobs": 30.0, "dispatcher": 0.0}
+    assert roles == {"dlq": 5.0, "scheduler": 0.1, "reconciler": 30.0, "jobs": 30.0, "dispatcher": 0.0, "health": 60.0}

@@ -172,6 +172,8 @@ def test_a_setting_of_a_part_stands_in_its_table_or_its_variable(tmp_path: Path)
     [
         ("[agents]\nfunctons = true", "agents.functons", "agents.functions"),
         ("agents_functions = true", "agents_functions", "agents.functions"),
+        ("task_events = true", "task_events", "tasks.events"),
+        ('[tasks]\nqueue = "slow"', "tasks.queue", "tasks.queues"),
         ("agents = 1", "agents", None),
         ("[agent]\nfunctions = true", "agent", None),
     ],
@@ -183,6 +185,91 @@ def test_a_setting_that_is_misplaced_is_refused_with_the_one_that_was_meant(
         load(env={}, file=_file(tmp_path, text))
 
     assert caught.value.nearest == meant
+
+
+TABLES = """
+[tasks]
+queues = ["tasks", "slow"]
+pass_env = ["DATABASE_URL", "SHOP_*"]
+child_reuse = 100
+kill_grace = "10s"
+task_output = "drop"
+unknown_grace = 30
+events = true
+
+[outbox]
+dsn = "postgresql://app:secret@db/app"
+topic = "orders"
+service = "shop"
+
+[agents]
+max_receives = 9
+retention = "2d"
+visibility = 45
+"""
+
+
+def test_the_tables_of_tasks_outbox_and_agents_are_read(tmp_path: Path) -> None:
+    settings = load(env={}, file=_file(tmp_path, TABLES))
+
+    assert settings.task_worker == {
+        "queue": ("tasks", "slow"),
+        "pass_env": ("DATABASE_URL", "SHOP_*"),
+        "child_reuse": 100,
+        "kill_grace": 10.0,
+        "task_output": "drop",
+        "unknown_grace": 30.0,
+    }
+    assert settings.task_events
+    assert (settings.outbox_dsn, settings.outbox_topic, settings.outbox_service) == (
+        "postgresql://app:secret@db/app",
+        "orders",
+        "shop",
+    )
+    assert settings.agents == {"max_receives": 9, "retention": 172_800.0, "visibility": 45.0}
+    shown = {item["key"]: item["value"] for item in settings.items()}
+    assert (shown["outbox_dsn"], shown["task_queues"]) == ("***", ["tasks", "slow"])
+    assert "secret" not in repr(settings)
+
+
+def test_variables_and_flags_beat_the_tables(tmp_path: Path) -> None:
+    env = {"POSTROAD_TASK_QUEUES": "a,b", "POSTROAD_TASK_EVENTS": "0", "POSTROAD_TASK_KILL_GRACE": "2m"}
+    env |= {"POSTROAD_OUTBOX_DSN": "sqlite:///app.db", "POSTROAD_AGENTS_RETENTION": "3600"}
+
+    settings = load(flags={"task_child_reuse": 2}, env=env, file=_file(tmp_path, TABLES))
+
+    assert (settings.task_queues, settings.task_events, settings.task_kill_grace) == (("a", "b"), False, 120.0)
+    assert (settings.task_child_reuse, settings.outbox_dsn) == (2, "sqlite:///app.db")
+    assert settings.agents_retention == 3_600.0
+
+
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        ("[tasks]\nqueues = [1]", "a list of queue names"),
+        ('[tasks]\npass_env = ["A B"]', "a list of variables"),
+        ('[tasks]\npass_env = ["*"]', "a list of variables"),
+        ("[tasks]\nchild_reuse = 0", "a whole number from 1 to 1000"),
+        ('[tasks]\nkill_grace = "soon"', "a duration such as 30s or 5m"),
+        ("[tasks]\nkill_grace = true", "a duration such as 30s or 5m"),
+        ("[tasks]\nunknown_grace = -1", "a duration such as 30s or 5m"),
+        ('[tasks]\ntask_output = "loud"', "one of log, inherit, drop"),
+        ("[outbox]\ntopic = 1", "the name or ARN of a topic"),
+        ("[agents]\nretention = 0", "a duration such as 30s or 5m"),
+        ("[agents]\nmax_receives = 1001", "a whole number from 1 to 1000"),
+    ],
+)
+def test_a_bad_value_of_a_part_is_refused_with_what_is_accepted(tmp_path: Path, text: str, form: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        load(env={}, file=_file(tmp_path, text))
+
+    assert form in str(caught.value)
+    assert caught.value.field == f"{text[1:].partition(']')[0]}.{text.partition(chr(10))[2].partition(' ')[0]}"
+
+
+def test_a_bad_flag_is_named_as_it_was_given() -> None:
+    with pytest.raises(ConfigurationError, match="from flag --child-reuse is not a whole number"):
+        load(flags={"task_child_reuse": 0}, env={})
 
 
 def test_a_bad_value_in_a_table_is_refused(tmp_path: Path) -> None:

@@ -110,7 +110,8 @@ def fail_with(input: Input, ctx: TaskContext) -> Any:
 def fail_loudly(input: Input, ctx: TaskContext) -> Any:
     print("looking for the order")
     print("api_key=abcdef123456", file=sys.stderr)
-    place(input)
+    if ctx.attempt != input.get("until"):
+        place(input)
 
 
 def place(input: Input) -> None:
@@ -316,3 +317,17 @@ def daemon(notes: str) -> None:
             time.sleep(300)
         os._exit(0)
     os.wait()
+
+
+@task("read-pages")
+def read_pages(input: Input, ctx: TaskContext) -> Any:
+    """Report progress, then wait until the file `wait` is gone, and fail if that is wanted."""
+    ctx.progress(0.3, "page 3 of 10")
+    ctx.progress(0.4, "page 4 of 10")
+    while "wait" in input and Path(input["wait"]).exists():
+        time.sleep(0.01)
+    if "fraction" in input:
+        ctx.progress(input["fraction"])
+    if input.get("fail"):
+        raise ValueError("page 5 is missing")
+    return "read"

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.tasks.webhooks import Receiver, receiving
+from tests.waiting import eventually
 
+import postroad
 from postroad.errors import AlertRefused
+from postroad.jobs.dispatcher import worker_roles
+from postroad.journal import JournalEvent
 from postroad.lambdas import eventbridge_dlq_alert
 from postroad.tasks.health import SlackAlerts
+from postroad.tasks.threads import RoleThreads
 
 
 @pytest.fixture
@@ -126,3 +133,28 @@ def test_an_event_whose_alert_failed_stays_in_its_queue(receiver: Receiver, monk
     answer = eventbridge_dlq_alert.handler({"Records": [_record("{}")]})
 
     assert answer == {"batchItemFailures": [{"itemIdentifier": "m1"}]}
+
+
+def test_a_worker_reports_silent_tasks_to_slack(
+    receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = {"requestId": "lost", "effectiveUntil": 1_800_000_000, "workerId": "w1", "processId": 1}
+    long_ago = int(time.time() * 1_000) - 1_800_000
+    with postroad.connect(f"sqlite:///{tmp_path / 'tasks.db'}") as backend:
+        event = JournalEvent.create(
+            "Task Processing Started",
+            tenant_id="acme",
+            app="shop",
+            entity_id="lost",
+            timestamp=long_ago,
+            properties=started,
+        )
+        backend.journal().append([event])
+        monkeypatch.setenv("SLACK_WEBHOOK_URL", receiver.url)
+        monkeypatch.setenv("POSTROAD_ALERTS_ALLOW_LOOPBACK", "1")
+        roles = worker_roles(backend, tenant_id="acme", app="shop", roles=["health"])
+        with RoleThreads(roles):
+            eventually(lambda: receiver.bodies)
+
+    (alert,) = receiver.bodies
+    assert "lost" in alert["text"]

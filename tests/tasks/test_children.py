@@ -139,6 +139,7 @@ def test_a_child_sees_few_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         *("PATH", "HOME", "USER", "SHELL", "TMPDIR", "PWD", "LANG", "TZ", "TERM", "COLORTERM", "FORCE_COLOR"),
         *("PYTHONPATH", "LC_TIME", "LC_CTYPE", "LC_ALL", *(f"POSTROAD_TASK_{x}" for x in ("ID", "RUN", "ATTEMPT"))),
         "POSTROAD_TASK_TOKEN",
+        *(name for name in environment if name.upper().endswith("_PROXY") or "_CA_" in name or "SSL_CERT" in name),
     }
     assert environment.keys() <= allowed
     assert (environment["LC_TIME"], environment["TZ"]) == ("C", "UTC")
@@ -437,3 +438,15 @@ def test_siblings_are_not_troubled_by_a_child_that_crashes(bench: Bench, tmp_pat
     ]
     assert [bench.state(one.request_id).attempt for one in bad] == [2, 2, 1, 2, 2]
     assert not any(is_alive(int(pid)) for pid in lines(tmp_path / "daemons"))
+
+
+def test_proxies_and_certificates_are_passed_without_being_named() -> None:
+    found = for_children((), {"https_proxy": "http://proxy:3128", "SSL_CERT_FILE": "/ca.pem", "SHOP_KEY": "k"})
+
+    assert found == {"https_proxy": "http://proxy:3128", "SSL_CERT_FILE": "/ca.pem"}
+
+
+def test_a_star_passes_every_variable_that_begins_so() -> None:
+    env = {"SHOP_KEY": "k", "SHOP_": "", "SHOPPING": "no", "DATABASE_URL": "d", "LC_TIME": "C"}
+
+    assert for_children(("SHOP_*", "DATABASE_URL"), env) == {name: env[name] for name in env if name != "SHOPPING"}

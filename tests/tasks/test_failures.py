@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.tasks.benches import APP, TENANT, Bench
 
+from postroad.errors import ConfigurationError
 from postroad.journal.events import TaskFailed
 from postroad.tasks import TaskRegistry, TaskWorker
 from postroad.tasks.stories import task_story
@@ -26,6 +27,9 @@ def test_the_line_of_a_failed_task_has_the_error_with_its_place(bench: Bench, ca
     (line,) = lines(caplog, "task_failed")
     assert line["error"] == "ValueError: no such order, password=*** [chores.py:place]"
     assert (line["attempt"], line["task"]) == (1, "fail-loudly")
+    assert line["traceback"][1].endswith("in fail_loudly")
+    assert line["traceback"][-1] == "ValueError: no such order, password=***"
+    assert sorted(line["last_lines"]) == ["api_key=***", "looking for the order"]
     assert lines(caplog, "task_traceback") == []
 
 
@@ -40,6 +44,9 @@ def test_the_lines_of_retries_tell_which_attempt_and_when_the_next_one_is(
     assert (retried["attempt"], quarantined["attempt"], dead["attempt"]) == (1, 2, 2)
     assert 0 < retried["retry_in_seconds"] <= 0.05
     assert dead["error"].startswith("Max retries exhausted")
+    for line in (retried, quarantined, dead):
+        assert any("in place" in each for each in line["traceback"])
+        assert "looking for the order" in line["last_lines"]
 
 
 def test_tracebacks_are_logged_at_debug_and_redacted(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
@@ -75,6 +82,25 @@ def test_a_task_that_is_killed_for_its_time_leaves_its_last_lines(bench: Bench) 
     assert bench.last(state.request_id, "Task Timeout").properties["lastLines"] == ["still here"]
 
 
+def test_the_state_of_a_failed_task_tells_where_and_what_it_printed(bench: Bench) -> None:
+    failed, hung = bench.run_one("fail-loudly"), bench.run_one("linger", timeout=0.3)
+
+    assert failed.traceback[-1] == "ValueError: no such order, password=***"
+    assert len(failed.traceback) <= 20
+    assert sorted(failed.last_lines) == ["api_key=***", "looking for the order"]
+    assert (hung.error_category, hung.last_lines) == ("timeout", ["still here"])
+
+
+def test_the_state_of_a_completed_task_forgets_its_failed_attempts(bench: Bench) -> None:
+    handle = bench.producer.submit("fail-loudly", {"again": True, "until": 2})
+    bench.work()
+
+    state = bench.state(handle.request_id)
+
+    assert (state.state, state.attempt) == ("completed", 2)
+    assert (state.error, state.traceback, state.last_lines) == (None, [], [])
+
+
 def test_a_story_shows_what_a_failed_attempt_raised_and_printed(bench: Bench) -> None:
     state = bench.run_one("fail-loudly")
 
@@ -108,6 +134,27 @@ def test_the_result_of_a_program_is_not_printed(bench: Bench, capfd: pytest.Capt
     assert bench.state(handle.request_id).output == "secret"
     printed = [line for line in capfd.readouterr().err.splitlines() if line.startswith(handle.request_id)]
     assert printed == [f"{handle.request_id}: at work"]
+
+
+def test_dropped_output_is_kept_in_the_journal_only(bench: Bench, capfd: pytest.CaptureFixture[str]) -> None:
+    state = bench.run_one("fail-loudly", task_output="drop")
+
+    assert "looking for the order" not in capfd.readouterr().err
+    assert "looking for the order" in state.last_lines
+
+
+def test_inherited_output_is_printed_as_it_is(bench: Bench, capfd: pytest.CaptureFixture[str]) -> None:
+    state = bench.run_one("fail-loudly", task_output="inherit")
+
+    printed = capfd.readouterr().err.splitlines()
+    assert {"looking for the order", "api_key=abcdef123456"} <= set(printed)
+    assert not any(line.startswith(state.request_id) for line in printed)
+    assert "api_key=***" in state.last_lines
+
+
+def test_an_unknown_way_of_output_is_refused(bench: Bench) -> None:
+    with pytest.raises(ConfigurationError, match="task_output: 'loud' is not one of log, inherit, drop"):
+        bench.worker(task_output="loud")
 
 
 @pytest.mark.parametrize("name", ["sleep-a-little", "sleep-anew"])

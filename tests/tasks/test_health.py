@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,9 +13,10 @@ from tests.tasks.benches import APP, TENANT
 
 import postroad
 from postroad import Backend
-from postroad.errors import ConfigurationError
+from postroad.errors import AlertRefused, ConfigurationError
 from postroad.journal import JournalEvent
-from postroad.tasks.health import AlertResult, HealthCheck, classify_health
+from postroad.tasks.health import AlertResult, HealthCheck, classify_health, health_role
+from postroad.testing import FakeClock
 
 T = 1_800_000_000_000
 MINUTE = 60_000
@@ -212,3 +214,37 @@ def test_a_moment_may_be_told_in_milliseconds(backend: Backend) -> None:
 def test_limits_that_are_no_seconds_are_refused(backend: Backend, name: str) -> None:
     with pytest.raises(ConfigurationError, match=name):
         _check(backend, **{name: -1})
+
+
+def test_one_of_all_processes_with_the_role_checks_every_five_minutes(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with postroad.connect(f"sqlite:///{tmp_path / 'role.db'}", clock=clock) as backend:
+        roles = [health_role(backend, tenant_id=TENANT, app=APP) for _ in range(2)]
+
+        def checks() -> int:
+            for role in roles:
+                assert role.run_once() == 0
+            return len(backend.journal().query("GSI1", tenant=TENANT, entity=("HEALTH", APP)).events)
+
+        found = [checks(), checks()]
+        for seconds in (299, 1, 300):
+            clock.advance(seconds)
+            found.append(checks())
+
+    assert found == [1, 1, 1, 2, 3]
+
+
+def test_the_role_logs_which_tasks_are_silent(backend: Backend, caplog: pytest.LogCaptureFixture) -> None:
+    _record(backend, "lost", "Task Processing Started", (time.time() * 1_000 - T) / MINUTE - 30)
+
+    health_role(backend, tenant_id=TENANT, app=APP).run_once()
+
+    (line,) = [record.msg for record in caplog.records if isinstance(record.msg, dict)]
+    assert (line["event"], line["critical"], line["request_ids"]) == ("tasks_unhealthy", 1, ["lost"])
+
+
+def test_the_role_refuses_a_webhook_that_is_not_allowed(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLACK_WEBHOOK_URL", "http://example.com/hook")
+
+    with pytest.raises(AlertRefused):
+        health_role(backend, tenant_id=TENANT, app=APP)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 import postroad
 from postroad import OutgoingMessage
 from postroad.tasks import DeadLetterHandler, ensure_queues
-from postroad.tasks.child_output import Lines, Tail
+from postroad.tasks.child_output import Echo, Lines, Reported, Tail
 from postroad.testing.clock import FakeClock
 
 
@@ -45,5 +47,18 @@ def test_what_names_no_task_is_looked_at_again_after_a_quarter_of_an_hour() -> N
 def test_an_activity_needs_no_more_than_its_type() -> None:
     lines = Lines(1_000)
 
-    assert lines.feed(b'{"lastActivity": {"type": "waiting"}}\n') == [b'{"type":"waiting"}']
+    assert lines.feed(b'{"lastActivity": {"type": "waiting"}}\n') == [Reported(activity=b'{"type":"waiting"}')]
     assert lines.feed(b'{"lastActivity": {"stepName": "x", "timestamp": 1}}\n') == []
+
+
+def test_a_flood_of_short_lines_costs_little_and_says_what_is_missing(capfd: pytest.CaptureFixture[str]) -> None:
+    echo = Echo("r")
+
+    for _ in range(100):
+        echo.feed(b"y\n" * 32_768)
+    echo.end()
+
+    printed = capfd.readouterr().err.splitlines()
+    assert printed[0] == "r: y"
+    assert len(printed) < 20_000
+    assert any("bytes not shown" in line for line in printed)

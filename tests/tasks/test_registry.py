@@ -162,7 +162,7 @@ def test_a_name_that_is_none_is_refused_and_nothing_is_imported(name: str) -> No
         *(("timeout", value) for value in (0, -1, 43_201, float("nan"), True, "5")),
         *(("max_attempts", value) for value in (0, -1, 1.5, True)),
         *(("memory_limit", value) for value in (0, -5, "1G")),
-        *(("pass_env", value) for value in ("PATH", ("A B",), ("",), (1,))),
+        *(("pass_env", value) for value in ("PATH", ("A B",), ("",), (1,), ("*",), ("A*B",), ("A**",))),
     ],
 )
 def test_a_limit_that_is_none_is_refused(option: str, value: Any) -> None:

@@ -38,6 +38,8 @@ DEFAULTS: dict[Callable[..., Any], dict[str, Any]] = {
         "max_output_bytes": 5_242_880,
         "child_reuse": 1,
         "unknown_grace": 600.0,
+        "task_output": "log",
+        "reload": False,
         "worker_id": None,
         "journal": None,
         "publish_events": None,

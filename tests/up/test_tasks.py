@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from tests.up.conftest import StartUp
 from tests.waiting import eventually
@@ -38,10 +41,15 @@ def beat(input, ctx):
 
 
 @pytest.fixture
-def producer(tmp_path: Path) -> Iterator[TaskProducer]:
+def backend(tmp_path: Path) -> Iterator[postroad.Backend]:
+    with postroad.connect(f"sqlite:///{tmp_path}/data.db") as opened:
+        yield opened
+
+
+@pytest.fixture
+def producer(backend: postroad.Backend, tmp_path: Path) -> TaskProducer:
     (tmp_path / "shop.py").write_text(TASKS)
-    with postroad.connect(f"sqlite:///{tmp_path}/data.db") as backend:
-        yield TaskProducer(backend, tenant_id="default", app="postroad")
+    return TaskProducer(backend, tenant_id="default", app="postroad")
 
 
 def state(producer: TaskProducer, request_id: str) -> str:
@@ -89,3 +97,33 @@ def test_without_tasks_nothing_is_taken_from_the_queue(start_up: StartUp, produc
     up.stop()
 
     assert state(producer, waiting) == "pending"
+
+
+def test_an_operation_goes_on_after_its_server_was_killed(start_up: StartUp, producer: TaskProducer) -> None:
+    for number in range(6):
+        producer.submit("sleep", request_id=f"r{number}")
+        producer.cancel(f"r{number}")
+    up = start_up()
+    headers = {"Authorization": f"Bearer {up.ready['token']}"}
+    body = {"state": "cancelled", "rate": 2}
+    answer = httpx.post(up.ready["url"] + "/tasks/retry", json=body, headers=headers, timeout=20)
+    operation = f"/operations/{answer.json()['operation_id']}"
+    eventually(lambda: up.get(operation).json()["moved"] >= 1)
+
+    os.kill(up.parts()["server"]["pid"], signal.SIGKILL)
+    eventually(lambda: up.get(operation).json()["state"] == "done")
+
+    assert answer.status_code == 202
+    states = [producer.status(f"r{number}") for number in range(6)]
+    assert [None if each is None else (each.state, each.run) for each in states] == [("pending", 2)] * 6
+
+
+def test_the_settings_of_tasks_apply(
+    start_up: StartUp, backend: postroad.Backend, producer: TaskProducer, tmp_path: Path
+) -> None:
+    (tmp_path / "postroad.toml").write_text('[tasks]\nqueues = ["tasks", "slow"]\nchild_reuse = 5\n')
+    slow = TaskProducer(backend, queue="slow", tenant_id="default", app="postroad")
+    ids = [each.submit("double", {"n": 4}).request_id for each in (producer, slow)]
+    start_up("--load", "shop")
+
+    eventually(lambda: [state(producer, each) for each in ids] == ["completed", "completed"])

@@ -37,6 +37,7 @@ def test_it_says_where_everything_is_once_it_is_ready(up: Up, tmp_path: Path) ->
         ("notifications", "runners", "running"),
         ("worker", "runners", "running"),
         ("bus", "runners", "running"),
+        ("health", "runners", "running"),
     }
 
 

@@ -30,7 +30,7 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")
 def agents_of(call: Call) -> Iterator[Agents]:
     """Open the agents of the backend that the settings name."""
     with call.backend() as backend:
-        yield backend.agents()
+        yield backend.agents(**call.settings().agents)
 
 
 @verb("agent create", "ann --accept all")

@@ -26,6 +26,7 @@ from postroad.cli import (
     queues,
     redrive,
     schedules,
+    tasks,
     topology,
     work,
     worker,
@@ -37,6 +38,7 @@ from postroad.telemetry import counted
 
 _MODULES = (
     *(worker, sys.modules[__name__], journal, doctor, cost, queues, redrive, bus, outbox, outbox_run, inbox, work),
+    tasks,
     schedules,
     *(agents, agent_events, notifications, topology, audit),
 )
@@ -46,7 +48,7 @@ _NOUNS = {
     "bus group": ("Show and change which types the groups of a topic receive.", "list orders"),
     "outbox": ("Publish what applications record in their databases, and repair what fails.", "status"),
     "inbox": ("Create, prune and settle the inbox of an application's database.", "unknown"),
-    "task": ("Submit, show, retry and cancel tasks.", "submit scrape-store"),
+    "task": ("Submit, list, show, retry and cancel tasks.", "submit scrape-store"),
     "schedule": ("List, pause, resume and run the schedules of tasks.", "list"),
     "job": ("Submit, show, resume and cancel graphs of tasks.", "list"),
     "journal": ("Create, read, verify and prune the journal of tasks and jobs.", "query"),

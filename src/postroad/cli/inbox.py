@@ -28,17 +28,17 @@ class InboxOptions:
     table: Annotated[str, typer.Option(metavar="NAME", help="The table of the inbox.")] = "inbox"
     schema: Schema = "public"
 
-    def open(self, retention: timedelta = _RETENTION) -> Inbox:
+    def open(self, call: Call, retention: timedelta = _RETENTION) -> Inbox:
         """Open the inbox, which the caller closes."""
         from postroad.inbox import Inbox
 
-        return Inbox.open(chosen_dsn(self.dsn), table=self.table, schema=self.schema, retention=retention)
+        return Inbox.open(chosen_dsn(call, self.dsn), table=self.table, schema=self.schema, retention=retention)
 
 
 @verb("inbox init", "--dsn postgresql://app@db/app")
 def init(call: Call, at: InboxOptions) -> None:
     """Create or migrate the tables of the inbox."""
-    with at.open() as inbox:
+    with at.open(call) as inbox:
         version = inbox.init()
     call.show({"version": version}, f"the inbox has version {version}")
 
@@ -51,7 +51,7 @@ def prune(
 ) -> None:
     """Forget events that were handled long ago."""
     with (
-        at.open(_RETENTION if older_than is None else timedelta(seconds=older_than)) as inbox,
+        at.open(call, _RETENTION if older_than is None else timedelta(seconds=older_than)) as inbox,
         call.working("pruning the inbox"),
     ):
         pruned = inbox.prune()
@@ -66,7 +66,7 @@ def unknown(
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most this many.")] = 50,
 ) -> None:
     """List effects that were started and never finished."""
-    with at.open() as inbox:
+    with at.open(call) as inbox:
         effects = inbox.unknown(consumer=consumer, limit=limit)
     names = ("consumer", "event_id", "status", "attempt", "token", "idempotency_key")
     items = [{name: getattr(effect, name) for name in names} | {"event_id": str(effect.event_id)} for effect in effects]
@@ -91,7 +91,7 @@ def resolve(
     """Settle an effect with an unknown outcome: done, it is never repeated; not done, it runs when the event comes."""
     require(done=done, by=by, reason=reason)
     effect = {"consumer": consumer, "event": event_id, "done": done}
-    with at.open() as inbox, audited(call, "inbox.resolve", at.table, by, reason, effect) as outcome:
+    with at.open(call) as inbox, audited(call, "inbox.resolve", at.table, by, reason, effect) as outcome:
         resolved = inbox.resolve(consumer, event_id, done=bool(done), by=by, reason=reason)
         outcome["resolved"] = resolved
     text = f"{consumer}:{event_id} is {'done' if done else 'not done'}"

@@ -49,7 +49,7 @@ def init(
     print_sql: Annotated[bool, typer.Option("--print-sql", help="Print the SQL and change nothing.")] = False,
 ) -> None:
     """Create or migrate the tables of the outbox."""
-    with at.open(ready=False) as outbox:
+    with at.open(call, ready=False) as outbox:
         if print_sql:
             sql = outbox.init_sql()
             call.show({"sql": sql}, sql)
@@ -67,14 +67,14 @@ def status(
         typer.Option(metavar="FORMAT", help="How to print it: table, json or prometheus."),
     ] = "table",
     service: Annotated[
-        str, typer.Option(metavar="S", help="The label `service` of the format prometheus.")
-    ] = "default",
+        str | None, typer.Option(metavar="S", help="The label `service` of the format prometheus.")
+    ] = None,
 ) -> None:
     """Count the events of the outbox, and show how old they are and what is wrong."""
-    with at.open() as outbox:
+    with at.open(call) as outbox:
         found = outbox.status()
     if format == "prometheus":
-        write("\n".join(_gauges(found, service)))
+        write("\n".join(_gauges(found, service or call.settings().outbox_service)))
         return
     counts = ("pending", "sent", "failed", "parked", "skipped")
     held_back = counted(found.blocked_keys, "key")
@@ -114,7 +114,7 @@ def failed(
     if after is not None and re.fullmatch(r"[0-9]{1,19}", after) is None:
         raise InvalidInput(f"after: {after!r} is not a cursor", field="after", remedy="Give the next_cursor of a list.")
     nothing = "no failed rows"
-    with at.open() as outbox:
+    with at.open(call) as outbox:
         if groups:
             found = outbox.failed_groups()
             cells: Iterator[list[Any]] = ([each.group, each.event_type, each.count, each.error] for each in found)
@@ -130,7 +130,7 @@ def failed(
 @verb("outbox keys", "--dsn sqlite:///app.db")
 def keys(call: Call, at: OutboxOptions, limit: Limit = 50) -> None:
     """List keys that are held back: the first event, why it is not published, and how many wait behind it."""
-    with at.open() as outbox:
+    with at.open(call) as outbox:
         found = outbox.keys(limit=limit)
     cells = ([key.tenant_id, key.lane, key.head, key.state, key.waiting, key.reason] for key in found)
     headings = ["TENANT", "KEY", "HEAD", "STATE", ">WAITING", "WHY"]
@@ -140,7 +140,7 @@ def keys(call: Call, at: OutboxOptions, limit: Limit = 50) -> None:
 @verb("outbox why", "0190b5b8-0000-7000-8000-000000000001")
 def why(call: Call, event_id: EventId, at: OutboxOptions) -> None:
     """Explain in one sentence what the event waits for; exit 1 if the event is unknown."""
-    with at.open() as outbox:
+    with at.open(call) as outbox:
         row = outbox.get(event_id)
         answer = "unknown" if row is None else outbox.why(event_id)
     call.show({"event_id": event_id, "why": answer}, legible(answer), ok=row is not None)
@@ -153,7 +153,7 @@ def prune(
     older_than: Annotated[float | None, duration_option("Delete events older than this (7d).")] = None,
 ) -> None:
     """Delete events that were sent or skipped long ago."""
-    with at.open() as outbox, call.working("pruning the outbox"):
+    with at.open(call) as outbox, call.working("pruning the outbox"):
         pruned = outbox.prune(older_than=timedelta(days=7) if older_than is None else timedelta(seconds=older_than))
     call.show({"pruned": pruned}, f"pruned {counted(pruned, 'event')}")
 
@@ -161,7 +161,7 @@ def prune(
 @verb("outbox audit", "--limit 20 --dsn sqlite:///app.db")
 def audit(call: Call, at: OutboxOptions, limit: Limit = 100) -> None:
     """List what was redriven and skipped by hand, newest first."""
-    with at.open() as outbox:
+    with at.open(call) as outbox:
         entries = outbox.audit(limit=limit)
     cells = ([_text(e.at), e.actor, e.action, e.event_id, f"{e.before} > {e.after}", e.reason] for e in entries)
     headings = ["AT", "WHO", "ACTION", "EVENT", "STATE", "WHY"]
@@ -271,7 +271,7 @@ def redrive(
             remedy="Name event ids, --key, --tenant, --type or --group; nothing was changed.",
         )
     selection: dict[str, Any] = {"key": key, "tenant_id": tenant, "type": type_, "group": group, "limit": limit}
-    with at.open() as outbox:
+    with at.open(call) as outbox:
         if dry_run:
             found = outbox.redrive(event_ids or (), by=by, reason=reason, dry_run=True, **selection)
         else:
@@ -314,7 +314,7 @@ def replay(
     times = {name: time and time.isoformat() for name, time in (("since", since), ("until", until))}
     detail = {"to": to, "type": type_, "key": key, **times}
     chosen: dict[str, Any] = {"since": since, "until": until, "type": type_, "key": key, "by": by, "reason": reason}
-    with at.open(keyfile=keyfile) as outbox, open_topic(to, settings) as topic:
+    with at.open(call, keyfile=keyfile) as outbox, open_topic(to, settings) as topic:
         if dry_run:
             report = outbox.replay(topic, dry_run=True, **chosen)
         else:
@@ -345,6 +345,6 @@ def replay(
 def skip(call: Call, event_id: EventId, at: OutboxOptions, by: By = "", reason: Reason = "") -> None:
     """Give up a failed or parked event: its key continues, and the next message of the key names the gap."""
     require(by=by, reason=reason)
-    with at.open() as outbox, audited(call, "outbox.skip", at.table, by, reason, {"event": event_id}):
+    with at.open(call) as outbox, audited(call, "outbox.skip", at.table, by, reason, {"event": event_id}):
         outbox.skip(event_id, by=by, reason=reason)
     call.show({"skipped": event_id}, legible(f"skipped {event_id}"))

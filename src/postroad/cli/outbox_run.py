@@ -67,7 +67,7 @@ def run(
     no_listen: Annotated[bool, typer.Option("--no-listen", help="Poll only, without LISTEN.")] = False,
     keep_sent: Annotated[str, typer.Option(metavar="DURATION", help="How long sent rows are kept, or forever.")] = "7d",
     keyfile: Annotated[Path | None, typer.Option(metavar="F", help="Keys of encrypted payloads.")] = None,
-    service: Annotated[str, typer.Option(metavar="S", help="The label of the metrics.")] = "default",
+    service: Annotated[str | None, typer.Option(metavar="S", help="The label of the metrics (default).")] = None,
     metrics_port: Annotated[
         int | None,
         typer.Option(min=1, max=65_535, metavar="P", help="Serve /metrics, /health and /ready on this port."),
@@ -101,12 +101,18 @@ def run(
         **{name: value for name, value in given.items() if value is not None},
     )
     registry = CollectorRegistry()
-    name = topic or sns_arn()
+    name = topic or _configured_topic(settings)
     if name is None:
-        raise ConfigurationError("topic: none is named", field="topic", remedy="Give --topic, or set SNS_ARN.")
+        remedy = "Give --topic, or set SNS_ARN, or topic in the table [outbox] of postroad.toml."
+        raise ConfigurationError("topic: none is named", field="topic", remedy=remedy)
     reported_from = _where(settings.url, name) if cloudwatch else None
-    with at.open(keyfile=keyfile) as outbox, open_topic(name, settings, create=create_topic, outbox=outbox) as target:
-        dispatcher = OutboxDispatcher(outbox, target, config, service=service, metrics=registry)
+    with (
+        at.open(call, keyfile=keyfile) as outbox,
+        open_topic(name, settings, create=create_topic, outbox=outbox) as target,
+    ):
+        dispatcher = OutboxDispatcher(
+            outbox, target, config, service=service or settings.outbox_service, metrics=registry
+        )
         with ExitStack() as stack:
             if metrics_port is not None:
                 stack.enter_context(_served(dispatcher, registry, metrics_host, metrics_port))
@@ -118,6 +124,13 @@ def run(
             else:
                 report = dispatcher.drain(_DRAIN_SECONDS, stop=stop) if drain else dispatcher.run(stop)
     write_json(asdict(report))
+
+
+def _configured_topic(settings: Settings) -> str | None:
+    """Return the topic of the environment, or else of the file."""
+    if settings.source("outbox_topic") == "env":
+        return settings.outbox_topic
+    return sns_arn() or settings.outbox_topic
 
 
 @contextmanager

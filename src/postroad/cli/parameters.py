@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -15,23 +14,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from postroad.errors import ConfigurationError, InvalidInput, PostroadError
-from postroad.settings import data_path, database_dsn, load
+from postroad.settings import data_path, database_dsn, load, seconds_of
 from postroad.telemetry import legible
 
 if TYPE_CHECKING:
+    from postroad.cli.call import Call
     from postroad.outbox import Outbox
     from postroad.wiring import Backend
-
-_FORM = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([smhd]?)")
-_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 def duration(text: str) -> float:
     """Return the seconds of a number with or without a unit."""
-    match = _FORM.fullmatch(text)
-    if match is None:
+    seconds = seconds_of(text)
+    if seconds is None:
         raise typer.BadParameter(f'"{text}" is not a duration such as 30, 30s, 5m, 2h or 7d')
-    seconds = float(match[1]) * _SECONDS[match[2]]
     return int(seconds) if seconds.is_integer() else seconds
 
 
@@ -131,12 +127,14 @@ Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why; required.")]
 Schema = Annotated[str, typer.Option(metavar="NAME", help="Its schema on PostgreSQL.")]
 
 
-def chosen_dsn(given: str | None) -> str:
-    """Return the DSN of the flag, or else of the environment; raise `ConfigurationError` if there is none."""
-    dsn = given or database_dsn()
+def chosen_dsn(call: Call, given: str | None) -> str:
+    """Return the DSN of the flag, of the environment or of the file; raise `ConfigurationError` if there is none."""
+    dsn = given or database_dsn() or call.settings().outbox_dsn
     if dsn is None:
         raise ConfigurationError(
-            "dsn: no database is named", field="dsn", remedy="Give --dsn, or set POSTROAD_OUTBOX_DSN or PG_DSN."
+            "dsn: no database is named",
+            field="dsn",
+            remedy="Give --dsn, or set POSTROAD_OUTBOX_DSN, PG_DSN, or dsn in the table [outbox] of postroad.toml.",
         )
     return dsn
 
@@ -150,12 +148,12 @@ class OutboxOptions:
     schema: Schema = "public"
 
     @contextmanager
-    def open(self, *, keyfile: Path | None = None, ready: bool = True) -> Iterator[Outbox]:
+    def open(self, call: Call, *, keyfile: Path | None = None, ready: bool = True) -> Iterator[Outbox]:
         """Open the outbox and close it afterwards; `ready` refuses one whose tables do not exist."""
         from postroad.outbox import AesGcmCipher, Outbox
 
         cipher = None if keyfile is None else AesGcmCipher.from_file(keyfile)
-        outbox = Outbox.open(chosen_dsn(self.dsn), table=self.table, schema=self.schema, cipher=cipher)
+        outbox = Outbox.open(chosen_dsn(call, self.dsn), table=self.table, schema=self.schema, cipher=cipher)
         try:
             if ready:
                 outbox.require_schema()

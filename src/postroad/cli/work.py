@@ -1,4 +1,4 @@
-"""`postroad task` and `postroad job`: submit tasks and graphs of tasks, and show, retry, resume and cancel them."""
+"""`postroad task` and `postroad job`: submit tasks and graphs of tasks, and show, resume and cancel them."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from postroad.jobs import Jobs, JobStatus, JobViews
     from postroad.journal import JournalEvent, TaskState
     from postroad.tasks import TaskProducer
+    from postroad.views import TaskShown
     from postroad.wiring import Backend
 
 RequestId = Annotated[str, typer.Argument(metavar="ID", help="The request id that `task submit` printed.")]
@@ -71,21 +72,31 @@ def status(
     request_id: RequestId,
     at: Annotated[int | None, typer.Option(metavar="MS", help="Its state at this time, in milliseconds.")] = None,
 ) -> None:
-    """Show the state of a task."""
+    """Show the state of a task, how far it is, and where it failed."""
     from postroad.views import task_shown
 
     with call.backend() as backend:
         task = task_shown(_state(call, backend, request_id, at))
+    call.show(task, *status_lines(task))
+
+
+def status_lines(task: TaskShown) -> list[str]:
+    """Return the state of a task for people."""
+    from postroad.journal import TaskProgress
+
     lines = [
         f"{task.request_id}  {task.state}  run {task.run}, attempt {task.attempt}",
         f"{utc_text(task.last_event_at)}  {legible(task.last_event_type)}",
     ]
+    if isinstance(task.progress, TaskProgress):
+        lines.append(f"progress: {legible(task.progress)}")
     if task.error is not None:
         lines.append(f"{legible(task.error_category or '-')}: {legible(task.error)}")
+        lines += [f"    {legible(line)}" for line in task.lines]
     if task.output is not None:
         # Plain ASCII, so that no output controls the terminal.
         lines.append(json.dumps(task.output))
-    call.show(task, *lines)
+    return lines
 
 
 @verb("task history", "req-123 --json")
@@ -94,7 +105,7 @@ def history(call: Call, request_id: RequestId) -> None:
     from postroad.journal import task_history
     from postroad.views import EventPage, event_item
 
-    _check(request_id)
+    check_request_id(request_id)
     with call.backend() as backend:
         events = task_history(backend.journal(), call.settings().tenant, request_id)
     if not events:
@@ -114,23 +125,13 @@ def _event_lines(event: JournalEvent) -> list[str]:
     return [head, *(f"    {legible(line)}" for line in printed)]
 
 
-@verb("task retry", "req-123")
-def retry(call: Call, request_id: RequestId, queue: QueueOption = "tasks") -> None:
-    """Run a failed or cancelled task again."""
-    from postroad.views import submitted
-
-    with call.backend() as backend:
-        handle = _producer(call, backend, queue).retry(request_id)
-    call.show(submitted(handle, "pending"), f"{handle.request_id} run {handle.run}")
-
-
 @verb("task cancel", "req-123 --confirm req-123", destructive=True)
 def cancel(call: Call, request_id: RequestId, confirm: Confirm = None) -> None:
     """Prevent a task from running, or kill it if it runs; exit 1 if it had ended already."""
     from postroad.tasks.producer import name_in_job
     from postroad.views import TaskCancelled
 
-    _check(request_id)
+    check_request_id(request_id)
     with call.backend() as backend:
         # A task of a job that waits for others has no state of its own yet.
         if name_in_job(backend.journal(), call.settings().tenant, request_id) is None:
@@ -141,7 +142,8 @@ def cancel(call: Call, request_id: RequestId, confirm: Confirm = None) -> None:
     call.show(TaskCancelled(request_id, cancelled), text, ok=cancelled)
 
 
-def _check(request_id: str) -> None:
+def check_request_id(request_id: str) -> None:
+    """Raise `InvalidTask` for a text that cannot be a request id."""
     from postroad.arguments import check
     from postroad.tasks.messages import AnyRequestId
 
@@ -150,10 +152,10 @@ def _check(request_id: str) -> None:
 
 def _state(call: Call, backend: Backend, request_id: str, at: int | None = None) -> TaskState:
     """Return the state of the task. Reading it creates no queue, so it needs no producer."""
-    from postroad.journal import task_state
+    from postroad.tasks import TaskRecords, current_state
 
-    _check(request_id)
-    state = task_state(backend.journal(), call.settings().tenant, request_id, at)
+    check_request_id(request_id)
+    state = current_state(backend.journal(), TaskRecords(backend), call.settings().tenant, request_id, at)
     if state is None:
         raise NotFound(f'there is no task "{request_id}"')
     return state

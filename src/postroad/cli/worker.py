@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 TASKS = "tasks"
 SCHEDULER = "scheduler"
-ROLES = (TASKS, "dispatcher", "dlq", "reconciler", SCHEDULER, "events")
+ROLES = (TASKS, "dispatcher", "dlq", "reconciler", SCHEDULER, "health", "events")
 
 
 @verb("up", "--port 9000 --open", until_stopped=True)
@@ -54,17 +55,43 @@ class WorkerLimits:
     extension_interval: Annotated[float | None, duration_option("How often a lease is extended (20s).")] = None
     drain_timeout: Annotated[float | None, duration_option("How long running tasks may take to finish (30s).")] = None
     retry_base: Annotated[float | None, duration_option("The pause before the second attempt (1s).")] = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSettings:
+    """The options that the table [tasks] of the settings file has, too."""
+
+    queues: Annotated[
+        list[str] | None, typer.Option("--queue", metavar="Q", help="A queue of tasks (tasks); repeatable.")
+    ] = None
+    pass_env: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A variable that tasks see, or PREFIX_* for all of them; repeatable."),
+    ] = None
+    child_reuse: Annotated[int | None, typer.Option(metavar="N", help="Tasks that one child process runs (1).")] = None
+    kill_grace: Annotated[float | None, duration_option("The time between SIGTERM and SIGKILL (5s).")] = None
+    task_output: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODE", help="Print what tasks print with their ids, unchanged or not: log, inherit, drop."
+        ),
+    ] = None
     unknown_grace: Annotated[float | None, duration_option("How long an unknown task waits for a worker (10m).")] = None
+
+    def flags(self) -> dict[str, Any]:
+        """Return the settings that were given, by name."""
+        given = {name: None if value == [] else value for name, value in asdict(self).items()}
+        return {name if name == "task_output" else f"task_{name}": value for name, value in given.items()}
 
 
 @verb("worker", "--import shop.tasks --concurrency 8", until_stopped=True)
 def worker(
     call: Call,
     limits: WorkerLimits,
+    tasks: TaskSettings,
     imports: Annotated[
         list[str] | None, typer.Option("--import", metavar="MODULE", help="A module that defines tasks; repeatable.")
     ] = None,
-    queue: Annotated[str, typer.Option(metavar="Q", help="The queue of tasks.")] = "tasks",
     concurrency: Annotated[int | None, typer.Option(metavar="N", help="Tasks that run at the same time (3).")] = None,
     until_idle: Annotated[bool, typer.Option("--until-idle", help="Stop when nothing is left to do.")] = False,
     roles: Annotated[
@@ -74,42 +101,38 @@ def worker(
             help=f"The roles to run: {', '.join(ROLES)}; by default all, but events only with POSTROAD_TASK_EVENTS=1.",
         ),
     ] = None,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Start children anew when a source file changes; for development.")
+    ] = False,
 ) -> None:
     """Run tasks in child processes of their own, until SIGTERM or Ctrl-C."""
-    settings = call.settings(logs=True, concurrency=concurrency)
-    chosen = _chosen(roles, task_events=settings.task_events)
+    settings = call.settings(logs=True, concurrency=concurrency, **tasks.flags())
+    chosen = _chosen(roles, settings)
     if TASKS in chosen and not (imports or settings.load):
         raise ConfigurationError(
             "import: no module is named, so every task would be unknown",
             field="import",
             remedy="Name the modules that define the tasks: --import shop.tasks.",
         )
-    from postroad.jobs.dispatcher import worker_roles
-
     with call.backend() as backend:
         running: TaskWorker | None = None
         modules = imports or list(settings.load)
         if TASKS in chosen:
-            running = _worker(backend, settings, queue, modules, limits)
+            running = _worker(backend, settings, modules, limits, reload=reload)
         elif SCHEDULER in chosen:
             from postroad.up.runners import load_modules
 
             load_modules(modules)
-        others = worker_roles(
-            backend,
-            queue=queue,
-            tenant_id=settings.tenant,
-            app=settings.app,
-            roles=chosen,
-            tasks=None if running is None else running.tasks,
-        )
-        _run(running, others, until_idle=until_idle)
+        _run(running, _roles(backend, settings, chosen, running), until_idle=until_idle)
     call.show({"stopped": True, "worker": None if running is None else running.worker_id}, "stopped")
 
 
-def _chosen(roles: str | None, *, task_events: bool) -> tuple[str, ...]:
+def _chosen(roles: str | None, settings: Settings) -> tuple[str, ...]:
     if roles is None:
-        return ROLES if task_events else ROLES[:-1]
+        # On AWS a function checks the health of tasks.
+        off = {"health"} if settings.url.startswith("aws://") else set[str]()
+        off |= set() if settings.task_events else {"events"}
+        return tuple(role for role in ROLES if role not in off)
     chosen = tuple(role.strip() for role in roles.split(",") if role.strip())
     unknown = [role for role in chosen if role not in ROLES]
     if unknown or not chosen:
@@ -121,7 +144,27 @@ def _chosen(roles: str | None, *, task_events: bool) -> tuple[str, ...]:
     return chosen
 
 
-def _worker(backend: Backend, settings: Settings, queue: str, imports: list[str], limits: WorkerLimits) -> TaskWorker:
+def _roles(backend: Backend, settings: Settings, chosen: Collection[str], running: TaskWorker | None) -> list[Role]:
+    """Return the roles besides running tasks: those of each queue, and once those that look at all of them."""
+    from postroad.jobs.dispatcher import QUEUE_ROLES, worker_roles
+
+    found = []
+    for number, queue in enumerate(settings.task_queues):
+        roles = chosen if number == 0 else QUEUE_ROLES.intersection(chosen)
+        found += worker_roles(
+            backend,
+            queue=queue,
+            tenant_id=settings.tenant,
+            app=settings.app,
+            roles=roles,
+            tasks=None if running is None else running.tasks,
+        )
+    return found
+
+
+def _worker(
+    backend: Backend, settings: Settings, imports: list[str], limits: WorkerLimits, *, reload: bool
+) -> TaskWorker:
     from postroad.tasks import TaskWorker
 
     if (here := str(Path.cwd())) not in sys.path:
@@ -129,8 +172,9 @@ def _worker(backend: Backend, settings: Settings, queue: str, imports: list[str]
     options = {name: value for name, value in asdict(limits).items() if value is not None}
     return TaskWorker(
         backend,
-        queue=queue,
+        **settings.task_worker,
         imports=imports,
+        reload=reload,
         tenant_id=settings.tenant,
         app=settings.app,
         concurrency=settings.concurrency,

@@ -4,19 +4,34 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from postroad.agents import Agents
 from postroad.arguments import check
 from postroad.clock import Clock
-from postroad.errors import InvalidTask, NotSupported, RateLimited, TooManyPolls
+from postroad.errors import Conflict, InvalidTask, NotSupported, RateLimited, TooManyPolls
+from postroad.http.operations import OperationRun
 from postroad.jobs import Jobs, JobViews
-from postroad.journal import TaskState, task_state
+from postroad.journal import TaskState
+from postroad.operations import RetryReport, TaskRetries
 from postroad.queues import AckResult, Delivery, Queue
 from postroad.settings import Settings, agent_polls, agent_rate
-from postroad.tasks import AnyRequestId, Schedules, TaskProducer
+from postroad.tasks import (
+    AnyRequestId,
+    Schedules,
+    TaskFilter,
+    TaskHandle,
+    TaskList,
+    TaskPage,
+    TaskProducer,
+    TaskRecords,
+    current_state,
+)
+from postroad.telemetry import recorded
 from postroad.wiring import Backend
 
 _BURST = 2
@@ -137,7 +152,52 @@ class WorkAccess:
     def task_state(self, request_id: str, at: int | None = None) -> TaskState | None:
         """Return the state of a task, now or at a time in milliseconds."""
         check(request_id, AnyRequestId, "requestId", InvalidTask)
-        return task_state(self._backend.journal(), self._settings.tenant, request_id, at)
+        journal, records = self._backend.journal(), TaskRecords(self._backend)
+        return current_state(journal, records, self._settings.tenant, request_id, at)
+
+    def task_page(self, wanted: TaskFilter, *, limit: int, cursor: str | None) -> TaskPage:
+        """Return tasks, newest first."""
+        return TaskList(self._backend, tenant=self._settings.tenant).page(wanted, limit=limit, cursor=cursor)
+
+    def retry_task(self, request_id: str, *, actor: str) -> TaskHandle:
+        """Run a failed or cancelled task again, with an audit record."""
+        check(request_id, AnyRequestId, "requestId", InvalidTask)
+        with recorded(self._backend.audit_log(), "task.retry", request_id, {}, actor=actor) as done:
+            handle = self._retries.retry(request_id)
+            done["run"] = handle.run
+        return handle
+
+    def cancel_task(self, request_id: str, *, actor: str) -> TaskState | None:
+        """Cancel a task, with an audit record, and return its state; raise `Conflict` if it had ended."""
+        check(request_id, AnyRequestId, "requestId", InvalidTask)
+        with recorded(self._backend.audit_log(), "task.cancel", request_id, {}, actor=actor):
+            if not self.tasks.cancel(request_id):
+                raise Conflict(f'task "{request_id}" had ended already')
+        return self.task_state(request_id)
+
+    def retry_tasks(self, run: OperationRun) -> Mapping[str, Any]:
+        """Retry the tasks that an operation names; a server that continues it does what is left."""
+        given = dict(run.params)
+        limit, rate, reason = given.pop("limit"), given.pop("rate"), given.pop("reason")
+        left = None if limit is None else max(0, limit - run.moved_before)
+        report = RetryReport(run_id=run.id, status="limit", matched=0)
+        if left != 0:
+            report = self._retries.retry_all(
+                TaskFilter(**given),
+                limit=left,
+                rate=rate,
+                reason=reason,
+                actor=run.actor,
+                run_id=run.id,
+                progress=lambda so_far: run.count(so_far.retried, so_far.matched),
+                stop=run.stop,
+            )
+        run.count(report.retried, report.matched)
+        return dict(msgspec.to_builtins(report))
+
+    @property
+    def _retries(self) -> TaskRetries:
+        return TaskRetries(self._backend, tenant=self._settings.tenant, app=self._settings.app)
 
     @cached_property
     def schedules(self) -> Schedules:

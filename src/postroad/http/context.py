@@ -19,6 +19,7 @@ from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import InvalidCursor, PostroadError
 from postroad.http.access import AgentAccess, LeasedMessages, RateLimits, WorkAccess
 from postroad.http.idempotency import AnswerStore, KeyLocks
+from postroad.http.operations import Operations
 from postroad.http.polls import MAX_OPEN, Polls
 from postroad.http.server_sent_events import AgentStreams
 from postroad.http.tokens import Identities, TokenFile, kept_secret
@@ -52,6 +53,7 @@ class Context:
     readiness: Readiness
     agent_access: AgentAccess
     work: WorkAccess
+    operations: Operations
     threads: ThreadPoolExecutor
     clock: Clock
     body_seconds: float
@@ -66,6 +68,7 @@ class Context:
         self.readiness.stopping = True
         self.streams.stop()
         await self.polls.stop()
+        await asyncio.get_running_loop().run_in_executor(None, self.operations.stop)
 
     def close(self) -> None:
         """Stop the threads."""
@@ -93,7 +96,8 @@ def make_context(
     identities = Identities(tokens, admin=admin, clock=clock)
     polls = Polls(max_open=max_polls)
     leased = LeasedMessages()
-    access = AgentAccess(backend.agents(), clock)
+    work = WorkAccess(backend, settings)
+    access = AgentAccess(backend.agents(**settings.agents), clock)
     return Context(
         settings=settings,
         backend=backend,
@@ -111,7 +115,14 @@ def make_context(
         rates=RateLimits(settings.rate_limit, clock),
         readiness=Readiness(backend.check, parts, threads=threads, clock=clock),
         agent_access=access,
-        work=WorkAccess(backend, settings),
+        work=work,
+        operations=Operations(
+            backend.items(),
+            tenant=settings.tenant,
+            clock=clock,
+            kinds={"task.retry": work.retry_tasks},
+            alone=backend.joins_writes,
+        ),
         threads=threads,
         clock=clock,
         body_seconds=body_seconds,

@@ -169,11 +169,11 @@ class Events(Form, frozen=True):
 
 
 class AgentLease(Form, frozen=True):
-    """How many events to lease, for how long, and how long to wait for the first."""
+    """How many events to lease, for how long, by default as the settings say, and how long to wait for the first."""
 
     wait: Annotated[float, Meta(ge=0, le=20)] = 0.0
     max_messages: Annotated[int, Meta(ge=1, le=10)] = 10
-    visibility: Annotated[float, Meta(ge=1, le=43_200)] = 30.0
+    visibility: Annotated[float, Meta(ge=1, le=43_200)] | None = None
 
 
 class AgentExtensions(Form, frozen=True):
@@ -222,3 +222,14 @@ class MoreTasks(Form, frozen=True):
     """Tasks to add to a job."""
 
     tasks: list[dict[str, Any]]
+
+
+class TaskRetry(Form, frozen=True):
+    """Which tasks to retry; `since` is a duration such as 1h, ISO 8601 or milliseconds."""
+
+    state: Literal["failed", "cancelled"] = "failed"
+    name: str | None = None
+    since: str | int | None = None
+    limit: Annotated[int, Meta(ge=1)] | None = None
+    rate: Annotated[float, Meta(gt=0)] | None = None
+    reason: Annotated[str, Meta(max_length=500)] = ""

@@ -10,9 +10,9 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -107,6 +107,22 @@ class Polls:
     def open(self) -> int:
         """How many polls and streams wait."""
         return self._open
+
+    @property
+    def stopping(self) -> bool:
+        """Whether everyone who waits should be answered now."""
+        return self._stopping
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count a poll that waits for something else than messages; raise `TooManyPolls` if too many wait."""
+        if self._open >= self._max_open:
+            raise TooManyPolls(f"{self._open} long polls and streams are open, which is the limit")
+        self._open += 1
+        try:
+            yield
+        finally:
+            self._open -= 1
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run storage work of those who wait on a thread."""

@@ -307,7 +307,10 @@ Cursor = Annotated[str | None, QueryParameter(description="`next_cursor` of the 
 QueueName = Annotated[str, PathParameter(pattern=r"^[A-Za-z0-9_-]{1,80}(\.fifo)?$", description="The queue's name.")]
 AgentId = Annotated[str, PathParameter(description="The agent's id.")]
 Discard = Annotated[bool, QueryParameter(description="Whether to delete the waiting messages too.")]
-Visibility = Annotated[float, QueryParameter(ge=1, le=43_200, description="Seconds of a lease.")]
+Visibility = Annotated[
+    float | None,
+    QueryParameter(ge=1, le=43_200, description="Seconds of a lease; by default as the server is set up, 30."),
+]
 Name = Annotated[str, PathParameter(description="Its name.")]
 Confirm = Annotated[str, QueryParameter(description="The queue's name again.")]
 Payload = Annotated[int, QueryParameter(ge=0, le=1, description="1 shows the bodies too.")]

@@ -155,7 +155,9 @@ class JobDispatcher:
         return scheduler
 
 
-ROLES: Final = ("dispatcher", "dlq", "reconciler", "scheduler", "events")
+ROLES: Final = ("dispatcher", "dlq", "reconciler", "scheduler", "health", "events")
+QUEUE_ROLES: Final = frozenset({"dispatcher", "dlq", "reconciler"})
+"""The roles that look at one queue; a worker of several queues has them once for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +183,7 @@ def worker_roles(
     roles: Collection[str] | None = None,
     tasks: Callable[[], Mapping[str, TaskEntry] | None] | None = None,
 ) -> list[Role]:
-    """Return the roles of a worker; by default all, and `events` only if the settings say so.
+    """Return the roles of a worker; by default all, `events` only if the settings say so, `health` only off AWS.
 
     `tasks` returns those whose schedules are run, by default those of `@task` in this process. Where looks cost
     requests, a lease lets only one worker of the tenant reconcile.
@@ -189,7 +191,13 @@ def worker_roles(
     found = []
     tenant = tenant_and_app(tenant_id, app)[0]
     if roles is None:
-        roles = ROLES if load().task_events else ROLES[:-1]
+        # On AWS a function checks the health of tasks.
+        off = {"health"} if backend.stage_prefix else set[str]()
+        roles = set(ROLES if load().task_events else ROLES[:-1]) - off
+    if "health" in roles:
+        from postroad.tasks import health_role
+
+        found.append(health_role(backend, tenant_id=tenant_id, app=app))
     if "events" in roles:
         from postroad.tasks.event_publisher import EventPublisher
 

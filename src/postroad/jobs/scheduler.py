@@ -100,7 +100,10 @@ class Scheduler:
         return DispatchResult(self._begin_ready(job_id, progress, task_ids)[0])
 
     def dispatch(self, job_id: str) -> DispatchResult:
-        """Examine the whole job and advance it as far as possible; close it if nothing is left to do."""
+        """Examine the whole job and advance it as far as possible; close it if nothing is left to do.
+
+        Jobs of other queues are left to their dispatchers.
+        """
         result, idle = self._look(job_id)
         if idle is not None and (mark := self.jobs.claim_mark(job_id)) is not None:
             result, idle = self._look(job_id)
@@ -111,7 +114,7 @@ class Scheduler:
     def _look(self, job_id: str) -> tuple[DispatchResult, HeldJob | None]:
         """Advance the job; the second value is the job if nothing is left to do until somebody changes it."""
         held, progress = self._open(job_id)
-        if held is None or progress is None:
+        if held is None or progress is None or held.job.queue != self.queue_name:
             return DispatchResult(), None
         if held.job.is_over:
             if held.job.status == "cancelled":

@@ -45,6 +45,7 @@ from postroad.journal.states import (
     Related as Related,
     Step as Step,
     Story as Story,
+    TaskProgress as TaskProgress,
     TaskState,
     Verdict as Verdict,
     fold,

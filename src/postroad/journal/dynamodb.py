@@ -167,7 +167,7 @@ class DynamoRecords:
     def watch(self, tenant: str, entity: Entity, call: Callable[[bool], None]) -> None:
         """None: the table wakes nobody."""
 
-    def states(self, tenant: str, *, app: str | None, since: int | None) -> None:
+    def states(self, tenant: str, *, app: str | None, since: int | None, state: str | None = None) -> None:
         """None: the table keeps no states."""
 
     @property

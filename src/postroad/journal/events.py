@@ -123,6 +123,14 @@ class Activity(Properties, frozen=True, kw_only=True):
     timestamp: Seconds | None = None
 
 
+class ReportedProgress(Properties, frozen=True, kw_only=True):
+    """How much of the task is done, as the child reported it."""
+
+    fraction: Annotated[float, msgspec.Meta(ge=0, le=1)]
+    message: str | None = None
+    at: Milliseconds
+
+
 class TaskHeartbeat(TaskProperties, frozen=True, kw_only=True):
     """The child still runs."""
 
@@ -133,6 +141,7 @@ class TaskHeartbeat(TaskProperties, frozen=True, kw_only=True):
     process_id: int
     memory_usage: MemoryUsage
     last_activity: Activity | None = None
+    progress: ReportedProgress | None = None
 
 
 class TaskInterrupted(TaskProperties, frozen=True, kw_only=True):

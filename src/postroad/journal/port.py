@@ -355,8 +355,10 @@ class Records(Protocol):
         """Call `call` for the time of a block when the task ended (True) or may have; None if the store cannot."""
         ...
 
-    def states(self, tenant: str, *, app: str | None, since: int | None) -> Iterable[tuple[str, str]] | None:
-        """Return the request id and state of each task with an event in the app at or after `since`.
+    def states(
+        self, tenant: str, *, app: str | None, since: int | None, state: str | None = None
+    ) -> Iterable[tuple[str, str]] | None:
+        """Return the request id and state of each task with an event in the app at or after `since`, in this state.
 
         None if the store keeps no states beside the events.
         """

@@ -125,12 +125,12 @@ _HISTORY: Final = "SELECT body FROM journal_event INDEXED BY journal_gsi1 WHERE 
 _TASKS: Final = """
 SELECT task.entity, scope.name, task.state FROM journal_task AS task INDEXED BY journal_task_tenant
 JOIN journal_scope AS scope ON scope.id = task.entity
-WHERE task.tenant = ? AND task.entity > ? ORDER BY task.entity LIMIT 1000
+WHERE task.tenant = ? AND task.entity > ? AND task.state = coalesce(?, task.state) ORDER BY task.entity LIMIT 1000
 """
 _TASKS_OF_APP: Final = """
 SELECT task.entity, scope.name, task.state FROM journal_task AS task INDEXED BY journal_task_tenant
 JOIN journal_scope AS scope ON scope.id = task.entity
-WHERE task.tenant = ? AND task.entity > ? AND EXISTS (
+WHERE task.tenant = ? AND task.entity > ? AND task.state = coalesce(?, task.state) AND EXISTS (
     SELECT 1 FROM journal_event AS event INDEXED BY journal_gsi3 WHERE event.entity = task.entity AND event.app = ?
 ) ORDER BY task.entity LIMIT 1000
 """
@@ -230,20 +230,25 @@ class SQLiteRecords:
         """Call `call` when an event that ends the task is committed (True), or when it may have been (False)."""
         return self._engine.watch(call, f"{_ENDED}{tenant}#{entity[0]}#{entity[1]}")
 
-    def states(self, tenant: str, *, app: str | None, since: int | None) -> Iterator[tuple[str, str]]:
-        """Yield the request id and state of each task with an event in the app at or after `since`, in short reads."""
+    def states(
+        self, tenant: str, *, app: str | None, since: int | None, state: str | None = None
+    ) -> Iterator[tuple[str, str]]:
+        """Yield the request id and state of each task with an event in the app at or after `since`, in short reads.
+
+        With `state` only tasks in this state.
+        """
         names = [tenant] if app is None else [tenant, f"{tenant}#APP#{app}"]
         numbers = self._engine.read(partial(self._scopes.find, names=names))
         if numbers is None:
             return
-        pages = self._all(*numbers) if since is None else self._recent(numbers[-1], app, place_before(since))
-        for name, state in pages:
-            if state:
-                yield name.rpartition("#")[2], state
+        pages = self._all(state, *numbers) if since is None else self._recent(numbers[-1], app, place_before(since))
+        for name, found in pages:
+            if found and state in (None, found):
+                yield name.rpartition("#")[2], found
 
-    def _all(self, tenant: int, *app: int) -> Iterator[tuple[str, str]]:
+    def _all(self, state: str | None, tenant: int, *app: int) -> Iterator[tuple[str, str]]:
         statement, last = _TASKS_OF_APP if app else _TASKS, 0
-        while rows := self._engine.read(partial(every, statement=statement, arguments=(tenant, last, *app))):
+        while rows := self._engine.read(partial(every, statement=statement, arguments=(tenant, last, state, *app))):
             yield from ((name, state) for _, name, state in rows)
             last = rows[-1][0]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 from uuid import UUID
@@ -42,6 +43,24 @@ TERMINAL: Final = frozenset({COMPLETED, FAILED, TIMEOUT, CANCELLED})
 STATES: Final = ("pending", "processing", "completed", "failed", "cancelled")
 
 
+class TaskProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of an attempt is done, as `ctx.progress` reported it."""
+
+    fraction: float
+    """From 0 to 1."""
+    message: str | None = None
+    at: int
+    """When it was reported, in milliseconds."""
+
+    def __str__(self) -> str:
+        return f"{self.fraction:.0%}" + (f" {self.message}" if self.message else "")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of it; without a message there is none."""
+        found = msgspec.structs.asdict(self)
+        return {name: value for name, value in found.items() if value is not None}
+
+
 class TaskState(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a task in its latest run.
 
@@ -70,6 +89,12 @@ class TaskState(msgspec.Struct, frozen=True, kw_only=True):
     output: Any = None
     error: str | None = None
     error_category: str | None = None
+    traceback: list[str] = []
+    """The last lines of the traceback of the error."""
+    last_lines: list[str] = []
+    """What the failed attempt printed last."""
+    progress: TaskProgress | None = None
+    """What the last attempt reported last; None once the task is completed."""
     job_id: str | None = None
     task_id: str | None = None
     stale: list[UUID] = []
@@ -127,6 +152,7 @@ def fold(events: Iterable[JournalEvent], at: int | None = None) -> TaskState | N
         last_event_type=counted[-1].event_type,
         last_event_at=counted[-1].timestamp,
         effective_until=_last(counted, "effectiveUntil"),
+        progress=_progress(counted),
         job_id=_last(ordered, "jobId"),
         task_id=_last(ordered, "taskId"),
         stale=[event.event_id for event in mine[decider + 1 :] if event.event_type in TERMINAL],
@@ -157,18 +183,42 @@ def _attempt(counted: Sequence[JournalEvent]) -> int:
 
 
 def _outcome(counted: Sequence[JournalEvent]) -> dict[str, Any]:
-    """Return the result or error of the last event; for an open task, the error of its last attempt."""
-    last = counted[-1].properties
-    match counted[-1].event_type:
+    """Return the result or error of the last event; for an open task, the error of its last failed attempt."""
+    last = counted[-1]
+    match last.event_type:
         case "Task Completed":
-            return {"output": whole(counted[-1]).properties.get("output")}
-        case "Task Failed":
-            return {"error": last.get("error"), "error_category": last.get("errorCategory")}
+            return {"output": whole(last).properties.get("output")}
         case "Task Timeout":
-            return {"error": f"timed out after {last.get('elapsedMs')} ms", "error_category": "timeout"}
+            error = f"timed out after {last.properties.get('elapsedMs')} ms"
+            return {"error": error, "error_category": "timeout", "last_lines": _lines(last, "lastLines")}
         case "Task Cancelled":
             return {}
-    return {"error": _last(counted, "error"), "error_category": _last(counted, "errorCategory")}
+    failed = next((event for event in reversed(counted) if event.event_type in (ATTEMPT_FAILED, FAILED)), None)
+    if failed is None:
+        return {}
+    return {
+        "error": failed.properties.get("error"),
+        "error_category": failed.properties.get("errorCategory"),
+        "traceback": _lines(failed, "traceback"),
+        "last_lines": _lines(failed, "lastLines"),
+    }
+
+
+def _lines(event: JournalEvent, name: str) -> list[str]:
+    # What another program stored under this name may be anything.
+    found = event.properties.get(name)
+    return [str(line) for line in found] if isinstance(found, list) else []
+
+
+def _progress(counted: Sequence[JournalEvent]) -> TaskProgress | None:
+    """Return what the last attempt reported last, unless the run is completed or waits for another attempt."""
+    for event in reversed(counted):
+        if event.event_type in (STARTED, COMPLETED, INTERRUPTED, ATTEMPT_FAILED, PENDING):
+            return None
+        if event.event_type == HEARTBEAT and (found := event.properties.get("progress")) is not None:
+            with suppress(msgspec.ValidationError):
+                return msgspec.convert(found, TaskProgress)
+    return None
 
 
 def _last(events: Sequence[JournalEvent], name: str) -> Any:

@@ -171,10 +171,12 @@ class StoredJournal:
         for event in events:
             self._overflow.forget(event)
 
-    def states(self, tenant: str, *, app: str | None, since: int | None) -> Iterable[tuple[str, str]] | None:
-        """Return the request id and state of each task; None if the store does not keep states."""
+    def states(
+        self, tenant: str, *, app: str | None, since: int | None, state: str | None = None
+    ) -> Iterable[tuple[str, str]] | None:
+        """Return the request id and state of each task, or of those in one state; None if the store keeps no states."""
         Query(index="PK" if app is None else "GSI2", tenant=tenant, app=app, start=since)
-        return self._records.states(tenant, app=app, since=since)
+        return self._records.states(tenant, app=app, since=since, state=state)
 
     def _unpacked(self, events: Sequence[JournalEvent]) -> list[JournalEvent]:
         unpack = self._overflow.unpack_or_note

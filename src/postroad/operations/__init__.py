@@ -6,6 +6,7 @@ from postroad.operations.doctor import doctor
 from postroad.operations.purge import purge
 from postroad.operations.redrive import FailureGroup, FailureGroups, failure_groups, redrive, redrive_tasks
 from postroad.operations.stories import why as why
+from postroad.operations.task_retries import RetryReport, TaskRetries
 from postroad.queues import Match, RedriveReport, fingerprint
 from postroad.topology import Finding
 
@@ -19,6 +20,8 @@ __all__ = [
     "Finding",
     "Match",
     "RedriveReport",
+    "RetryReport",
+    "TaskRetries",
     "doctor",
     "estimate_cost",
     "failure_groups",

@@ -87,7 +87,7 @@ def no_color(env: Environment = None) -> bool:
 
 def _from_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
     given = {name: value for name, value in flags.items() if value is not None}
-    return {name: _read(BY_NAME[name], value, f"flag --{name.replace('_', '-')}") for name, value in given.items()}
+    return {name: _read(BY_NAME[name], value, f"flag --{BY_NAME[name].flag}") for name, value in given.items()}
 
 
 def _from_environment(env: Mapping[str, str]) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def _from_file(file: Path | str | None) -> dict[str, Any]:
     if file is None and not path.exists():
         return {}
     found = ((_key_of_file(name, path), value) for name, value in _named(_parse(path)))
-    return {key.name: _read(key, value, f"file {path}") for key, value in found}
+    return {key.name: _read(key, value, f"file {path}", named=key.in_file) for key, value in found}
 
 
 def _named(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -168,13 +168,13 @@ def _key_of_file(name: str, path: Path) -> Key:
     return IN_FILE[name]
 
 
-def _read(key: Key, value: Any, source: str) -> Any:
+def _read(key: Key, value: Any, source: str, *, named: str | None = None) -> Any:
     try:
         return key.read(value)
     except Refused as refused:
-        shown = "the value" if key.secret else repr(value)[:200]
+        shown, name = "the value" if key.secret else repr(value)[:200], named or key.name
         raise ConfigurationError(
-            f"{key.name}: {shown} from {source} is not {refused}", field=key.name, remedy=f"Give {refused}."
+            f"{name}: {shown} from {source} is not {refused}", field=name, remedy=f"Give {refused}."
         ) from None
 
 

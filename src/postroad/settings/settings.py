@@ -56,6 +56,28 @@ def whole(low: int, high: int) -> Reader:
     return read
 
 
+_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([smhd]?)")
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+def seconds_of(text: str) -> float | None:
+    """Return the seconds of a duration such as 30, 30s, 5m, 2h or 7d; None if the text is not one."""
+    match = _DURATION.fullmatch(text)
+    return None if match is None else float(match[1]) * _UNITS[match[2]]
+
+
+def duration(low: float, high: float) -> Reader:
+    """Accept a number of seconds within bounds, or text with a unit such as 30s, 5m, 2h or 7d."""
+
+    def read(value: Any) -> float:
+        number = seconds_of(value) if isinstance(value, str) else value
+        if isinstance(number, bool) or not isinstance(number, int | float) or not low <= number <= high:
+            raise Refused(f"a duration such as 30s or 5m, from {low:g} to {high:.0f} seconds")
+        return float(number)
+
+    return read
+
+
 def address(value: Any) -> str:
     """Accept the address of one of our backends or of an installed adapter."""
     if isinstance(value, str):
@@ -113,7 +135,9 @@ class Key:
     read: Reader
     secret: bool = False
     table: str | None = None
-    """The table of the file that holds it, under its name without that of the table."""
+    """The table of the file that holds it."""
+    in_table: str | None = None
+    """Its name in the table; by default its name without that of the table."""
 
     @property
     def env(self) -> str:
@@ -121,9 +145,16 @@ class Key:
         return PREFIX + self.name.upper()
 
     @property
+    def flag(self) -> str:
+        """The flag that sets it; one that can be repeated is in the singular."""
+        return (self.in_table or self.name).replace("_", "-").replace("queues", "queue")
+
+    @property
     def in_file(self) -> str:
         """Its name in the file: `port`, or `agents.functions` for `functions` in the table `agents`."""
-        return self.name if self.table is None else f"{self.table}.{self.name.removeprefix(f'{self.table}_')}"
+        if self.table is None:
+            return self.name
+        return f"{self.table}.{self.in_table or self.name.removeprefix(f'{self.table}_')}"
 
 
 _LABEL = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
@@ -132,12 +163,17 @@ _ID = r"[A-Za-z0-9_.:-]{1,256}"
 _ID_FORM = "1 to 256 letters, digits, '_', '.', ':' or '-'"
 _HOST = r"[A-Za-z0-9._:\[\]-]{1,253}"
 _MODULE = r"[^\W\d]\w*(\.[^\W\d]\w*)*"
+_VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*\*?"
+_LONGEST = 43_200.0
 
 Source = Literal["flag", "env", "file", "default"]
 
 
-def _setting(default: Any, read: Reader, *, secret: bool = False, table: str | None = None) -> Any:
-    return field(default=default, repr=not secret, metadata={"read": read, "secret": secret, "table": table})
+def _setting(
+    default: Any, read: Reader, *, secret: bool = False, table: str | None = None, in_table: str | None = None
+) -> Any:
+    metadata = {"read": read, "secret": secret, "table": table, "in_table": in_table}
+    return field(default=default, repr=not secret, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,10 +217,38 @@ class Settings:
     """The tenant under which tasks, jobs and events are recorded unless a command names one."""
     app: str = _setting("postroad", text(_ID, _ID_FORM))
     """The application under which tasks, jobs and events are recorded."""
-    task_events: bool = _setting(False, truth)
+    task_queues: tuple[str, ...] = _setting(
+        ("tasks",), names(r"[A-Za-z0-9_-]{1,60}", "a list of queue names"), table="tasks", in_table="queues"
+    )
+    """The queues whose tasks `postroad worker` and `postroad up` run."""
+    task_pass_env: tuple[str, ...] = _setting(
+        (), names(_VARIABLE, "a list of variables such as AWS_REGION or SHOP_*"), table="tasks", in_table="pass_env"
+    )
+    """Variables that tasks see besides the usual ones; `SHOP_*` is every variable that begins so."""
+    task_child_reuse: int = _setting(1, whole(1, 1_000), table="tasks", in_table="child_reuse")
+    """How many tasks one child process runs. More is faster, for code that you trust."""
+    task_kill_grace: float | None = _setting(None, duration(0, _LONGEST), table="tasks", in_table="kill_grace")
+    """The time between SIGTERM and SIGKILL for a task that took too long; by default 5 s, and 1 s in `postroad up`."""
+    task_output: str = _setting("log", choice("log", "inherit", "drop"), table="tasks", in_table="task_output")
+    """What becomes of the output of tasks: lines with their request ids, unchanged output, or none."""
+    task_unknown_grace: float = _setting(600.0, duration(0, _LONGEST), table="tasks", in_table="unknown_grace")
+    """How long a task whose name is unknown is left to workers of another version."""
+    task_events: bool = _setting(False, truth, table="tasks", in_table="events")
     """Whether the ends of tasks and jobs are published on the bus `tasks`."""
+    outbox_dsn: str | None = _setting(None, text(r"[^\0]+", "the address of a database"), secret=True, table="outbox")
+    """The database of outbox and inbox."""
+    outbox_topic: str | None = _setting(None, text(r"[^\s\0]{1,512}", "the name or ARN of a topic"), table="outbox")
+    """The topic that the outbox publishes to."""
+    outbox_service: str = _setting("default", text(_LABEL, _LABEL_FORM), table="outbox")
+    """The name of the service in metrics, and the publisher of what its outbox publishes."""
     agents_functions: bool = _setting(False, truth, table="agents")
     """Whether functions on AWS move the events of agents, so that `postroad up` does not."""
+    agents_max_receives: int = _setting(5, whole(1, 1_000), table="agents")
+    """An agent's event becomes a dead letter after this many receives without an ack."""
+    agents_retention: float = _setting(604_800.0, duration(1, 31_536_000), table="agents")
+    """How long events are kept for agents that listen later, and for replays."""
+    agents_visibility: float = _setting(30.0, duration(0, _LONGEST), table="agents")
+    """How long an event that an agent received stays leased, unless the agent asks for another time."""
 
     failpoints: str | None = None
     """The failpoints of tests, as `POSTROAD_FAILPOINTS` names them."""
@@ -204,6 +268,27 @@ class Settings:
             }
             for key in KEYS
         ]
+
+    @property
+    def task_worker(self) -> dict[str, Any]:
+        """The arguments of `TaskWorker` that the table [tasks] sets."""
+        grace = {} if self.task_kill_grace is None else {"kill_grace": self.task_kill_grace}
+        return grace | {
+            "queue": self.task_queues,
+            "pass_env": self.task_pass_env,
+            "child_reuse": self.task_child_reuse,
+            "task_output": self.task_output,
+            "unknown_grace": self.task_unknown_grace,
+        }
+
+    @property
+    def agents(self) -> dict[str, Any]:
+        """The arguments of `backend.agents()`."""
+        return {
+            "max_receives": self.agents_max_receives,
+            "retention": self.agents_retention,
+            "visibility": self.agents_visibility,
+        }
 
     def source(self, name: str) -> Source:
         """Return where the value of the key `name` came from."""
@@ -227,7 +312,7 @@ TABLES = frozenset(key.table for key in KEYS if key.table is not None)
 KNOWN_BESIDES = frozenset(
     PREFIX + name
     for name in (
-        *("DEBUG", "ACTOR", "AUDIT_LOG", "OUTBOX_DSN", "ALERTS_ALLOW_LOOPBACK", "AGENT_RATE", "AGENT_POLLS"),
+        *("DEBUG", "ACTOR", "AUDIT_LOG", "ALERTS_ALLOW_LOOPBACK", "AGENT_RATE", "AGENT_POLLS"),
         *("FAILPOINTS", "SIGNING_KEYS", "REQUIRE_SIGNED", "TASK_ID", "TASK_RUN", "TASK_ATTEMPT", "TASK_TOKEN"),
     )
 )

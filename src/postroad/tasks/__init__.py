@@ -12,8 +12,16 @@ from postroad.tasks.leases import (
     Lease as Lease,
     TaskRecords as TaskRecords,
     WakeUp as WakeUp,
+    current_state as current_state,
     first_lease as first_lease,
     open_job_key as open_job_key,
+)
+from postroad.tasks.listing import (
+    ListedTask as ListedTask,
+    TaskFilter as TaskFilter,
+    TaskList as TaskList,
+    TaskPage as TaskPage,
+    since_of as since_of,
 )
 from postroad.tasks.messages import (
     WITH_ITS_JOB as WITH_ITS_JOB,
@@ -41,7 +49,11 @@ from postroad.tasks.worker import TaskWorker
 
 if TYPE_CHECKING:
     from postroad.tasks.event_publisher import EventPublisher as EventPublisher
-    from postroad.tasks.health import HealthCheck as HealthCheck, SlackAlerts as SlackAlerts
+    from postroad.tasks.health import (
+        HealthCheck as HealthCheck,
+        SlackAlerts as SlackAlerts,
+        health_role as health_role,
+    )
     from postroad.tasks.scheduler import Scheduler as Scheduler, Schedules as Schedules, ScheduleShown as ScheduleShown
     from postroad.tasks.stories import task_story as task_story
 else:
@@ -50,7 +62,7 @@ else:
         __name__,
         {
             "postroad.tasks.event_publisher": "EventPublisher",
-            "postroad.tasks.health": "HealthCheck SlackAlerts",
+            "postroad.tasks.health": "HealthCheck SlackAlerts health_role",
             "postroad.tasks.scheduler": "Scheduler Schedules ScheduleShown",
             "postroad.tasks.stories": "task_story",
         },

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from postroad import failpoints
 from postroad.errors import InvalidEvent, PostroadError
-from postroad.journal import ATTEMPT_FAILED, COMPLETED, FAILED, HEARTBEAT, INTERRUPTED, STARTED, TIMEOUT, JournalEvent
+from postroad.journal import (
+    ATTEMPT_FAILED,
+    COMPLETED,
+    FAILED,
+    HEARTBEAT,
+    INTERRUPTED,
+    STARTED,
+    TIMEOUT,
+    JournalEvent,
+    TaskProgress,
+)
 from postroad.queues import Delivery, legible
 from postroad.tasks.leases import Failure, Held, Lease, Then, first_lease, lease_end, pause_before_retry
 from postroad.tasks.messages import TaskMessage, log_event
 from postroad.tasks.processes import Order, Report, TaskEntry, resident_bytes
-from postroad.tasks.verdicts import Completed, Failed, Halted, TimedOut, Verdict
+from postroad.tasks.registry import passed
+from postroad.tasks.verdicts import Completed, Failed, Halted, TimedOut, Verdict, lines_logged
 
 if TYPE_CHECKING:
     from postroad.tasks.threads import Shared
@@ -24,8 +35,16 @@ if TYPE_CHECKING:
 _FAILURES_BEFORE_KILL = 3
 _RECORD_AGAIN_SECONDS = 1.0
 _LARGE_BYTES = 180_000
+# How often a progress is written; far away each write is a request that costs money.
+_PROGRESS_SECONDS = 1.0
+_FAR_PROGRESS_SECONDS = 5.0
 QUARANTINED = "max attempts"
 _LOG_EVENTS = {COMPLETED: "task_completed", FAILED: "task_failed", TIMEOUT: "task_timed_out"}
+
+
+class _Reported(msgspec.Struct):
+    fraction: float
+    message: str | None = None
 
 
 class Attempt:
@@ -47,7 +66,12 @@ class Attempt:
         self._beats = 0
         self._failed_extensions = 0
         self._began = 0.0
-        self.activity: bytes | None = None
+        self._activity: bytes | None = None
+        self._progress: TaskProgress | None = None
+        self._progress_pause = _PROGRESS_SECONDS if shared.queue.traits.short_waits else _FAR_PROGRESS_SECONDS
+        self._progress_saved = -inf
+        self.progress_due = inf
+        """When the progress has to be saved, on the monotonic clock."""
 
     def take(self, before: Held | None, pid: int) -> bool:
         """Take the lease and record the start; return False if another worker was faster."""
@@ -88,7 +112,7 @@ class Attempt:
             deadline=self._shared.now() + self.timeout,
             job_id=self.task.job_id,
             task_id=self.task.task_id,
-            env={name: os.environ[name] for name in self._entry.pass_env if name in os.environ},
+            env=passed(self._entry.pass_env) if self._entry.pass_env else {},
         )
 
     def beat(self) -> bool:
@@ -112,10 +136,28 @@ class Attempt:
             workerId=self._shared.worker_id,
             processId=self._pid,
             memoryUsage={"rss": resident_bytes(self._pid)},
-            lastActivity=None if self.activity is None else msgspec.json.decode(self.activity),
+            lastActivity=None if self._activity is None else msgspec.json.decode(self._activity),
+            progress=None if self._progress is None else self._progress.to_dict(),
         )
         self._shared.records.record([event])
         return True
+
+    def note(self, activity: bytes | None, progress: bytes | None) -> None:
+        """Note what the child reported last; the progress is due to be saved, but not too often."""
+        self._activity = activity
+        if progress is None:
+            return
+        found = msgspec.json.decode(progress, type=_Reported)
+        before = self._progress
+        if before is None or (before.fraction, before.message) != (found.fraction, found.message):
+            at = self._shared.factory.now_ms()
+            self._progress = TaskProgress(fraction=found.fraction, message=found.message, at=at)
+            self.progress_due = max(time.monotonic(), self._progress_saved + self._progress_pause)
+
+    def save_progress(self) -> None:
+        """Write the progress to the lease, where everybody can see it; a lost lease is noticed by the next beat."""
+        self._progress_saved, self.progress_due = time.monotonic(), inf
+        self._change(lambda lease: lease)
 
     def settle(self, verdict: Verdict, report: Report | None) -> None:
         """Write the outcome of the attempt: first to the lease, then to the journal, then to the queue."""
@@ -132,12 +174,14 @@ class Attempt:
                     signal=verdict.signal,
                     lastLines=list(verdict.last_lines) or None,
                 )
-                self._end(event, error=f"ended by {verdict.signal} after {self.timeout:g} s")
+                error = f"ended by {verdict.signal} after {self.timeout:g} s"
+                self._end(event, error=error, **lines_logged(None, verdict.last_lines))
             case Failed(retryable=True):
                 self._fail_attempt(verdict)
             case Failed():
                 self._log_traceback(verdict)
-                self._end(self._failed(verdict), error=verdict.located or verdict.error)
+                logged = lines_logged(verdict.traceback, verdict.last_lines)
+                self._end(self._failed(verdict), error=verdict.located or verdict.error, **logged)
             case Halted():
                 self.interrupt()
 
@@ -213,6 +257,7 @@ class Attempt:
                 error=verdict.located or verdict.error,
                 attempt=attempts,
                 **retry,
+                **lines_logged(verdict.traceback, verdict.last_lines),
             )
 
     def _pause(self, attempts: int) -> float:
@@ -229,8 +274,9 @@ class Attempt:
         deadline, pause = time.monotonic() + shared.config.visibility, 0.05
         while True:
             try:
+                lease = self._with_progress(change(held.lease))
                 written = shared.records.write(
-                    self.task.tenant_id, self.task.request_id, change(held.lease), events, expect=held, then=then
+                    self.task.tenant_id, self.task.request_id, lease, events, expect=held, then=then
                 )
             except PostroadError as error:
                 self._log("task_settle_failed", error=error)
@@ -253,17 +299,24 @@ class Attempt:
 
     def _refreshed(self) -> bool:
         """Refresh the lease; return False only if it is known to be lost."""
+        until = lease_end(self._shared.now(), self._shared.config.visibility_extension)
+        now_ms = self._shared.factory.now_ms()
+        return self._change(
+            lambda lease: msgspec.structs.replace(
+                lease, effective_until=until, last_event_type=HEARTBEAT, last_event_at=now_ms
+            )
+        )
+
+    def _with_progress(self, lease: Lease) -> Lease:
+        return lease if self._progress is None else msgspec.structs.replace(lease, progress=self._progress)
+
+    def _change(self, change: Callable[[Lease], Lease]) -> bool:
+        """Change the lease of a running child; return False only if it is known to be lost."""
         shared, held = self._shared, self._held
         assert held is not None
-        until = lease_end(shared.now(), shared.config.visibility_extension)
         try:
             while True:
-                lease = msgspec.structs.replace(
-                    held.lease,
-                    effective_until=until,
-                    last_event_type=HEARTBEAT,
-                    last_event_at=shared.factory.now_ms(),
-                )
+                lease = self._with_progress(change(held.lease))
                 written = shared.records.put(self.task.tenant_id, self.task.request_id, lease, expect=held)
                 if written.ok:
                     self._held = written.held

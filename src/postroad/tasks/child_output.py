@@ -6,7 +6,7 @@ import os
 import select
 import time
 from collections import deque
-from typing import Annotated
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
@@ -15,12 +15,14 @@ from postroad.telemetry import redact
 TAIL_BYTES = 65_536
 TAIL_LINES = 20
 _LINE_CHARACTERS = 500
-_ACTIVITY = b'"lastActivity"'
+_ACTIVITY, _PROGRESS = b'"lastActivity"', b'"progress"'
 _LAST_SECOND = 99_999_999_999
 _STDERR = 2
 # The limits of one task for a second and for a line; a pipe that is ready accepts a line of this size at once.
 _ECHO_BYTES = 131_072
 _ECHO_LINE = 3_000
+# What a line costs besides its bytes: a flood of short ones must not keep the monitor from its other work.
+_LINE_COST = 64
 
 
 class Tail:
@@ -54,21 +56,21 @@ class Lines:
         self.last: bytes | None = None
         self.too_long = False
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """Add output; return the activities in the lines that it completes."""
+    def feed(self, data: bytes) -> list[Reported]:
+        """Add output; return what the lines that it completes report."""
         first, newline, rest = data.partition(b"\n")
         self._add(first)
         if not newline:
             return []
         middle, _, last = rest.rpartition(b"\n")
         # Many lines are not parsed one by one: only the last line that is not blank matters.
-        lines = middle.split(b"\n") if _ACTIVITY in middle else [middle.rstrip().rpartition(b"\n")[2]]
+        lines = middle.split(b"\n") if _may_report(middle) else [middle.rstrip().rpartition(b"\n")[2]]
         found = [self._ended()]
         for line in lines:
             self._add(line)
             found.append(self._ended())
         self._add(last)
-        return [activity for activity in found if activity is not None]
+        return [reported for reported in found if reported is not None]
 
     def end(self) -> None:
         """End the last line."""
@@ -78,11 +80,11 @@ class Lines:
         self._open.clear()
         self._open_too_long = False
 
-    def _ended(self) -> bytes | None:
-        """End the line; return the activity in it, if there is one."""
-        activity = checked_activity(bytes(self._open), _Line) if _ACTIVITY in self._open else None
+    def _ended(self) -> Reported | None:
+        """End the line; return what it reports, if it is a report."""
+        reported = reported_by(self._open)
         self.end()
-        return activity
+        return reported
 
     def _add(self, part: bytes) -> None:
         if len(self._open) + len(part) > self._limit:
@@ -90,6 +92,38 @@ class Lines:
             self._open.clear()
         elif not self._open_too_long:
             self._open += part
+
+
+TaskOutput = Literal["log", "inherit", "drop"]
+
+
+class Unchanged:
+    """Writes the output of a child to the worker's standard error as it is; what nobody reads in time is dropped."""
+
+    def feed(self, data: bytes) -> None:
+        """Add output."""
+        while data and _write_some(data[: select.PIPE_BUF]):
+            data = data[select.PIPE_BUF :]
+
+    def end(self) -> None:
+        """Do nothing: everything is written."""
+
+
+class Dropped:
+    """Writes nothing."""
+
+    def feed(self, data: bytes) -> None:
+        """Do nothing with the output."""
+
+    def end(self) -> None:
+        """Do nothing."""
+
+
+def echo_of(mode: str, request_id: str, *, is_result: bool = False) -> Echo | Unchanged | Dropped:
+    """Return what writes the output of a child: `log`, `inherit` or `drop`."""
+    if mode == "log":
+        return Echo(request_id, is_result=is_result)
+    return Unchanged() if mode == "inherit" else Dropped()
 
 
 class Echo:
@@ -113,16 +147,23 @@ class Echo:
         now = time.monotonic()
         self._left = min(_ECHO_BYTES, self._left + (now - self._at) * _ECHO_BYTES)
         self._at = now
-        if len(data) > self._left:
-            self._dropped += len(self._open) + len(data)
-            self._open = self._held = b""
+        if self._left < _LINE_COST:
+            self._drop(len(self._open) + len(data))
             return
-        self._left -= len(data)
         *lines, self._open = (self._open + data).split(b"\n")
         if len(self._open) > _ECHO_LINE:
             lines, self._open = [*lines, self._open], b""
-        for line in lines:
+        for number, line in enumerate(lines):
+            self._left -= len(line) + _LINE_COST
+            if self._left < 0:
+                self._left = 0.0
+                self._drop(sum(len(each) + 1 for each in lines[number:]) + len(self._open))
+                return
             self._line(line)
+
+    def _drop(self, size: int) -> None:
+        self._dropped += size
+        self._open = self._held = b""
 
     def end(self) -> None:
         """Write what is left."""
@@ -140,7 +181,7 @@ class Echo:
         self._write_line(line)
 
     def _write_line(self, line: bytes) -> None:
-        if self._is_result and _ACTIVITY in line:
+        if self._is_result and reported_by(line) is not None:
             return
         self._note_dropped()
         if text := "".join(c if c.isprintable() else " " for c in line[:_ECHO_LINE].decode(errors="replace")).rstrip():
@@ -153,16 +194,22 @@ class Echo:
 
     def _write(self, text: str) -> None:
         data = f"{self._prefix}{text}".encode()[: select.PIPE_BUF - 1] + b"\n"
-        try:
-            events = select.poll()
-            events.register(_STDERR, select.POLLOUT)
-            if any(event & select.POLLOUT for _, event in events.poll(0)):
-                os.write(_STDERR, data)
-            else:
-                self._dropped += len(data)
-        except OSError:
-            # It has no reader any more.
-            return
+        if not _write_some(data):
+            self._dropped += len(data)
+
+
+def _write_some(data: bytes) -> bool:
+    """Write to standard error what a pipe accepts at once; return False if its reader is too slow."""
+    try:
+        events = select.poll()
+        events.register(_STDERR, select.POLLOUT)
+        if not any(event & select.POLLOUT for _, event in events.poll(0)):
+            return False
+        os.write(_STDERR, data)
+    except OSError:
+        # It has no reader any more.
+        return True
+    return True
 
 
 class _Activity(msgspec.Struct, omit_defaults=True):
@@ -171,19 +218,73 @@ class _Activity(msgspec.Struct, omit_defaults=True):
     timestamp: Annotated[int, msgspec.Meta(ge=0, le=_LAST_SECOND)] | None = None
 
 
+class _Progress(msgspec.Struct, omit_defaults=True):
+    fraction: Annotated[float, msgspec.Meta(ge=0, le=1)]
+    message: str | None = None
+
+
 class _Line(msgspec.Struct):
-    lastActivity: _Activity
+    lastActivity: _Activity | None = None
+    progress: _Progress | None = None
 
 
-def checked_activity(data: bytes, kind: type[_Activity] | type[_Line] = _Activity) -> bytes | None:
-    """Return an activity as a heartbeat can carry it; None for anything else."""
+class Reported(msgspec.Struct, frozen=True):
+    """An activity or a progress that a child reported, as JSON that a heartbeat can carry; None if it did not."""
+
+    activity: bytes | None = None
+    progress: bytes | None = None
+
+    def over(self, before: Reported) -> Reported:
+        """Return it together with what was reported before and not replaced."""
+        return Reported(self.activity or before.activity, self.progress or before.progress)
+
+
+def reported_activity(data: bytes) -> Reported | None:
+    """Return an activity that a function sent; None for anything else."""
+    found = _decoded(data, _Activity)
+    return None if found is None else Reported(activity=_activity(found))
+
+
+def reported_progress(data: bytes) -> Reported | None:
+    """Return a progress that a function sent; None for anything else."""
+    found = _decoded(data, _Progress)
+    return None if found is None else Reported(progress=_progress(found))
+
+
+def reported_by(line: bytes | bytearray) -> Reported | None:
+    """Return what a line of a program reports; None if it is ordinary output."""
+    if not _may_report(line):
+        return None
+    found = _decoded(bytes(line), _Line)
+    if found is None or (found.lastActivity is None and found.progress is None):
+        return None
+    return Reported(
+        activity=None if found.lastActivity is None else _activity(found.lastActivity),
+        progress=None if found.progress is None else _progress(found.progress),
+    )
+
+
+def _may_report(data: bytes | bytearray) -> bool:
+    return _ACTIVITY in data or _PROGRESS in data
+
+
+_Found = TypeVar("_Found")
+
+
+def _decoded(data: bytes, kind: type[_Found]) -> _Found | None:
     try:
-        found = msgspec.json.decode(data, type=kind)
+        return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, ValueError, RecursionError):
         return None
-    activity = found.lastActivity if isinstance(found, _Line) else found
-    step = None if activity.stepName is None else activity.stepName[:200]
-    return msgspec.json.encode(_Activity(activity.type[:100], step, activity.timestamp))
+
+
+def _activity(found: _Activity) -> bytes:
+    step = None if found.stepName is None else found.stepName[:200]
+    return msgspec.json.encode(_Activity(found.type[:100], step, found.timestamp))
+
+
+def _progress(found: _Progress) -> bytes:
+    return msgspec.json.encode(_Progress(found.fraction, None if found.message is None else found.message[:200]))
 
 
 def _clean(line: str) -> str:

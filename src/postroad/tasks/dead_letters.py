@@ -12,7 +12,7 @@ from postroad.ports import Store
 from postroad.queues import Delivery, Queue, legible, read_dead
 from postroad.tasks.leases import Drop, Failure, HandBack, Lease, TaskRecords, decide
 from postroad.tasks.messages import EventFactory, TaskMessage, log_event, open_queue, read, tenant_and_app, tenant_of
-from postroad.tasks.verdicts import CRASH
+from postroad.tasks.verdicts import CRASH, lines_logged
 
 Handled = Literal["ended", "known", "stays"]
 _ASIDE_SECONDS = 900.0
@@ -108,6 +108,12 @@ class DeadLetterHandler:
         ended = msgspec.structs.replace(lease.settled(event), run=message.run)
         written = self._records.write(tenant, message.request_id, ended, [event], expect=held, then=then)
         if written.ok:
-            error = event.properties["error"]
-            log_event("task_dead", request_id=message.request_id, run=message.run, error=error, attempt=lease.attempts)
+            log_event(
+                "task_dead",
+                request_id=message.request_id,
+                run=message.run,
+                error=event.properties["error"],
+                attempt=lease.attempts,
+                **lines_logged(failure.traceback, failure.last_lines),
+            )
         return "ended" if written.ok else None

@@ -20,17 +20,32 @@ import msgspec
 from postroad.arguments import check
 from postroad.errors import AlertRefused, ConfigurationError, PostroadError
 from postroad.items import ABSENT
-from postroad.journal import ATTEMPT_FAILED, HEARTBEAT, STARTED, Journal, JournalEvent, every_event, fold, task_history
+from postroad.journal import (
+    ATTEMPT_FAILED,
+    HEARTBEAT,
+    STARTED,
+    Journal,
+    JournalEvent,
+    StoredJournal,
+    every_event,
+    fold,
+    task_history,
+)
 from postroad.ports import Store
 from postroad.settings import alerts_allow_loopback, slack_webhook_url
 from postroad.tasks.messages import log_event, tenant_and_app
 from postroad.tasks.registry import Lifetime
+from postroad.tasks.threads import Role
 from postroad.telemetry import counted
 
 HEALTH_CHECK: Final = "Task Health Check"
 HEALTHY, WARNING, CRITICAL, OVERTIME = "healthy", "warning", "critical", "overtime"
 _ALERT_AGAIN_MS: Final = 900_000
 _ALERTED_KEY: Final = "ALERTED#HEALTH#"
+_CHECKED_KEY: Final = "CHECKED#HEALTH#"
+_CHECK_SECONDS: Final = 300.0
+_LOOK_SECONDS: Final = 60.0
+_NAMED: Final = 5
 
 
 class HealthReport(msgspec.Struct, frozen=True):
@@ -109,17 +124,7 @@ class HealthCheck:
     def check(self, *, now: datetime | int | None = None) -> HealthReport:
         """Check every running task, record the result and send alerts. `now` as a number is in milliseconds."""
         moment = self._milliseconds(now)
-        started = every_event(
-            self._journal,
-            "GSI6",
-            tenant=self._tenant,
-            app=self._app,
-            event_type=STARTED,
-            start=moment - self._lookback_ms,
-            raw=True,
-        )
-        ids = dict.fromkeys(event.entity_id for event in started)
-        found = [self._examined(request_id, moment) for request_id in ids]
+        found = [self._examined(request_id, moment) for request_id in self._started(moment - self._lookback_ms)]
         tasks = [
             {name: value for name, value in task.items() if name != "currentState" and value is not None}
             for task in found
@@ -143,6 +148,29 @@ class HealthCheck:
         self._alert(CRITICAL, [task for task in tasks if task["health"] in (CRITICAL, OVERTIME)], moment)
         self._alert(WARNING, [task for task in tasks if task["health"] == WARNING], moment)
         return HealthReport(summary, tasks)
+
+    def _started(self, since: int) -> list[str]:
+        """Return the tasks of the app that may be running: they have started since then and, if known, not ended."""
+        asked: dict[str, Any] = {"tenant": self._tenant, "app": self._app, "event_type": STARTED, "start": since}
+        journal = self._journal
+        kept = None
+        if isinstance(journal, StoredJournal):
+            kept = journal.states(self._tenant, app=None, since=None, state="processing")
+        if kept is None:
+            return list(dict.fromkeys(event.entity_id for event in every_event(journal, "GSI6", **asked, raw=True)))
+        return [
+            request_id
+            for request_id, _ in kept
+            if journal.query("GSI7", **asked, entity=("TASK", request_id), limit=1, raw=True).events
+        ]
+
+    def is_due(self, every: float) -> bool:
+        """Return whether the last check is so many seconds ago; true for one process only, which then has to check."""
+        key, now = f"{self._tenant}/{_CHECKED_KEY}{self._app}", self._milliseconds(None)
+        item = self._items.get(key)
+        if item is not None and now - msgspec.json.decode(item.value, type=int) < every * 1_000:
+            return False
+        return self._items.put(key, msgspec.json.encode(now), expect=ABSENT if item is None else item.version).ok
 
     def check_single(self, request_id: str, *, now: datetime | int | None = None) -> dict[str, Any]:
         """Return the health of one task, whether it runs or not."""
@@ -201,6 +229,30 @@ class HealthCheck:
         if isinstance(now, int):
             return now
         return int((self._backend.clock.now() if now is None else now).timestamp() * 1_000)
+
+
+def health_role(backend: Store, *, tenant_id: str | None = None, app: str | None = None) -> Role:
+    """Return the role that checks the running tasks every five minutes, in one process of all that have it.
+
+    It logs which tasks are silent or run too long, and reports them to Slack if SLACK_WEBHOOK_URL is set.
+
+    Raises:
+        AlertRefused: SLACK_WEBHOOK_URL is not an address that alerts may be sent to.
+    """
+    alerts = None if slack_webhook_url() is None else SlackAlerts()
+    health = HealthCheck(backend, tenant_id=tenant_id, app=app, alerts=alerts)
+
+    def run_once() -> int:
+        if health.is_due(_CHECK_SECONDS):
+            report = health.check()
+            bad = [task["requestId"] for task in report.tasks if task["health"] != HEALTHY]
+            if bad:
+                counts = {name: report.summary[name] for name in (WARNING, CRITICAL, OVERTIME)}
+                log_event("tasks_unhealthy", **counts, request_ids=bad[:_NAMED])
+        # It never finds work for a worker that runs until nothing is left to do.
+        return 0
+
+    return Role("health", _LOOK_SECONDS, run_once)
 
 
 def _latest(events: Sequence[JournalEvent], name: str) -> Any:

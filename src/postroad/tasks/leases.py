@@ -16,7 +16,18 @@ import msgspec
 
 from postroad.errors import InvalidMessage, PostroadError
 from postroad.items import ABSENT, Expect
-from postroad.journal import EVENT_TO_STATE, Appends, JournalEvent, Owing, OwingItems, owing_nothing
+from postroad.journal import (
+    EVENT_TO_STATE,
+    Appends,
+    Journal,
+    JournalEvent,
+    Owing,
+    OwingItems,
+    TaskProgress,
+    TaskState,
+    owing_nothing,
+    task_state,
+)
 from postroad.ports import Store
 from postroad.queues import Delivery, OutgoingMessage, Queue
 from postroad.tasks.messages import TaskId, log_event
@@ -73,6 +84,8 @@ class Lease(Owing, frozen=True, kw_only=True, rename="camel"):
     last_event_type: str | None = None
     """The last event that was recorded with a write of this item; None if it is not known."""
     last_event_at: int | None = None
+    progress: TaskProgress | None = None
+    """What the last attempt reported last."""
 
     def with_last_of(self, events: Sequence[JournalEvent]) -> Lease:
         """Return the lease with the last of these events, which are recorded with it."""
@@ -105,6 +118,7 @@ class Lease(Owing, frozen=True, kw_only=True, rename="camel"):
             effective_until=until,
             sent_at=self.sent_at or now_ms,
             failure=self.failure if again else None,
+            progress=None,
         )
 
     def freed(self, *, attempts: int | None = None, failure: Failure | None = None) -> Lease:
@@ -135,6 +149,7 @@ class Lease(Owing, frozen=True, kw_only=True, rename="camel"):
             outcome=None,
             failure=None,
             begun_at=now_ms,
+            progress=None,
         )
 
 
@@ -379,6 +394,21 @@ class TaskRecords:
             return held
         self._leases.forget(held.lease)
         return Held(owing_nothing(held.lease), held.version)
+
+
+def current_state(
+    journal: Journal, records: TaskRecords, tenant: str, request_id: str, at: int | None = None
+) -> TaskState | None:
+    """Return the state of a task, now or at a moment in milliseconds; None before its first event.
+
+    Now it has the progress of the lease, which is younger than that of the last heartbeat.
+    """
+    state = task_state(journal, tenant, request_id, at)
+    if at is None and state is not None and state.state in ("processing", "failed"):
+        held = records.read(tenant, request_id)
+        if held is not None and held.lease.run == state.run and held.lease.progress is not None:
+            return msgspec.structs.replace(state, progress=held.lease.progress)
+    return state
 
 
 def _version(expect: Held | None) -> int | Expect:

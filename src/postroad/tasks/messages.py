@@ -250,7 +250,7 @@ _LEVELS = {
     "task_traceback": logging.DEBUG,
     **dict.fromkeys(("task_started", "task_completed", "task_interrupted", "task_resent"), logging.INFO),
     **dict.fromkeys(("worker_started", "worker_stopped", "worker_role_recovered"), logging.INFO),
-    "task_receive_recovered": logging.INFO,
+    **dict.fromkeys(("task_receive_recovered", "worker_reloaded"), logging.INFO),
 }
 """The levels of log lines that are not warnings."""
 

@@ -10,13 +10,17 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
 from postroad.errors import ConfigurationError
 from postroad.tasks import processes
+from postroad.tasks.messages import log_event
 from postroad.tasks.processes import FromMonitor, Order, Plan, TaskEntry
 from postroad.tasks.registry import TaskDefinition
 from postroad.tasks.task_child import BOOT, entry_of, import_path, main_module
@@ -31,7 +35,12 @@ class SlotLost(Exception):
 class ChildSlot:
     """A socket to one monitor. One thread sends orders and waits; any thread may halt."""
 
-    def __init__(self, end: socket.socket) -> None:
+    def __init__(
+        self, end: socket.socket, *, is_stale: Callable[[], bool] = lambda: False, closed: Callable[[], object] = int
+    ) -> None:
+        self.is_stale = is_stale
+        """Whether the code of its child was replaced, so that it should run no other task."""
+        self._closed = closed
         self._socket = end
         self._frames = processes.Frames()
         self._received: list[FromMonitor] = []
@@ -65,7 +74,10 @@ class ChildSlot:
     def close(self) -> None:
         """End the monitor and its child."""
         with self._sending:
+            is_first = self._socket.fileno() != -1
             self._socket.close()
+        if is_first:
+            self._closed()
 
     def _send(self, data: bytes) -> None:
         with self._sending:
@@ -75,8 +87,35 @@ class ChildSlot:
                 raise SlotLost from error
 
 
+@dataclass(slots=True, eq=False)
+class _Zygote:
+    """A process that has imported the tasks, and the slots that it serves."""
+
+    process: subprocess.Popen[bytes]
+    control: socket.socket
+    slots: int = 0
+
+    def give(self, end: socket.socket) -> bool:
+        """Give it the end of a slot; return False if it is dead."""
+        try:
+            socket.send_fds(self.control, [b"k"], [end.fileno()])
+        except OSError:
+            return False
+        self.slots += 1
+        return True
+
+    def end(self) -> None:
+        """End it with all its descendants."""
+        self.control.close()
+        try:
+            self.process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
 class ChildPool:
-    """The zygote of one worker; it is started again if it dies."""
+    """The zygote of one worker; it is started again if it dies and, if wanted, when a source file changes."""
 
     def __init__(
         self,
@@ -86,6 +125,8 @@ class ChildPool:
         environment: Mapping[str, str],
         child_reuse: int,
         max_output_bytes: int,
+        task_output: str = "log",
+        reload: bool = False,
     ) -> None:
         entries = tuple(entry_of(definition) for definition in definitions)
         self._plan = Plan(
@@ -97,11 +138,14 @@ class ChildPool:
             directory="",
             child_reuse=child_reuse,
             max_output_bytes=max_output_bytes,
+            task_output=task_output,
+            names_files=reload,
         )
         self._environment = dict(environment)
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
+        self._zygote: _Zygote | None = None
+        self._retired: list[_Zygote] = []
+        self._sources = Sources()
         self._directories: list[str] = []
         self._closed = False
         self.tasks: dict[str, TaskEntry] = {}
@@ -111,53 +155,85 @@ class ChildPool:
         """Start the zygote and wait until it has imported everything, or raise `ConfigurationError`."""
         with self._lock:
             self._closed = False
-            self._start()
+            self._zygote = self._start()
 
     def slot(self) -> ChildSlot:
         """Return a new slot, from a new zygote if the old one died; raise `SlotLost` if the pool is closed."""
         here, there = socket.socketpair()
         try:
             with self._lock, there:
-                if not self._send(there):
+                if self._zygote is None or not self._zygote.give(there):
                     if self._closed:
                         raise SlotLost
                     self._end()
-                    self._start()
-                    if not self._send(there):
+                    self._zygote = self._start()
+                    if not self._zygote.give(there):
                         raise SlotLost
+                zygote = self._zygote
         except BaseException:
             here.close()
             raise
-        return ChildSlot(here)
+        return ChildSlot(here, is_stale=lambda: zygote in self._retired, closed=lambda: self._leave(zygote))
 
-    def _send(self, end: socket.socket) -> bool:
-        if self._control is None:
-            return False
-        try:
-            socket.send_fds(self._control, [b"k"], [end.fileno()])
-        except OSError:
-            return False
-        return True
+    def reload(self) -> int:
+        """Replace the zygote if a source file changed; return whether it did.
+
+        Running children finish with the code that they began with. If the new code cannot be imported, the error is
+        logged, and the children keep the old code until a file changes again.
+        """
+        if not (changed := self._sources.changed()):
+            return 0
+        with self._lock:
+            if self._closed:
+                return 0
+            try:
+                fresh = self._start()
+            except ConfigurationError as error:
+                log_event("worker_reload_failed", files=changed, error=error)
+                return 0
+            before, self._zygote = self._zygote, fresh
+            if before is not None and before.slots:
+                self._retired.append(before)
+            elif before is not None:
+                before.end()
+        log_event("worker_reloaded", files=changed)
+        return 1
+
+    def _leave(self, zygote: _Zygote) -> None:
+        """Note that a slot is closed; end the zygote that it belonged to if that was its last and it was replaced."""
+        with self._lock:
+            zygote.slots -= 1
+            is_over = zygote.slots == 0 and zygote in self._retired
+            if is_over:
+                self._retired.remove(zygote)
+        if is_over:
+            zygote.end()
 
     def close(self) -> None:
         """End the zygote with all its descendants."""
         with self._lock:
             self._closed = True
             self._end()
+            for zygote in self._retired:
+                zygote.end()
+            self._retired.clear()
             for directory in self._directories:
                 # A zygote that was killed could not remove it.
                 shutil.rmtree(directory, ignore_errors=True)
             self._directories.clear()
 
-    def _start(self) -> None:
+    def _start(self) -> _Zygote:
         directory = tempfile.mkdtemp(prefix="postroad-tasks-")
         # If the zygote is killed, its running children keep working there until the pool is closed.
         self._directories.append(directory)
-        self._plan = msgspec.structs.replace(self._plan, directory=directory, worker=os.getpid())
+        plan = self._plan = msgspec.structs.replace(self._plan, directory=directory, worker=os.getpid())
+        began_ns = time.time_ns()
+        # Compiled files are as old as a second: with them, a quick change would not be seen.
+        flags = ["-B"] if plan.names_files else []
         here, there = socket.socketpair()
         with there:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", BOOT.format("zygote", "main"), *self._plan.sys_path],
+            process = subprocess.Popen(
+                [sys.executable, *flags, "-c", BOOT.format("zygote", "main"), *plan.sys_path],
                 stdin=there.fileno(),
                 # Output of modules during their import belongs to the log.
                 stdout=_stderr(),
@@ -165,16 +241,17 @@ class ChildPool:
                 env=self._environment,
                 start_new_session=True,
             )
-        self._control = here
+        zygote = _Zygote(process, here)
         try:
-            here.sendall(processes.message(self._plan))
+            here.sendall(processes.message(plan))
             answer = processes.read_frame(here.fileno())
         except OSError:
             # It ended before it had read its plan.
             answer = None
         found = processes.Refusal("it ended at once") if answer is None else processes.from_zygote.decode(answer)
+        self._sources.watch(found.files, since_ns=began_ns, instead=isinstance(found, processes.Catalog))
         if not isinstance(found, processes.Catalog):
-            self._end()
+            zygote.end()
             shutil.rmtree(self._directories.pop(), ignore_errors=True)
             raise ConfigurationError(
                 f"imports: the tasks cannot be loaded in a child: {found.error}",
@@ -182,18 +259,46 @@ class ChildPool:
                 remedy="Name modules that a new interpreter can import; variables they need are named in pass_env.",
             )
         self.tasks = {entry.name: entry for entry in found.tasks}
+        return zygote
 
     def _end(self) -> None:
-        if self._control is not None:
-            self._control.close()
-            self._control = None
-        if self._process is not None:
-            try:
-                self._process.wait(_END_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-            self._process = None
+        if self._zygote is not None:
+            self._zygote.end()
+            self._zygote = None
+
+
+Stamp = tuple[int, int] | None
+"""The time and the size of a file; None if it does not exist."""
+
+
+class Sources:
+    """The source files of the tasks, and how they looked when they were loaded."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Stamp] = {}
+
+    def watch(self, files: Iterable[str], *, since_ns: int, instead: bool) -> None:
+        """Watch these files, which were loaded after `since_ns`, instead of those before or besides them.
+
+        What was changed meanwhile counts as changed.
+        """
+        found = {name: _stamp(name) for name in (*files, *(() if instead else self._known))}
+        now = time.time_ns()
+        self._known = {
+            name: None if stamp is not None and since_ns <= stamp[0] <= now else stamp for name, stamp in found.items()
+        }
+
+    def changed(self) -> list[str]:
+        """Return the files that differ from what was loaded."""
+        return [name for name, stamp in self._known.items() if _stamp(name) != stamp]
+
+
+def _stamp(name: str) -> Stamp:
+    try:
+        found = Path(name).stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
 
 
 def _stderr() -> int:

@@ -22,7 +22,7 @@ from postroad.tasks.schedules import Schedule
 _LENGTH = struct.Struct(">I")
 
 # The first byte of a reply of a child.
-SETTLED, ACTIVITY, RESULT, FAILURE = b"S", b"A", b"R", b"F"
+SETTLED, ACTIVITY, PROGRESS, RESULT, FAILURE = b"S", b"A", b"P", b"R", b"F"
 
 
 class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,18 +57,25 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Where children work; the last of worker and zygote removes it."""
     child_reuse: int
     max_output_bytes: int
+    task_output: str = "log"
+    names_files: bool = False
+    """Whether the zygote tells which source files it has loaded."""
 
 
 class Catalog(msgspec.Struct, frozen=True, tag=True):
     """The tasks that a zygote found."""
 
     tasks: tuple[TaskEntry, ...]
+    files: tuple[str, ...] = ()
+    """The source files that it has loaded, if the plan asks for them."""
 
 
 class Refusal(msgspec.Struct, frozen=True, tag=True):
     """Why a zygote cannot work."""
 
     error: str
+    files: tuple[str, ...] = ()
+    """The source files that it had loaded by then, and those in which it failed."""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -103,9 +110,10 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 
 
 class Active(msgspec.Struct, frozen=True, tag=True):
-    """The activity that a child reported, as JSON."""
+    """The activity and the progress that a child reported last, as JSON; None before the first of each."""
 
-    activity: bytes
+    activity: bytes | None
+    progress: bytes | None = None
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -130,6 +138,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The last lines of a command's two streams."""
     last_lines: tuple[str, ...] = ()
     last_activity: bytes | None = None
+    progress: bytes | None = None
 
 
 ToMonitor = Order | Halt

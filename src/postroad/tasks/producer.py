@@ -21,12 +21,11 @@ from postroad.journal import (
     JournalEvent,
     TaskState,
     task_history,
-    task_state,
     tasks_of_job,
 )
 from postroad.ports import Store
 from postroad.tasks.handles import Runs, TaskHandle
-from postroad.tasks.leases import Lease, TaskRecords, first_lease
+from postroad.tasks.leases import Lease, TaskRecords, current_state, first_lease
 from postroad.tasks.messages import (
     AnyRequestId,
     EventFactory,
@@ -327,7 +326,7 @@ class TaskProducer:
     def status(self, request_id: str, at: int | None = None) -> TaskState | None:
         """Return the state of `request_id`, now or at the moment `at` in milliseconds; None before its first event."""
         check(request_id, AnyRequestId, "requestId", InvalidTask)
-        return task_state(self._journal, self._tenant, request_id, at)
+        return current_state(self._journal, self._records, self._tenant, request_id, at)
 
     def history(self, request_id: str) -> list[JournalEvent]:
         """Return every event of `request_id`, in order."""

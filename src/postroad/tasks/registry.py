@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import threading
 import time
@@ -20,6 +21,8 @@ from postroad.settings import nearest
 from postroad.tasks.messages import TaskName
 from postroad.tasks.schedules import CatchUp, Schedule
 from postroad.tasks.signatures import Signature
+
+_Fraction = Annotated[float, Meta(ge=0, le=1, description="is not a number from 0 to 1")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +55,28 @@ class TaskContext:
     dependency_outputs: Mapping[str, Any] = field(default_factory=dict)
     """The results of the tasks that this task depends on, by task id."""
     send_activity: Callable[[dict[str, Any]], None] = field(default=lambda activity: None, repr=False)
+    send_progress: Callable[[dict[str, Any]], None] = field(default=lambda progress: None, repr=False)
     counts: dict[str, int] = field(default_factory=dict, repr=False)
 
     def activity(self, type: str, step_name: str) -> None:
         """Report the current step `step_name` as `type`; the next heartbeat carries it."""
         self.send_activity({"type": str(type)[:100], "stepName": str(step_name)[:200], "timestamp": int(time.time())})
+
+    def progress(self, fraction: float, message: str | None = None) -> None:
+        """Report how much is done; `postroad task status`, `GET /tasks/{id}` and the dashboard show it.
+
+        Args:
+            fraction: From 0 to 1.
+            message: What is done, for people, in at most 200 characters.
+
+        Raises:
+            InvalidTask: The fraction is not a number from 0 to 1.
+
+        Example:
+            ctx.progress(0.4, "page 4 of 10")
+        """
+        check(fraction, _Fraction, "progress", InvalidTask, remedy="Give a fraction, such as page / pages.")
+        self.send_progress({"fraction": fraction, "message": None if message is None else str(message)[:200]})
 
     def usage(self, **counts: Any) -> None:
         """Add `counts` to the usage of the task, such as tokens; the sums are recorded when it completes."""
@@ -74,7 +94,7 @@ Timeout = Annotated[
 Pause = Annotated[float, Meta(ge=0, le=MAX_TIMEOUT, description=f"is not from 0 to {MAX_TIMEOUT:.0f} seconds")]
 _QueueName = text(r"[A-Za-z0-9_-]{1,60}", "the name of a queue: 1 to 60 letters, digits, '_' or '-'")
 Lifetime = Annotated[float, Meta(ge=0, le=MAX_LIFE, description=f"is not from 0 to {MAX_LIFE:g} seconds")]
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +114,7 @@ class TaskDefinition:
     memory_limit: Annotated[int, Meta(ge=1)] | None = None
     """Bytes of address space; None for no limit."""
     pass_env: tuple[str, ...] = ()
-    """Names of environment variables that this task sees besides those of the worker's children."""
+    """Environment variables that this task sees besides those of the worker's children."""
     fresh: bool = False
     """Whether each attempt runs in a new interpreter instead of a fork."""
     retry_on: tuple[type[Exception], ...] = ()
@@ -152,14 +172,22 @@ def _check_errors(definition: TaskDefinition) -> None:
 
 
 def check_variables(names: Any) -> None:
-    """Raise `ConfigurationError` for anything that is not the name of an environment variable."""
+    """Raise `ConfigurationError` for anything that is not the name of a variable, or its beginning before a `*`."""
     bad = [name for name in names if not isinstance(name, str) or _VARIABLE.fullmatch(name) is None]
     if isinstance(names, str) or bad:
         raise ConfigurationError(
             f"pass_env: {(bad or names)!r} are not names of environment variables",
             field="pass_env",
-            remedy="Name variables, such as pass_env=('AWS_REGION',); their values are the worker's.",
+            remedy="Name variables, such as pass_env=('AWS_REGION', 'SHOP_*'); their values are the worker's.",
         )
+
+
+def passed(names: Iterable[str], env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the variables of this process with these names; `SHOP_*` names all that begin with `SHOP_`."""
+    names = frozenset(names)
+    starts = tuple(name[:-1] for name in names if name.endswith("*"))
+    here = os.environ if env is None else env
+    return {name: value for name, value in here.items() if name in names or name.startswith(starts)}
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -304,7 +332,8 @@ def task(name: Any = None, /, *, registry: TaskRegistry = default_tasks, **optio
         retry_cap: The longest pause between two attempts; by default the worker's, 30 s.
         queue: The queue that producers send it to; by default that of the producer. Start a worker with this queue.
         memory_limit: Bytes of address space of its child; by default no limit.
-        pass_env: Names of environment variables that it sees besides those of the worker's children.
+        pass_env: Environment variables that it sees besides those of the worker's children; `SHOP_*` is every
+            variable that begins so.
         fresh: Whether each attempt runs in a new interpreter; for libraries that do not survive a fork.
         schedule: A cron expression of five fields at whose times it runs by itself, without an input.
         every: The interval at which it runs by itself, instead of `schedule`: seconds, or a text such as '10m'.

@@ -72,9 +72,12 @@ class TaskRunner:
         if self._slot is not None:
             self._slot.close()
 
-    def handle(self, delivery: Delivery) -> None:
-        """Run the task of the message, or settle the message otherwise; after an error the message comes back."""
-        shared = self._shared
+    def handle(self, shared: Shared, delivery: Delivery) -> None:
+        """Run the task of the message, or settle the message otherwise; after an error the message comes back.
+
+        `shared` is that of the queue from which the message was received.
+        """
+        self._shared = shared
         try:
             tenant, message = tenant_of(delivery, shared.tenant), read(delivery)
         except InvalidMessage as error:
@@ -112,6 +115,8 @@ class TaskRunner:
 
     def _child(self) -> int | None:
         """Return the child that waits for an order; None if none can be started."""
+        if self._slot is not None and self._slot.is_stale():
+            self._lose_slot()
         for _ in range(3):
             try:
                 if self._slot is None:
@@ -170,12 +175,15 @@ class TaskRunner:
         failpoints.hit("worker.after_spawn")
         next_beat = time.monotonic() + interval
         while True:
-            wake_at = min(next_beat, self._due)
+            wake_at = min(next_beat, self._due, attempt.progress_due)
             received = slot.receive(None if wake_at == inf else wake_at - time.monotonic())
             if isinstance(received, Report):
+                attempt.note(received.last_activity, received.progress)
                 return None if next_beat == inf else received
             if isinstance(received, Active):
-                attempt.activity = received.activity
+                attempt.note(received.activity, received.progress)
+            if time.monotonic() >= attempt.progress_due:
+                attempt.save_progress()
             # The lease is refreshed even if the child never stops reporting activities.
             if time.monotonic() >= next_beat:
                 next_beat = time.monotonic() + interval

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Any
+
+import msgspec
 
 from postroad.errors import PostroadError
 from postroad.journal import (
     ATTEMPT_FAILED,
+    EVENT_TO_STATE,
+    HEARTBEAT,
+    JOB,
+    JOB_CREATED,
     NOTHING,
     PENDING,
+    STARTED,
     JournalEvent,
     Related,
+    Step,
     Story,
     TaskState,
     Verdict,
+    every_event,
     fold,
+    iso,
     steps_of,
     task_history,
+    tasks_of_job,
 )
 from postroad.ports import Store
-from postroad.tasks.leases import Lease, TaskRecords
+from postroad.tasks.leases import Held, Lease, TaskRecords
 from postroad.tasks.messages import WITH_ITS_JOB, named_by
 
 _LETTERS_LOOKED_AT = 1_000
@@ -30,11 +43,12 @@ def task_story(backend: Store, tenant: str, request_id: str) -> Story | None:
     events = task_history(backend.journal(), tenant, request_id, raw=True)
     state = fold(events)
     if state is None:
-        return None
+        return _waiting_story(backend, tenant, request_id)
     held = TaskRecords(backend).read(tenant, request_id)
     lease = Lease(run=state.run) if held is None else held.lease
     queue = lease.queue or "tasks"
-    verdict, summary, following = _view(state, lease, queue, now=backend.clock.now().timestamp())
+    now = backend.clock.now().timestamp()
+    verdict, summary, following = _view(state, lease, queue, now=now)
     if state.state == "cancelled" and any(event.properties.get("reason") == WITH_ITS_JOB for event in events):
         verdict, summary, following = ("failed", "was cancelled with its job", "nothing: its job was cancelled")
     if verdict in ("waiting", "retrying") and _has_dead_letter(backend, queue, request_id, state.run):
@@ -44,7 +58,7 @@ def task_story(backend: Store, tenant: str, request_id: str) -> Story | None:
         kind="task",
         verdict=verdict,
         summary=f"task {request_id}, run {state.run}: {summary}",
-        steps=steps_of(events, where=queue),
+        steps=_steps(events, lease, queue, now=now),
         related=_related(events, state),
         next=following,
     )
@@ -65,9 +79,10 @@ def _view(state: TaskState, lease: Lease, queue: str, *, now: float) -> tuple[Ve
         return ("in_flight", f"ended as {lease.outcome.state}", "its last event is on its way to the journal")
     if lease.is_live(now):
         seconds = max(0, round(lease.effective_until - now))
+        far = "" if lease.progress is None else f": {lease.progress}"
         return (
             "in_flight",
-            f"attempt {lease.attempts} runs at {lease.owner}",
+            f"attempt {lease.attempts} runs at {lease.owner}{far}",
             f"its lease ends in {seconds} s unless it is extended",
         )
     if lease.owner is not None:
@@ -77,6 +92,106 @@ def _view(state: TaskState, lease: Lease, queue: str, *, now: float) -> tuple[Ve
     if lease.sent_at is None:
         return ("waiting", "recorded and not sent", "a reconciler sends it: postroad worker --roles reconciler")
     return ("waiting", f"waits in queue {queue}", "a worker takes it: postroad worker --import MODULE")
+
+
+def _steps(events: Sequence[JournalEvent], lease: Lease, where: str, *, now: float) -> list[Step]:
+    """Return the steps of a task: heartbeats in a row as one, and what the journal cannot hold, a lost worker."""
+    found, beats, sign = list[Step](), list[JournalEvent](), None
+    for event in events:
+        if event.event_type == HEARTBEAT:
+            beats.append(event)
+        else:
+            found += _beating(beats, where)
+            beats = []
+            if event.event_type == STARTED and sign is not None:
+                found.append(_lost(sign, where))
+        if event.event_type == STARTED or (event.event_type == HEARTBEAT and sign is not None):
+            sign = event
+        elif event.event_type in EVENT_TO_STATE:
+            sign = None
+        if event.event_type != HEARTBEAT:
+            found += steps_of([event], where=where)
+    found += _beating(beats, where)
+    if sign is not None and lease.owner is not None and lease.outcome is None and not lease.is_live(now):
+        found.append(_lost(sign, where))
+    return found
+
+
+def _beating(beats: Sequence[JournalEvent], where: str) -> list[Step]:
+    """Return heartbeats in a row as one step."""
+    steps = steps_of(beats[:1], where=where)
+    last = beats[-1] if beats else None
+    if last is None or len(beats) == 1:
+        return steps
+    return [msgspec.structs.replace(steps[0], detail=f"{len(beats):,} heartbeats, the last at {iso(last.timestamp)}")]
+
+
+def _lost(sign: JournalEvent, where: str) -> Step:
+    """Return the step of a worker that was not heard of after this sign of life, so that its lease ended."""
+    worker, seen = sign.properties.get("workerId"), iso(sign.timestamp)
+    ended = int(sign.properties.get("effectiveUntil", 0)) * 1_000
+    return Step(
+        at=iso(max(ended, sign.timestamp)),
+        what="lease_expired",
+        where=where,
+        by=worker,
+        ok=False,
+        detail=f"the worker was lost: nothing was heard of it after {seen}",
+    )
+
+
+def _waiting_story(backend: Store, tenant: str, request_id: str) -> Story | None:
+    """Return the story of a job's task that has not begun; None if there is no such job or task."""
+    job_id, dot, task_id = request_id.partition(".")
+    journal = backend.journal()
+    graph = {task["taskId"]: task for task in tasks_of_job(journal, tenant, job_id)} if dot else {}
+    if task_id not in graph:
+        return None
+    leases = TaskRecords(backend).read_many(tenant, f"{job_id}.")
+    states = {each: _state_in_job(leases.get(each)) for each in graph}
+    needs = list(graph[task_id].get("dependsOn") or ())
+    waits_for = [each for each in needs if states[each] != "completed"]
+    broken = [each for each in _all_before(graph, task_id) if states[each] in ("failed", "cancelled")]
+    verdict: Verdict = "waiting"
+    summary = "waits for " + ", ".join(f"{each} ({states[each]})" for each in waits_for)
+    following = f"it begins when {_listed(waits_for)} completed" if waits_for else ""
+    if broken:
+        verdict, following = "blocked", f"run {', '.join(broken)} again: postroad job resume {job_id}"
+    elif not waits_for:
+        summary = "all tasks that it depends on are completed" if needs else "it depends on no other task"
+        following = "a dispatcher begins it: postroad worker --roles dispatcher"
+    created = every_event(journal, "GSI5", tenant=tenant, entity=(JOB, job_id), event_type=JOB_CREATED, raw=True)
+    return Story(
+        id=request_id,
+        kind="task",
+        verdict=verdict,
+        summary=f"task {request_id} of job {job_id}: {summary}",
+        steps=steps_of(created, where=None),
+        related=_of_job(job_id, needs),
+        next=following,
+    )
+
+
+def _all_before(graph: Mapping[str, dict[str, Any]], task_id: str) -> list[str]:
+    """Return the tasks that a task depends on, and those that they depend on, in the order of the graph."""
+    found, level = set[str](), {task_id}
+    while level:
+        level = {need for each in level for need in graph[each].get("dependsOn") or ()} - found
+        found |= level
+    return [each for each in graph if each in found]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{names[0]} is" if len(names) == 1 else f"{', '.join(names)} are"
+
+
+def _state_in_job(held: Held | None) -> str:
+    if held is None:
+        return "waiting"
+    lease = held.lease
+    if lease.outcome is not None:
+        return lease.outcome.state
+    return EVENT_TO_STATE.get(lease.last_event_type or "", "pending")
 
 
 def _why(state: TaskState) -> str:
@@ -94,8 +209,12 @@ def _related(events: list[JournalEvent], state: TaskState) -> list[Related]:
     if state.job_id is None:
         return []
     needs = next((event.properties.get("dependsOn") for event in events if event.event_type == PENDING), None)
-    before = [Related(f"{state.job_id}.{task_id}", "caused_by", "task") for task_id in needs or ()]
-    return [Related(state.job_id, "caused_by", "job"), *before]
+    return _of_job(state.job_id, needs or ())
+
+
+def _of_job(job_id: str, needs: Sequence[str]) -> list[Related]:
+    before = [Related(f"{job_id}.{task_id}", "caused_by", "task") for task_id in needs]
+    return [Related(job_id, "caused_by", "job"), *before]
 
 
 def _has_dead_letter(backend: Store, queue: str, request_id: str, run: int) -> bool:

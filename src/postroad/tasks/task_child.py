@@ -195,6 +195,7 @@ def call(task: TaskDefinition, order: Order, *, max_output_bytes: int) -> bytes:
         task_id=order.task_id,
         dependency_outputs=document.dependencyOutputs,
         send_activity=lambda activity: reply(processes.ACTIVITY + json.dumps(activity).encode()),
+        send_progress=lambda progress: reply(processes.PROGRESS + json.dumps(progress).encode()),
     )
     try:
         try:

@@ -68,56 +68,65 @@ _SLICE_SECONDS = 0.5
 _SHORT_POLL_SECONDS = 0.2
 _SHORT_LONG_POLL_SECONDS = 1.0
 _MOST_AT_ONCE = 10
+# How long a poller with nothing to do leaves its runner to the other queues; far away each look costs a request.
+_YIELD_SECONDS = 0.1
+_FAR_YIELD_SECONDS = 5.0
 # The numbers of SQS are approximate: a second look may see a message that the first one missed.
 _LOOKS_BEFORE_IDLE = 2
 
 
-class Poller:
-    """Passes messages to runners through `work` until it is stopped or, with `until_idle`, until the queue is empty."""
+class FreeRunners:
+    """The runners of a worker that wait for a task; the pollers of all its queues share them."""
 
-    def __init__(self, shared: Shared, *, until_idle: bool) -> None:
-        self._shared = shared
-        self._until_idle = until_idle
-        self._free = threading.Semaphore(shared.config.concurrency)
+    def __init__(self, concurrency: int, stopping: threading.Event) -> None:
+        self._free = threading.Semaphore(concurrency)
         self._lock = threading.Lock()
-        self._busy = 0
-        self.stopping = shared.stopping
-        self.work: queues.SimpleQueue[Delivery | None] = queues.SimpleQueue()
+        self._wanted = 0
+        self.busy = 0
+        """How many runners have a task."""
+        self.stopping = stopping
+        self.work: queues.SimpleQueue[tuple[Shared, Delivery] | None] = queues.SimpleQueue()
 
-    def run(self) -> None:
-        """Receive until stopped or idle."""
-        backoff, empty = Backoff(), 0
-        while not self.stopping.is_set():
-            wanted = self._claim_runners()
-            deliveries: Sequence[Delivery] = ()
+    @property
+    def are_wanted(self) -> bool:
+        """Whether a poller waits because no runner is free."""
+        return self._wanted > 0
+
+    def claim(self, most: int) -> int:
+        """Return how many free runners the next receive is for; 0 if none becomes free for a while."""
+        if not self._free.acquire(blocking=False):
+            with self._lock:
+                self._wanted += 1
             try:
-                if wanted:
-                    deliveries = self._shared.queue.receive(
-                        max_messages=wanted, wait=self._wait(), visibility=self._shared.config.visibility
-                    )
-                idle = self._until_idle and wanted and not self._busy and not deliveries
-                if idle:
-                    stats = self._shared.queue.stats()
-                    idle = stats.visible + stats.in_flight + stats.delayed == 0
-                empty = empty + 1 if idle else 0
-            except Exception as error:
-                # Any error: the worker must go on polling, as the next poll may succeed.
-                if not backoff.failures:
-                    log_event("task_receive_failed", error=error)
-                self.stopping.wait(backoff.next(self._shared.chance()))
-            else:
-                if backoff.failures:
-                    log_event("task_receive_recovered", failures=backoff.failures)
-                backoff.reset()
-            self._hand_out(deliveries)
-            self._free.release(wanted - len(deliveries)) if wanted > len(deliveries) else None
-            if self._until_idle and empty >= _LOOKS_BEFORE_IDLE:
-                return
+                if not self._free.acquire(timeout=_SLICE_SECONDS):
+                    return 0
+            finally:
+                with self._lock:
+                    self._wanted -= 1
+        claimed = 1
+        while claimed < most and self._free.acquire(blocking=False):
+            claimed += 1
+        return claimed
+
+    def give_back(self, count: int) -> None:
+        """Let other receives have runners for which there is no task."""
+        if count:
+            self._free.release(count)
+
+    def hand_out(self, shared: Shared, deliveries: Sequence[Delivery]) -> bool:
+        """Pass messages to claimed runners; return False if the worker stops, so that it passes on none."""
+        with self._lock:
+            if self.stopping.is_set():
+                return False
+            self.busy += len(deliveries)
+            for delivery in deliveries:
+                self.work.put((shared, delivery))
+        return True
 
     def done(self) -> None:
         """Note that a runner is free again."""
         with self._lock:
-            self._busy -= 1
+            self.busy -= 1
         self._free.release()
 
     def stop(self) -> None:
@@ -125,14 +134,59 @@ class Poller:
         with self._lock:
             self.stopping.set()
 
-    def _claim_runners(self) -> int:
-        """Return how many free runners the next receive is for; 0 if none becomes free for a while."""
-        if not self._free.acquire(timeout=_SLICE_SECONDS):
-            return 0
-        claimed = 1
-        while claimed < _MOST_AT_ONCE and self._free.acquire(blocking=False):
-            claimed += 1
-        return claimed
+
+class Poller:
+    """Passes the messages of one queue to runners until stopped or, with `until_idle`, until all queues are empty.
+
+    A poller whose queue is empty keeps at most one runner from those of the other queues, and none while they need it.
+    """
+
+    def __init__(self, shared: Shared, runners: FreeRunners, queues: Sequence[Queue], *, until_idle: bool) -> None:
+        self._shared = shared
+        self._runners = runners
+        self._queues = queues
+        self._until_idle = until_idle
+        self._found = False
+
+    def run(self) -> None:
+        """Receive until stopped or idle."""
+        backoff, empty, stopping = Backoff(), 0, self._runners.stopping
+        while not stopping.is_set():
+            shares = len(self._queues) > 1
+            wanted = self._runners.claim(1 if shares and not self._found else _MOST_AT_ONCE)
+            yielding = shares and not self._found and self._runners.are_wanted
+            deliveries: Sequence[Delivery] = ()
+            try:
+                if wanted:
+                    deliveries = self._shared.queue.receive(
+                        max_messages=wanted,
+                        # Only one runner waits with the poller; the others are for the other queues.
+                        wait=0.0 if yielding or (shares and wanted > 1) else self._wait(),
+                        visibility=self._shared.config.visibility,
+                    )
+                idle = self._until_idle and wanted and not self._runners.busy and not deliveries
+                empty = empty + 1 if idle and self._all_empty() else 0
+            except Exception as error:
+                # Any error: the worker must go on polling, as the next poll may succeed.
+                if not backoff.failures:
+                    log_event("task_receive_failed", error=error)
+                stopping.wait(backoff.next(self._shared.chance()))
+            else:
+                if backoff.failures:
+                    log_event("task_receive_recovered", failures=backoff.failures)
+                backoff.reset()
+            self._hand_out(deliveries)
+            self._runners.give_back(wanted - len(deliveries))
+            self._found = bool(deliveries) if wanted else self._found
+            if self._until_idle and empty >= _LOOKS_BEFORE_IDLE:
+                return
+            if yielding and wanted and not deliveries:
+                stopping.wait(_YIELD_SECONDS if self._shared.queue.traits.short_waits else _FAR_YIELD_SECONDS)
+
+    def _all_empty(self) -> bool:
+        """Return whether no queue holds a message; a task of one queue may submit to another."""
+        found = (queue.stats() for queue in self._queues)
+        return all(stats.visible + stats.in_flight + stats.delayed == 0 for stats in found)
 
     def _wait(self) -> float:
         short = self._shared.queue.traits.short_waits
@@ -141,12 +195,8 @@ class Poller:
         return min(self._shared.config.wait, _SLICE_SECONDS) if short else self._shared.config.wait
 
     def _hand_out(self, deliveries: Sequence[Delivery]) -> None:
-        with self._lock:
-            if not self.stopping.is_set():
-                self._busy += len(deliveries)
-                for delivery in deliveries:
-                    self.work.put(delivery)
-                return
+        if not deliveries or self._runners.hand_out(self._shared, deliveries):
+            return
         for delivery in deliveries:
             try:
                 self._shared.release(delivery)
@@ -182,19 +232,28 @@ class Waker:
 
 
 class WorkerRun:
-    """The threads of one run of a worker. `stops` returns how often `stop()` was called."""
+    """The threads of one run of a worker.
 
-    def __init__(self, shared: Shared, waker: Waker, stops: Callable[[], int], *, until_idle: bool) -> None:
-        self._shared = shared
+    Args:
+        sources: What the threads use, once for each queue.
+        waker: Wakes the thread that calls `run`.
+        stops: Returns how often `stop()` was called.
+        until_idle: Whether to end when all queues are empty.
+    """
+
+    def __init__(self, sources: Sequence[Shared], waker: Waker, stops: Callable[[], int], *, until_idle: bool) -> None:
+        self._config = sources[0].config
         self._waker = waker
         self._stops = stops
-        shared.stopping.clear()
-        self._poller = Poller(shared, until_idle=until_idle)
+        sources[0].stopping.clear()
+        self._free = FreeRunners(self._config.concurrency, sources[0].stopping)
+        queues = [source.queue for source in sources]
+        self._pollers = [Poller(source, self._free, queues, until_idle=until_idle) for source in sources]
         # A worker that runs until idle does not wait for another worker that may know a task.
-        grace = 0.0 if until_idle else shared.config.unknown_grace
-        self._runners = [TaskRunner(shared, unknown_grace=grace) for _ in range(shared.config.concurrency)]
+        grace = 0.0 if until_idle else self._config.unknown_grace
+        self._runners = [TaskRunner(sources[0], unknown_grace=grace) for _ in range(self._config.concurrency)]
         self._finished = 0
-        self._received = False
+        self._ended_pollers = 0
         self._error: BaseException | None = None
         self._threads: list[threading.Thread] = []
 
@@ -204,42 +263,49 @@ class WorkerRun:
             for runner in self._runners:
                 runner.open()
                 self._start(self._serve, runner, name="postroad-runner")
-            self._start(self._receive, name="postroad-task-poller")
+            for poller in self._pollers:
+                self._start(self._receive, poller, name="postroad-task-poller")
             self._control()
         finally:
-            self._poller.stop()
+            self._free.stop()
             for runner in self._runners:
                 runner.close()
         if self._error is not None:
             raise thread_ended("a thread of the worker", self._error)
 
-    def _start(self, target: Callable[..., None], *arguments: TaskRunner, name: str) -> None:
+    def _start(self, target: Callable[..., None], *arguments: TaskRunner | Poller, name: str) -> None:
         # A daemon, so that a poll that is still under way does not keep the process alive.
         thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
 
-    def _receive(self) -> None:
+    def _receive(self, poller: Poller) -> None:
         try:
-            self._poller.run()
+            poller.run()
         except BaseException as error:
             self._error = error
+            self._free.stop()
         finally:
-            self._received = True
+            self._ended_pollers += 1
             self._waker.wake()
+
+    @property
+    def _received(self) -> bool:
+        return self._ended_pollers == len(self._pollers)
 
     def _serve(self, runner: TaskRunner) -> None:
         try:
-            while (delivery := self._poller.work.get()) is not None:
+            while (work := self._free.work.get()) is not None:
+                shared, delivery = work
                 try:
-                    runner.handle(delivery)
+                    runner.handle(shared, delivery)
                 except Exception as error:
                     # The message comes back when its visibility ends; the runner continues with other tasks.
                     log_event("task_handling_failed", message_id=delivery.message_id, error=error)
-                self._poller.done()
+                self._free.done()
         except BaseException as error:
             self._error = error
-            self._poller.stop()
+            self._free.stop()
         finally:
             self._finished += 1
             self._waker.wake()
@@ -254,15 +320,15 @@ class WorkerRun:
             if (stops or self._received) and not dismissed:
                 dismissed = True
                 # Pass on no more messages, and let each runner end after its task.
-                self._poller.stop()
+                self._free.stop()
                 for _ in self._runners:
-                    self._poller.work.put(None)
-                kill_at = time.monotonic() + self._shared.config.drain_timeout if stops else inf
+                    self._free.work.put(None)
+                kill_at = time.monotonic() + self._config.drain_timeout if stops else inf
             if stops and kill_at == inf and not killed:
-                kill_at = time.monotonic() + self._shared.config.drain_timeout
+                kill_at = time.monotonic() + self._config.drain_timeout
             if time.monotonic() >= kill_at:
                 kill_at, killed = inf, 1
-                self._halt(self._shared.config.kill_grace)
+                self._halt(self._config.kill_grace)
             if stops > 1 and killed < 2:
                 kill_at, killed = inf, 2
                 self._halt(0.0)

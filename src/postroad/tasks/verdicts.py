@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -53,6 +54,12 @@ class Failed(msgspec.Struct, frozen=True):
             "traceback": list(self.traceback[-TRACEBACK_LINES:]) or None,
             "lastLines": list(self.last_lines) or None,
         }
+
+
+def lines_logged(traceback: Sequence[str] | None, last_lines: Sequence[str] | None) -> dict[str, list[str]]:
+    """Return the fields of a log line that show where an attempt failed and what it printed last, in 20 lines each."""
+    found = {"traceback": list(traceback or ())[-TRACEBACK_LINES:], "last_lines": list(last_lines or ())}
+    return {name: lines for name, lines in found.items() if lines}
 
 
 class TimedOut(msgspec.Struct, frozen=True):

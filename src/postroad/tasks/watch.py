@@ -12,7 +12,7 @@ from math import inf
 from pathlib import Path
 
 from postroad.tasks import processes
-from postroad.tasks.child_output import Echo, Lines, Tail, checked_activity
+from postroad.tasks.child_output import Lines, Reported, Tail, echo_of, reported_activity, reported_progress
 from postroad.tasks.processes import Halt, Order, Report, WorkerGone, WorkerLink
 from postroad.tasks.task_child import ChildSetup, run_child
 
@@ -138,10 +138,13 @@ class Watch:
         self._tail = Tail()
         self._streams = {child.out: Lines(setup.plan.max_output_bytes), child.err: Lines(setup.plan.max_output_bytes)}
         is_command = self._task.command is not None
-        self._echoes = {child.out: Echo(order.request_id, is_result=is_command), child.err: Echo(order.request_id)}
+        self._echoes = {
+            child.out: echo_of(setup.plan.task_output, order.request_id, is_result=is_command),
+            child.err: echo_of(setup.plan.task_output, order.request_id),
+        }
         self._reply = b""
-        self._activity: bytes | None = None
-        self._unsent: bytes | None = None
+        self._reported = Reported()
+        self._unsent = False
         self._send_at = 0.0
         self._began = time.monotonic()
         self._end_at = self._began + order.timeout
@@ -158,7 +161,7 @@ class Watch:
         for descriptor in (self._link.fileno(), self._exits.readable, self._child.replies, *self._streams):
             events.register(descriptor, select.POLLIN)
         while not self.ended and not (self._lasts and self._reply[:1] == processes.RESULT):
-            send_at = inf if self._unsent is None else self._send_at
+            send_at = self._send_at if self._unsent else inf
             left = min(self._end_at, self._kill_at, send_at) - time.monotonic()
             for descriptor, _ in events.poll(max(0.0, min(left, _LONGEST_POLL)) * 1_000 + 1):
                 self._attend(descriptor, events)
@@ -206,19 +209,25 @@ class Watch:
                 self._reply = b""
                 return b""
             for reply in replies:
-                if reply[:1] != processes.ACTIVITY:
+                if reply[:1] == processes.ACTIVITY:
+                    self._note(reported_activity(reply[1:]))
+                elif reply[:1] == processes.PROGRESS:
+                    self._note(reported_progress(reply[1:]))
+                else:
                     self._reply = reply
-                elif (activity := checked_activity(reply[1:])) is not None:
-                    # The task can write to the pipe, too: what is not an activity is dropped.
-                    self._activity = self._unsent = activity
         elif data:
             self._tail.feed(data)
             self._echoes[descriptor].feed(data)
             if self._task.command is not None:
-                activities = self._streams[descriptor].feed(data)
-                if descriptor == self._child.out and activities:
-                    self._activity = self._unsent = activities[-1]
+                for reported in self._streams[descriptor].feed(data):
+                    self._note(reported if descriptor == self._child.out else None)
         return data
+
+    def _note(self, reported: Reported | None) -> None:
+        """Note what the child reported. The task can write to the pipe, too: None is what cannot be read."""
+        if reported is not None:
+            self._reported = reported.over(self._reported)
+            self._unsent = True
 
     def _keep_time(self) -> None:
         now = time.monotonic()
@@ -227,9 +236,9 @@ class Watch:
             self._halt(self._grace)
         if now >= self._kill_at:
             self._halt(0.0)
-        if self._unsent is not None and now >= self._send_at and not self.ended:
-            self._link.send(processes.Active(self._unsent))
-            self._unsent, self._send_at = None, now + _ACTIVITY_SECONDS
+        if self._unsent and now >= self._send_at and not self.ended:
+            self._link.send(processes.Active(self._reported.activity, self._reported.progress))
+            self._unsent, self._send_at = False, now + _ACTIVITY_SECONDS
 
     def _halt(self, grace: float) -> None:
         self._end_at = inf
@@ -271,7 +280,8 @@ class Watch:
             out=out.last if command else None,
             err=err.last if command else None,
             last_lines=self._tail.lines(),
-            last_activity=self._activity,
+            last_activity=self._reported.activity,
+            progress=self._reported.progress,
         )
 
 

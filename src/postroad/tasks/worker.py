@@ -7,7 +7,7 @@ import re
 import socket
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from msgspec import Meta
@@ -18,11 +18,12 @@ from postroad.journal import Appends
 from postroad.ports import Store
 from postroad.queues import MAX_VISIBILITY, MAX_WAIT
 from postroad.signals import heard_by
+from postroad.tasks.child_output import TaskOutput
 from postroad.tasks.leases import TaskRecords
 from postroad.tasks.messages import EventFactory, log_event, open_queue, tenant_and_app, wants_events
 from postroad.tasks.pool import ChildPool
 from postroad.tasks.processes import TaskEntry
-from postroad.tasks.registry import TaskRegistry, Timeout, check_variables, default_tasks
+from postroad.tasks.registry import TaskRegistry, Timeout, check_variables, default_tasks, passed
 from postroad.tasks.threads import Role, RoleThreads, Shared, Waker, WorkerRun
 
 _WorkerId = text(r"[A-Za-z0-9_.:-]{1,256}", "1 to 256 letters, digits, '_', '.', ':' or '-'")
@@ -35,10 +36,18 @@ _Interval = Annotated[
 _Extension = Annotated[
     float, Meta(ge=0.001, le=MAX_VISIBILITY / 1.5, description=f"is not from 0.001 to {MAX_VISIBILITY / 1.5:g} seconds")
 ]
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 _PASSED = (
-    *("PATH", "HOME", "USER", "SHELL", "TMPDIR", "PWD", "LANG", "TZ"),
+    *("PATH", "HOME", "USER", "SHELL", "TMPDIR", "PWD", "LANG", "LC_*", "TZ"),
     *("TERM", "COLORTERM", "FORCE_COLOR", "PYTHONPATH"),
+    # Without these a task reaches nothing where a proxy or a company's own certificates stand in the way.
+    *(*_PROXIES, *(name.lower() for name in _PROXIES)),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "AWS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"),
 )
+
+
+# How often source files are looked at while children are reloaded.
+_RELOAD_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,13 +75,17 @@ class WorkerConfig:
     drain_timeout: _Pause = 30.0
     """How long running children may continue after a stop."""
     pass_env: tuple[str, ...] = ()
-    """Names of environment variables that children see besides the usual ones."""
+    """Environment variables that children see besides the usual ones; `SHOP_*` is every variable that begins so."""
     max_output_bytes: _Positive = 5_242_880
     """The largest result, as JSON."""
     child_reuse: Annotated[int, Meta(ge=1, le=1_000)] = 1
     """How many tasks one child runs."""
     unknown_grace: _Pause = 600.0
     """How long a task with an unknown name is left to other workers."""
+    task_output: TaskOutput = "log"
+    """What becomes of the output of tasks on the worker's standard error."""
+    reload: bool = False
+    """Whether children are started anew when a source file changes."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -93,20 +106,18 @@ class WorkerConfig:
 
 def for_children(pass_env: Iterable[str], env: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the part of this process's environment that its children see."""
-    asked = {*_PASSED, *pass_env}
-    here = os.environ if env is None else env
-    return {name: value for name, value in here.items() if name in asked or name.startswith("LC_")}
+    return passed((*_PASSED, *pass_env), env)
 
 
 class TaskWorker:
-    """Runs the tasks of one queue, `concurrency` at a time, until it is stopped.
+    """Runs the tasks of one or more queues, `concurrency` at a time in all, until it is stopped.
 
     A task whose name it does not know is released for `unknown_grace` seconds, counted from `Task Pending`, so that
     workers of another version may run it; then it fails. With `until_idle` it fails at once.
 
     Args:
         backend: The store that holds queue, leases and journal, as `connect()` returns it.
-        queue: The name of the queue; on AWS without the stage.
+        queue: The name of the queue, or of several; on AWS without the stage.
         imports: Modules that define tasks; the children import them.
         registry: The tasks; by default those of `@task`.
         tenant_id: The tenant of messages that name none; by default that of the settings.
@@ -123,10 +134,16 @@ class TaskWorker:
         retry_base: Seconds before the second attempt, doubled before each further one; 1 by default.
         retry_cap: The longest pause between two attempts, in seconds; 30 by default.
         drain_timeout: Seconds that running children may continue after a stop; 30 by default.
-        pass_env: Names of environment variables that children see besides PATH, HOME and the like; none by default.
+        pass_env: Environment variables that children see besides PATH, HOME, proxies, CA files and the like; none by
+            default. `SHOP_*` is every variable that begins so.
         max_output_bytes: The largest result, as JSON; 5 MiB by default.
         child_reuse: How many tasks one child runs, up to 1,000; 1 by default. More is faster, for code that you trust.
         unknown_grace: Seconds for which a task with an unknown name is left to other workers; 600 by default.
+        task_output: What becomes of the output of tasks: `log`, the default, writes each line to standard error after
+            the request id and without secrets; `inherit` writes it there as it is, for progress bars and colours;
+            `drop` does not write it. The last lines of a failed attempt are in the journal in every case.
+        reload: Whether children are started anew when a source file that they loaded changes, for development; False by
+            default. Running tasks finish with the code that they began with.
         worker_id: Its name in leases and events; by default made of host and process.
         journal: Where events go instead of the backend's journal, such as an `EventBridgeSender`.
         publish_events: Whether to publish the ends of tasks and jobs on the bus `tasks`; by default as the setting
@@ -144,7 +161,7 @@ class TaskWorker:
         self,
         backend: Store,
         *,
-        queue: str = "tasks",
+        queue: str | Sequence[str] = "tasks",
         imports: Sequence[str] = (),
         registry: TaskRegistry | None = None,
         tenant_id: str | None = None,
@@ -163,6 +180,8 @@ class TaskWorker:
         max_output_bytes: int = 5_242_880,
         child_reuse: int = 1,
         unknown_grace: float = 600.0,
+        task_output: TaskOutput = "log",
+        reload: bool = False,
         worker_id: str | None = None,
         journal: Appends | None = None,
         publish_events: bool | None = None,
@@ -182,19 +201,22 @@ class TaskWorker:
             max_output_bytes=max_output_bytes,
             child_reuse=child_reuse,
             unknown_grace=unknown_grace,
+            task_output=task_output,
+            reload=reload,
         )
+        names = checked_queues(queue)
         tenant, app = tenant_and_app(tenant_id, app)
         check(worker_id, _WorkerId | None, "worker_id", ConfigurationError)
         self.worker_id = _new_id() if worker_id is None else worker_id
         factory = EventFactory(
             app=app, environment=backend.stage, origin="sqs-worker", clock=backend.clock, worker_id=self.worker_id
         )
-        self._shared = Shared(
+        first = Shared(
             worker_id=self.worker_id,
             tenant=tenant,
-            queue_name=queue,
+            queue_name=names[0],
             config=config,
-            queue=open_queue(backend, queue),
+            queue=open_queue(backend, names[0]),
             records=TaskRecords(backend, journal),
             factory=factory,
             pool=ChildPool(
@@ -203,35 +225,41 @@ class TaskWorker:
                 environment=for_children(config.pass_env),
                 child_reuse=child_reuse,
                 max_output_bytes=max_output_bytes,
+                task_output=task_output,
+                reload=reload,
             ),
             clock=backend.clock,
             keeps_large=backend.blobs() is not None,
         )
-        self._roles: list[Role] = []
+        others = (replace(first, queue_name=name, queue=open_queue(backend, name)) for name in names[1:])
+        self._sources = [first, *others]
+        self._pool = first.pool
+        self._roles: list[Role] = [Role("reload", _RELOAD_SECONDS, first.pool.reload)] if reload else []
         if wants_events(publish_events):
             # A worker that publishes nothing does not import the bus.
             from postroad.tasks.event_publisher import EventPublisher
 
-            self._roles = [EventPublisher(backend, tenant=tenant).role()]
+            self._roles.append(EventPublisher(backend, tenant=tenant).role())
         self.was_stopped = False
         """Whether the last run ended because of `stop()`."""
         self._stops = 0
         self._waker: Waker | None = None
 
     def run(self, *, until_idle: bool = False) -> None:
-        """Run tasks until stopped or, with `until_idle`, until the queue is empty.
+        """Run tasks until stopped or, with `until_idle`, until the queues are empty.
 
         In the main thread SIGTERM and SIGINT stop it.
         """
         waker = self._waker = Waker()
         try:
             with heard_by(self.stop):
-                self._shared.pool.start()
-                log_event("worker_started", worker=self.worker_id, tasks=sorted(self._shared.pool.tasks))
+                self._pool.start()
+                queues = [source.queue_name for source in self._sources]
+                log_event("worker_started", worker=self.worker_id, queues=queues, tasks=sorted(self._pool.tasks))
                 with RoleThreads(self._roles, ended=self.stop):
-                    WorkerRun(self._shared, waker, lambda: self._stops, until_idle=until_idle).run()
+                    WorkerRun(self._sources, waker, lambda: self._stops, until_idle=until_idle).run()
         finally:
-            self._shared.pool.close()
+            self._pool.close()
             self.was_stopped = self._stops > 0
             self._stops, self._waker = 0, None
             waker.close()
@@ -246,6 +274,18 @@ class TaskWorker:
         self._stops += 1
         if (waker := self._waker) is not None:
             waker.wake()
+
+
+def checked_queues(queue: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the queues, or raise `ConfigurationError`."""
+    names = (queue,) if isinstance(queue, str) else tuple(queue)
+    if not names or len(set(names)) < len(names):
+        raise ConfigurationError(
+            f"queue: {', '.join(names)} names a queue twice" if names else "queue: none is named",
+            field="queue",
+            remedy="Name each queue once.",
+        )
+    return names
 
 
 def _new_id() -> str:

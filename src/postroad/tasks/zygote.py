@@ -16,7 +16,9 @@ import shutil
 import signal
 import socket
 import sys
+import sysconfig
 import time
+import traceback
 from contextlib import suppress
 from math import inf
 from pathlib import Path
@@ -132,19 +134,33 @@ def main() -> None:
     plan = msgspec.msgpack.decode(data, type=Plan)
     try:
         tasks = find_tasks(plan)
-        catalog = processes.Catalog(tuple(entry_of(definition) for definition in tasks.definitions()))
+        entries = tuple(entry_of(definition) for definition in tasks.definitions())
+        catalog = processes.Catalog(entries, source_files() if plan.names_files else ())
         for definition in tasks.definitions():
             # Once here, and not in each child.
             if definition.signature is not None:
                 definition.signature.prepare()
     except Exception as error:
-        control.sendall(processes.message(processes.Refusal(f"{type(error).__name__}: {error}")))
+        files = source_files(error) if plan.names_files else ()
+        control.sendall(processes.message(processes.Refusal(f"{type(error).__name__}: {error}", files)))
         return
     control.sendall(processes.message(catalog))
     if any(inspect.iscoroutinefunction(definition.function) for definition in tasks.definitions()):
         # Once here, and not in each child.
         import asyncio  # noqa: F401
     Zygote(ChildSetup(tasks, plan, data), control).serve()
+
+
+def source_files(error: BaseException | None = None) -> tuple[str, ...]:
+    """Return the files of the application that are loaded, and those that an error names; libraries are left out."""
+    libraries = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    libraries.add(str(Path(__file__).parents[1]))
+    found = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    if error is not None:
+        found |= {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
+        found.add(getattr(error, "filename", None))
+    files = (str(Path(name).absolute()) for name in found if isinstance(name, str) and name.endswith(".py"))
+    return tuple(sorted(name for name in files if not any(name.startswith(f"{each}{os.sep}") for each in libraries)))
 
 
 class Zygote:

@@ -77,7 +77,7 @@ class Line(dict[str, Any]):
 
 
 def _quoted(value: object) -> str:
-    text = legible(value)
+    text = legible("\n".join(map(str, value)) if isinstance(value, list) else value)
     return f'"{text}"' if not text or any(c in text for c in ' "=') else text
 
 
@@ -148,13 +148,27 @@ def _for_any_formatter(logger: Any, name: str, line: MutableMapping[str, Any]) -
 
 
 def _escape(_: Any, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    return {key: legible(value) if isinstance(value, str) else value for key, value in line.items()}
+    return {key: _escaped(value) for key, value in line.items()}
+
+
+def _escaped(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_escaped(each) for each in value]
+    return legible(value) if isinstance(value, str) else value
 
 
 def _indent_traceback(_: Any, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Break a traceback into lines again, indented so that none of them looks like a line of the log."""
+    """Break a traceback into lines again, indented so that none of them looks like a line of the log.
+
+    What a failed task raised and printed last is shown in the same place.
+    """
+    found = [*line.pop("traceback")] if isinstance(line.get("traceback"), list) else []
+    if isinstance(line.get("last_lines"), list):
+        found += ["its last output:", *(f"  {each}" for each in line.pop("last_lines"))]
     if isinstance(line.get("exception"), str):
-        line["exception"] = "    " + line["exception"].replace("\\n", "\n    ")
+        found += line["exception"].split("\\n")
+    if found:
+        line["exception"] = "\n".join(f"    {each}" for each in found)
     return line
 
 

@@ -9,6 +9,7 @@ import resource
 import signal
 import socket
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -77,7 +78,7 @@ def serve(supervisor: SupervisorLink) -> None:
     with (
         connect(config.settings.url, trail_keep=config.settings.trail_keep) as backend,
         socket.socket(fileno=config.listener) as listener,
-        move_events_here(backend),
+        move_events_here(backend, config.settings),
     ):
         context = make_context(config.settings, backend, admin=config.admin, max_polls=_max_polls())
         asyncio.run(_serve(supervisor, context, listener))
@@ -117,6 +118,8 @@ async def _serve(supervisor: SupervisorLink, context: Context, listener: socket.
             loop.call_soon_threadsafe(closing.set)
 
     serving = asyncio.create_task(server.serve(sockets=[listener]))
+    if not context.settings.read_only:
+        threading.Thread(target=context.operations.resume, name="operations", daemon=True).start()
     supervisor.listen(on_notice)
     supervisor.report(PartReport(name="server", state="running"))
     await stopping.wait()

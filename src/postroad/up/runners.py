@@ -25,10 +25,11 @@ from postroad.wiring import Backend, connect
 
 if TYPE_CHECKING:
     from postroad.bus import Bus
+    from postroad.tasks import Role
 
 
 # What is left after this time is released before the supervisor kills the child.
-_DRAIN_SECONDS = 6.0
+_STOP_SECONDS = 7.0
 _KILL_GRACE_SECONDS = 1.0
 _AGENTS_CHECK_SECONDS = 30.0
 _HOUSEKEEPING_SECONDS = 600.0
@@ -36,11 +37,10 @@ _HOUSEKEEPING_SECONDS = 600.0
 
 def run_tasks(backend: Backend, settings: Settings, stop: threading.Event) -> None:
     """Run tasks until `stop` is set; do nothing if the queues of tasks do not exist."""
-    from postroad.jobs.dispatcher import worker_roles
     from postroad.tasks.threads import RoleThreads
 
     try:
-        roles = worker_roles(backend, tenant_id=settings.tenant, app=settings.app)
+        roles = _worker_roles(backend, settings)
     except QueueNotFound:
         stop.wait()
         return
@@ -52,6 +52,32 @@ def run_tasks(backend: Backend, settings: Settings, stop: threading.Event) -> No
         _work(backend, settings, over)
 
 
+def _worker_roles(backend: Backend, settings: Settings) -> list[Role]:
+    from postroad.jobs.dispatcher import QUEUE_ROLES, ROLES, worker_roles
+
+    # The health of tasks is a part of its own.
+    once = set(ROLES) - QUEUE_ROLES - {"health"} if settings.task_events else set[str]()
+    found = []
+    for number, queue in enumerate(settings.task_queues):
+        roles = QUEUE_ROLES | once if number == 0 else QUEUE_ROLES
+        found += worker_roles(backend, queue=queue, tenant_id=settings.tenant, app=settings.app, roles=roles)
+    return found
+
+
+def run_health(backend: Backend, settings: Settings, stop: threading.Event) -> None:
+    """Check the running tasks every five minutes until `stop` is set; on AWS a function does it."""
+    if backend.stage_prefix:
+        stop.wait()
+        return
+    from postroad.tasks import health_role
+    from postroad.tasks.threads import RoleThreads
+
+    over = threading.Event()
+    _when_set(stop, over.set, "postroad-health-stop")
+    with RoleThreads([health_role(backend, tenant_id=settings.tenant, app=settings.app)], ended=over.set):
+        over.wait()
+
+
 def _work(backend: Backend, settings: Settings, stop: threading.Event) -> None:
     from postroad.tasks import TaskWorker, default_tasks
 
@@ -59,14 +85,16 @@ def _work(backend: Backend, settings: Settings, stop: threading.Event) -> None:
         # A worker that knows no task would fail every one.
         stop.wait()
         return
+    options = {"kill_grace": _KILL_GRACE_SECONDS, **settings.task_worker}
     worker = TaskWorker(
         backend,
+        **options,
         imports=settings.load,
         tenant_id=settings.tenant,
         app=settings.app,
         concurrency=settings.concurrency,
-        drain_timeout=_DRAIN_SECONDS,
-        kill_grace=_KILL_GRACE_SECONDS,
+        # A longer time to end leaves less time to finish: both have to fit into the time of a stop.
+        drain_timeout=max(0.0, _STOP_SECONDS - options["kill_grace"]),
         publish_events=False,
     )
     _when_set(stop, worker.stop, "postroad-worker-drain")
@@ -151,18 +179,21 @@ def run_buses(backend: Backend, settings: Settings, stop: threading.Event) -> No
     run(*buses, stop=stop)
 
 
-def move_events(backend: Backend, stop: threading.Event, *, functions: bool = False) -> None:
+def move_events(
+    backend: Backend, stop: threading.Event, *, settings: Settings | None = None, functions: bool = False
+) -> None:
     """Move the agents' events until `stop` is set; wait while agents are not set up.
 
     Args:
         backend: Where the agents are.
         stop: Ends the work.
+        settings: How long events are kept, and the like; by default the defaults.
         functions: Functions on AWS move the events, so this only checks that they exist.
 
     Raises:
         ConfigurationError: Part of what agents need is missing.
     """
-    agents = backend.agents()
+    agents = backend.agents(**(settings or Settings()).agents)
     here = agents.runs_here or not functions
     while not stop.is_set():
         if backend.check_agents("runner" if here else "functions") and here:
@@ -176,14 +207,19 @@ def move_events(backend: Backend, stop: threading.Event, *, functions: bool = Fa
             stop.wait(_AGENTS_CHECK_SECONDS)
 
 
+def run_agents(backend: Backend, settings: Settings, stop: threading.Event) -> None:
+    """Move the agents' events as the settings say, until `stop` is set."""
+    move_events(backend, stop, settings=settings, functions=settings.agents_functions)
+
+
 @contextmanager
-def move_events_here(backend: Backend) -> Iterator[None]:
+def move_events_here(backend: Backend, settings: Settings) -> Iterator[None]:
     """Move events in this process while the block runs, if no other process can see them."""
     if backend.agents().is_shared:
         yield
         return
     stop = threading.Event()
-    moving = threading.Thread(target=move_events, args=(backend, stop), name="agents")
+    moving = threading.Thread(target=move_events, args=(backend, stop), kwargs={"settings": settings}, name="agents")
     moving.start()
     try:
         yield
@@ -219,12 +255,11 @@ class RunnerPart:
 
 RUNNER_PARTS = (
     RunnerPart("housekeeping", run_housekeeping),
-    RunnerPart(
-        "agents", lambda backend, settings, stop: move_events(backend, stop, functions=settings.agents_functions)
-    ),
+    RunnerPart("agents", run_agents),
     RunnerPart("notifications", lambda backend, settings, stop: send_notifications(backend, stop)),
     RunnerPart("bus", run_buses),
     RunnerPart("worker", run_tasks),
+    RunnerPart("health", run_health),
 )
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 30.0

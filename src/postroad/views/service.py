@@ -143,3 +143,22 @@ def error_page(kind: type[PostroadError]) -> ErrorPage:
 def title(kind: type[PostroadError]) -> str:
     """Return the first line of the class's docstring."""
     return (kind.__doc__ or "").strip().split("\n", 1)[0]
+
+
+OperationState = Literal["running", "done", "stopped", "failed"]
+
+
+class OperationStarted(msgspec.Struct):
+    """The id of an operation, which goes on by itself."""
+
+    operation_id: str
+
+
+class OperationShown(msgspec.Struct):
+    """How far an operation is: what it has found and changed, and its report once it has ended."""
+
+    state: OperationState
+    moved: int
+    matched: int
+    error: str | None
+    report: dict[str, Any] | None

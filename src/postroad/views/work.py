@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from postroad.journal import KEY_NAMES, JournalEvent, Page
+from postroad.journal import KEY_NAMES, JournalEvent, Page, TaskProgress
 
 if TYPE_CHECKING:
     from postroad.jobs import JobCreatedResult, JobPage
@@ -41,6 +41,32 @@ class TaskShown(msgspec.Struct, rename="camel"):
     output: Any
     error: str | None
     error_category: str | None
+    traceback: list[str] | msgspec.UnsetType = msgspec.UNSET
+    """The last lines of the traceback of the error."""
+    last_lines: list[str] | msgspec.UnsetType = msgspec.UNSET
+    """What the failed attempt printed last."""
+    progress: TaskProgress | msgspec.UnsetType = msgspec.UNSET
+    """What the running or failed attempt reported last."""
+
+    @property
+    def lines(self) -> list[str]:
+        """The traceback, then the last lines."""
+        return [line for lines in (self.traceback, self.last_lines) if lines is not msgspec.UNSET for line in lines]
+
+
+class TaskRows(msgspec.Struct):
+    """Tasks, newest first."""
+
+    items: list[TaskShown]
+    next_cursor: str | None
+
+
+class TaskChanged(msgspec.Struct, rename="camel"):
+    """The run and the state of a task that was retried or cancelled."""
+
+    request_id: str
+    run: int
+    state: str
 
 
 class TaskCancelled(msgspec.Struct, rename="camel"):
@@ -133,8 +159,10 @@ def submitted(handle: TaskHandle[Any], state: str) -> TaskSubmitted:
 
 
 def task_shown(state: TaskState) -> TaskShown:
-    """Return the state of a task."""
-    return msgspec.convert(state, TaskShown, from_attributes=True)
+    """Return the state of a task; what there is none of is left out."""
+    known = msgspec.structs.asdict(state)
+    absent = [name for name in ("traceback", "last_lines", "progress") if not known[name]]
+    return TaskShown(**{name: known[name] for name in TaskShown.__struct_fields__ if name not in absent})
 
 
 def schedule_row(shown: ScheduleShown) -> ScheduleRow:

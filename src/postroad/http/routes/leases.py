@@ -119,13 +119,15 @@ async def reject_events(request: ApiRequest, agent: AgentId, data: RejectionsBod
     says="Events as they arrive.",
     media_type="text/event-stream",
 )
-async def stream_events(request: ApiRequest, agent: AgentId, visibility: Visibility = 30.0) -> Response[Any]:
+async def stream_events(request: ApiRequest, agent: AgentId, visibility: Visibility = None) -> Response[Any]:
     """Stream events as Server-Sent Events, at most ten unacked at a time; they are released when the stream ends."""
     queue = await request.context.run(lambda: request.agents.queue(agent))
     if request.is_head:
         return Response(b"", media_type="text/event-stream")
     streams, check = request.context.streams, token_check(request)
-    stream = AgentStream(streams=streams, queue=queue, agent_id=agent, visibility=visibility, check=check)
+    # A stream extends what it holds three times in this time.
+    seconds = max(1.0, request.context.settings.agents_visibility) if visibility is None else visibility
+    stream = AgentStream(streams=streams, queue=queue, agent_id=agent, visibility=seconds, check=check)
     return StreamResponse(stream)
 
 

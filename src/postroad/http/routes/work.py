@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -14,12 +16,18 @@ from postroad.http.idempotency import Answer, perform
 from postroad.http.openapi import example, route
 from postroad.http.requests import ApiRequest, Cursor, Limit, page
 from postroad.jobs import JobStatus, TasksAdded
+from postroad.journal import TaskState
+from postroad.tasks import TaskFilter, since_of
 from postroad.views import (
     EventPage,
     JobCancelled,
     JobMade,
     JobResumed,
     JobRows,
+    OperationShown,
+    OperationStarted,
+    TaskChanged,
+    TaskRows,
     TaskShown,
     TaskSubmitted,
     event_item,
@@ -34,6 +42,19 @@ NewTaskBody = Annotated[forms.NewTask, example({"name": "scrape-store", "input":
 RequestId = Annotated[str, PathParameter(description="The task's request id.")]
 At = Annotated[int | None, QueryParameter(ge=0, description="As it was at this moment, in milliseconds.")]
 Order = Annotated[Literal["asc", "desc"], QueryParameter(description="asc: oldest first.")]
+State = Annotated[str | None, QueryParameter(name="state", description="Only tasks in this state.")]
+TaskNamed = Annotated[str | None, QueryParameter(description="Only tasks of this name.")]
+Since = Annotated[
+    str | None, QueryParameter(description="Only since then: a duration such as 1h, ISO 8601 or milliseconds.")
+]
+Wait = Annotated[float, QueryParameter(ge=0, le=20, description="Seconds to wait for its end, 0 to 20.")]
+OperationId = Annotated[str, PathParameter(description="The operation's id.")]
+TaskRetryBody = Annotated[
+    forms.TaskRetry, example({"state": "failed", "name": "scrape-store", "since": "1h", "rate": 10, "reason": "fixed"})
+]
+_OPEN = ("pending", "processing")
+_FIRST_PAUSE = 0.05
+_LONGEST_PAUSE = 0.5
 
 
 @route("POST /tasks", "publish", TaskSubmitted, 409, status=202, says="The run; 200 if it exists already.")
@@ -51,11 +72,104 @@ async def submit_task(request: ApiRequest, data: NewTaskBody) -> Response[Any]:
     return await perform(request, submit)
 
 
-@route("GET /tasks/{task:str}", "read", TaskShown, 404)
-async def show_task(request: ApiRequest, task: RequestId, at: At = None) -> Response[TaskShown]:
-    """Show the state of a task, now or at a time."""
-    look = request.context.work.task_state
-    return Response(task_shown(await request.context.run(lambda: _found("task", task, lambda: look(task, at)))))
+@route("GET /tasks", "read", TaskRows)
+async def list_tasks(
+    request: ApiRequest,
+    limit: Limit = 20,
+    cursor: Cursor = None,
+    in_state: State = None,
+    name: TaskNamed = None,
+    since: Since = None,
+) -> Response[TaskRows]:
+    """List tasks, newest first, a page at a time: by when they came into the state, or were submitted."""
+    context = request.context
+    wanted = TaskFilter(state=in_state, name=name, since=since_of(since, _now_ms(request)))
+
+    def find(after: str | None) -> tuple[list[Any], str | None]:
+        found = context.work.task_page(wanted, limit=limit, cursor=after)
+        return [task_shown(listed.state) for listed in found.items], found.cursor
+
+    return await page(request, TaskRows, f"tasks/{in_state or ''}/{name or ''}/{since or ''}", cursor, find)
+
+
+@route("GET /tasks/{task:str}", "read", TaskShown, 404, 429)
+async def show_task(request: ApiRequest, task: RequestId, at: At = None, wait: Wait = 0.0) -> Response[TaskShown]:
+    """Show the state of a task, now or at a time; with `wait` when it has ended, or after so many seconds."""
+    context = request.context
+
+    async def look() -> TaskState:
+        return await context.run(lambda: _found("task", task, lambda: context.work.task_state(task, at)))
+
+    state = await look()
+    if wait and at is None:
+        until, pause = time.monotonic() + wait, _FIRST_PAUSE
+        with context.polls.counted():
+            while state.state in _OPEN and time.monotonic() < until and not context.polls.stopping:
+                await asyncio.sleep(max(0.0, min(pause, until - time.monotonic())))
+                pause = min(pause * 1.5, _LONGEST_PAUSE)
+                state = await look()
+    return Response(task_shown(state))
+
+
+@route("POST /tasks/{task:str}/retry", "operate", TaskChanged, 404, 409, bodiless=True)
+async def retry_task(request: ApiRequest, task: RequestId) -> Response[Any]:
+    """Run a failed or cancelled task again."""
+    await request.no_body()
+
+    def retry() -> Answer:
+        handle = _found("task", task, lambda: request.context.work.retry_task(task, actor=_actor(request)))
+        return Answer(200, TaskChanged(task, handle.run, "pending"))
+
+    return await perform(request, retry)
+
+
+@route("POST /tasks/{task:str}/cancel", "operate", TaskChanged, 404, 409, bodiless=True)
+async def cancel_task(request: ApiRequest, task: RequestId) -> Response[Any]:
+    """Prevent a task from running, or kill it if it runs."""
+    await request.no_body()
+
+    def cancel() -> Answer:
+        work = request.context.work
+        state = _found("task", task, lambda: work.cancel_task(task, actor=_actor(request)))
+        return Answer(200, TaskChanged(task, state.run, state.state))
+
+    return await perform(request, cancel)
+
+
+@route("POST /tasks/retry", "operate", OperationStarted, status=202)
+async def retry_tasks(request: ApiRequest, data: TaskRetryBody) -> Response[Any]:
+    """Retry all tasks that match, newest first; the operation goes on by itself, also after a restart."""
+    operations, now = request.context.operations, _now_ms(request)
+    since = since_of(data.since, now)
+    TaskFilter(state=data.state, name=data.name, since=since)
+    params: dict[str, Any] = {"state": data.state, "name": data.name, "since": since, "until": now}
+    params |= {"limit": data.limit, "rate": data.rate, "reason": data.reason}
+    made: list[str] = []
+
+    def begin() -> Answer:
+        made.append(operations.record("task.retry", params, actor=_actor(request)))
+        return Answer(202, OperationStarted(made[-1]))
+
+    answer = await perform(request, begin)
+    # Only now, when it is stored: a repeat of the request has made none.
+    for operation_id in made:
+        operations.run(operation_id)
+    return answer
+
+
+@route("GET /operations/{operation:str}", "read", OperationShown, 404)
+async def show_operation(request: ApiRequest, operation: OperationId) -> Response[OperationShown]:
+    """Show how far an operation is."""
+    return Response(await request.context.run(lambda: request.context.operations.show(operation)))
+
+
+def _actor(request: ApiRequest) -> str:
+    assert request.user is not None
+    return request.user.name
+
+
+def _now_ms(request: ApiRequest) -> int:
+    return int(request.context.clock.now().timestamp() * 1_000)
 
 
 @route("GET /tasks/{task:str}/history", "read", EventPage, 404)
