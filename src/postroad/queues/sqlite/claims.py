@@ -90,18 +90,18 @@ class Claimer:
         """Return the leased messages as the receiver gets them."""
         return [
             Delivery(
-                self._ids.text(row.first_id),
-                row.body,
-                read_attributes(row.attributes),
-                text_of(row.group_name),
+                self._ids.text(row_id if origin is None else origin),
+                body,
+                {} if attributes is None else read_attributes(attributes),
+                group_name if group_name is None else text_of(group_name),
                 # The receive count is the fencing token.
-                f"{row.id}-{receives}",
+                f"{row_id}-{receives}",
                 receives,
-                moment(row.sent_us),
+                moment(sent_us),
                 moment(first_us),
-                row.id,
+                row_id,
             )
-            for row, receives, first_us in leased
+            for (row_id, sent_us, _, origin, group_name, body, attributes, *_), receives, first_us in leased
         ]
 
     def deliver(self, tx: Transaction, state: QueueState) -> None:

@@ -39,6 +39,7 @@ ENTRY: Final = struct.Struct(">qHqq")
 _MESSAGE_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _RECEIPT: Final = re.compile(r"(\d{1,19})-(\d{1,9})")
 _VARIANT: Final = 0b10 << 62
+_LOW: Final = (1 << 48) - 1
 _LOCKED_UNTIL: Final = "SELECT max(visible_us) FROM lease WHERE grp = ? AND held = 1"
 _HEAD: Final = """
 SELECT max(coalesce(m.due_us, 0), coalesce(lease.visible_us, 0))
@@ -117,11 +118,15 @@ class MessageIds:
 
     def __init__(self, salt: int) -> None:
         self._prefix = f"{salt >> 28:08x}-{salt >> 12 & 0xFFFF:04x}-8{salt & 0xFFF:03x}-"
+        self._beginnings: dict[int, str] = {}
 
     def text(self, row_id: int) -> str:
         """Return the message id of a row."""
-        tail = f"{_VARIANT | row_id:016x}"
-        return f"{self._prefix}{tail[:4]}-{tail[4:]}"
+        # The ids of up to 256 queues begin alike.
+        beginning = self._beginnings.get(row_id >> 48)
+        if beginning is None:
+            beginning = self._beginnings[row_id >> 48] = f"{self._prefix}{(_VARIANT | row_id) >> 48:04x}-"
+        return f"{beginning}{row_id & _LOW:012x}"
 
     def row_id(self, text: str) -> int | None:
         """Return the row a message was first stored in; None if the id is not of this file."""
@@ -191,6 +196,9 @@ def id_range(queue_id: int) -> tuple[int, int]:
 
 def read_receipt(text: str) -> tuple[int, int]:
     """Return the row and receive count of a receipt; (-1, -1), which matches no lease, for a foreign one."""
+    row_id, _, receives = text.partition("-")
+    if text.isascii() and row_id.isdigit() and receives.isdigit() and len(row_id) < 19 and len(receives) < 10:
+        return int(row_id), int(receives)
     match = _RECEIPT.fullmatch(text)
     return (-1, -1) if match is None or int(match[1]) > MAX_ID else (int(match[1]), int(match[2]))
 
