@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
 from postroad.blobs import Blobs
 from postroad.clock import Clock
@@ -18,6 +18,8 @@ from postroad.telemetry import Auditor
 from postroad.topics import Topic
 
 Overflow = Literal["blobs", "fail"]
+
+T = TypeVar("T")
 
 
 class TopicStore(Protocol):
@@ -113,3 +115,4 @@ class Store(Protocol):
     def blobs(self) -> Blobs | None: ...
     def journal(self) -> Journal: ...
     def transaction(self) -> AbstractContextManager[None]: ...
+    def together(self, unit: Callable[[], T]) -> T: ...

@@ -45,6 +45,8 @@ class Engine:
         self._writing_by: int | None = None
         self._joined: Transaction | None = None
         self._joined_by: int | None = None
+        self._in_unit = False
+        self._unit_error: Exception | None = None
         self._unusable: str | None = None
         self._looked_at: ReadOnlyFile | None = None
         self._reading = threading.Lock()
@@ -131,7 +133,8 @@ class Engine:
         """Run a short read of what is committed, beside the writer."""
         self._check_usable()
         if self._joined is not None and self.in_transaction:
-            self._store_counters(self._joined)
+            if not self._in_unit:
+                self._store_counters(self._joined)
             return self._look(work, self._joined.connection)
         with self._reading:
             # It may have been closed while this thread waited for the lock.
@@ -190,6 +193,29 @@ class Engine:
             if durable or tx.durable:
                 self._disk.sync()
             self._listeners.wake_others()
+
+    def together(self, unit: Callable[[], T]) -> T:
+        """Run a unit whose writes commit together or not at all, and share the commit with other work that waits.
+
+        The unit may run more than once, on any thread, so it must change nothing but the file. An error of a write in
+        it undoes all of it, even if the unit catches the error.
+        """
+        if self.in_transaction:
+            return unit()
+
+        def work(tx: Transaction) -> T:
+            try:
+                self._joined, self._joined_by = tx, threading.get_ident()
+                self._in_unit, self._unit_error = True, None
+                result = unit()
+            finally:
+                self._joined = self._joined_by = None
+                self._in_unit = False
+            if self._unit_error is not None:
+                raise self._unit_error
+            return result
+
+        return self.write(work)
 
     def alone(self, work: Callable[[apsw.Connection], None]) -> None:
         """Run the work outside of any transaction while no other thread of this process writes, then cut the log."""
@@ -329,6 +355,12 @@ class Engine:
         if not self._writer.in_transaction:
             # SQLite ends a transaction by itself when the disk is full.
             raise StorageFull(f"{self.path}: the disk was full and this transaction was rolled back")
+        if self._in_unit:
+            try:
+                return work(tx)
+            except Exception as error:
+                self._unit_error = error
+                raise
         self._store_counters(tx)
         mark = tx.mark()
         self._writer.execute("SAVEPOINT joined")

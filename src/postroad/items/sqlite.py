@@ -5,10 +5,12 @@ from __future__ import annotations
 import zlib
 from typing import Any
 
+import apsw
+
 from postroad.engine import Engine, Schema, Transaction, every, one, text_of
 from postroad.errors import StorageDamaged
 from postroad.items import port
-from postroad.items.port import ANY, Expected, Item, ItemPage, ItemResult, ItemsTraits
+from postroad.items.port import ABSENT, ANY, Expected, Item, ItemPage, ItemResult, ItemsTraits
 
 _SCHEMA = Schema(
     "items",
@@ -29,6 +31,8 @@ _PUT = """
 INSERT INTO items (key, version, crc, value) VALUES (?, ?, ?, ?)
 ON CONFLICT (key) DO UPDATE SET version = excluded.version, crc = excluded.crc, value = excluded.value
 """
+_ADD = "INSERT INTO items (key, version, crc, value) VALUES (?, 1, ?, ?) ON CONFLICT DO NOTHING"
+_REPLACE = "UPDATE items SET version = version + 1, crc = ?, value = ? WHERE key = ? AND version = ?"
 _DELETE = "DELETE FROM items WHERE key = ?"
 _SCAN = """
 SELECT CAST(key AS BLOB), version, crc, value FROM items WHERE key >= ? AND key > ? AND key < ? ORDER BY key LIMIT ?
@@ -62,6 +66,8 @@ class SQLiteItems:
         wanted = port.check_expect(expect)
 
         def work(tx: Transaction) -> ItemResult:
+            if value is not None and (version := _written(tx.connection, key, value, wanted)):
+                return ItemResult(ok=True, item=Item(key=key, value=value, version=version))
             row = one(tx.connection, _GET, (key,))
             if not port.holds(wanted, row and row[1]):
                 return ItemResult(ok=False, item=_item(row))
@@ -80,6 +86,18 @@ class SQLiteItems:
         rows = self._engine.read(lambda connection: every(connection, _SCAN, bounds))
         items = tuple(item for row in rows[:limit] if (item := _item(row)) is not None)
         return ItemPage(items=items, cursor=items[-1].key if len(rows) > limit else None)
+
+
+def _written(connection: apsw.Connection, key: str, value: bytes, expect: Expected) -> int | None:
+    """Write the value by one statement if the item is as expected, and return its version; None if it is not."""
+    proof = zlib.crc32(value)
+    if expect is ABSENT:
+        connection.execute(_ADD, (key, proof, value))
+        return 1 if connection.changes() else None
+    if isinstance(expect, int):
+        connection.execute(_REPLACE, (proof, value, key, expect))
+        return expect + 1 if connection.changes() else None
+    return None
 
 
 def _item(row: Any) -> Item | None:

@@ -259,12 +259,15 @@ class JobRecords:
         """Write the job if it is still as expected, and record the events; return None if it is not."""
         version: int | Expect = ABSENT if expect is None else expect.version
         if self._together:
-            with self._backend.transaction():
+
+            def unit() -> HeldJob | None:
                 held = self._put(job_id, job, version)
                 if held is not None:
                     self._mark(job_id, is_open=is_open)
                     self._append(events)
-            return held
+                return held
+
+            return self._backend.together(unit)
         if is_open:
             self._mark(job_id, is_open=True)
         due = [*self._jobs.owed(job), *events]

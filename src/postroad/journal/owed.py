@@ -80,12 +80,19 @@ class OwingItems(Generic[Record, Held]):
 
         Events that are stored already do not change.
         """
+        self.prepared(events)()
+
+    def prepared(self, events: Sequence[JournalEvent]) -> Callable[[], None]:
+        """Return a function that appends the events; it may run more than once."""
         if isinstance(self._journal, StoredJournal):
-            self._journal.append_checked(events)
-            return
-        for result in self._journal.append(events) if events else ():
-            if result.error is not None:
-                raise result.error
+            return self._journal.prepared(events)
+
+        def store() -> None:
+            for result in self._journal.append(events) if events else ():
+                if result.error is not None:
+                    raise result.error
+
+        return store
 
     def owing(self, record: Record, events: Sequence[JournalEvent], path: str) -> Record:
         """Return the record with exactly these owed events, in a blob at `path` if they are large."""

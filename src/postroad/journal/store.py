@@ -106,15 +106,23 @@ class StoredJournal:
         entries = [self._entry(event) for event in events]
         return append_results(events, entries, self._add([entry for entry in entries if isinstance(entry, Entry)]))
 
-    def append_checked(self, events: Sequence[JournalEvent]) -> None:
-        """Store events that `JournalEvent.create` has checked, or raise why one cannot be stored."""
-        if self._sender is None:
-            results: Iterable[object] = self._add([self._packed(Entry.of(event)) for event in events])
-        else:
-            results = [result.error for result in self._sender.append(events)] if events else []
-        for result in results:
-            if isinstance(result, Exception):
-                raise result
+    def prepared(self, events: Sequence[JournalEvent]) -> Callable[[], None]:
+        """Return a function that stores events which `JournalEvent.create` has checked, or raises why one cannot be.
+
+        It may run more than once: events that are stored already do not change.
+        """
+        sender = self._sender
+        entries = [] if sender is not None else [self._packed(Entry.of(event)) for event in events]
+
+        def store() -> None:
+            results: Iterable[object] = self._add(entries)
+            if sender is not None and events:
+                results = [result.error for result in sender.append(events)]
+            for result in results:
+                if isinstance(result, Exception):
+                    raise result
+
+        return store
 
     def _add(self, entries: Sequence[Entry]) -> list[bool | PostroadError]:
         now = self._clock.now().timestamp()

@@ -345,12 +345,18 @@ class TaskRecords:
         due = [*self._leases.owed(lease), *events]
         lease = lease.with_last_of(events)
         if self.together:
+            plain = owing_nothing(lease) if lease.owes else lease
+
+            def unit() -> tuple[bool, Held | None]:
+                ok, held = self._leases.put(key, plain, version)
+                if ok:
+                    record()
+                    then(True)
+                return ok, held
+
             with suppress(PostroadError):
-                with self._backend.transaction():
-                    ok, held = self._leases.put(key, owing_nothing(lease), version)
-                    if ok:
-                        self.append(due)
-                        then(True)
+                record = self._leases.prepared(due)
+                ok, held = self._backend.together(unit)
                 if ok and lease.outcome is not None:
                     self.wake_job(tenant, lease, state=lease.outcome.state)
                 return Written(ok, held, ok)

@@ -24,7 +24,7 @@ from postroad.events import refusal
 from postroad.journal import PENDING, Journal, JournalEvent, whole
 from postroad.ports import Store
 from postroad.queues import MAX_DELAY, OutgoingMessage, Queue
-from postroad.tasks.leases import Held, Lease, TaskRecords, first_lease
+from postroad.tasks.leases import Held, Lease, TaskRecords, Written, first_lease
 from postroad.tasks.messages import EventFactory, TaskMessage, open_queue, outgoing
 from postroad.tasks.schedules import put_off
 
@@ -113,11 +113,15 @@ class Submissions:
     def begin(self, submission: Submission) -> Begun:
         """Begin the run, or find the run of this request; raise `Conflict` if its name or input differs."""
         tenant, request_id = submission.tenant, submission.message.request_id
+        first = _Start(submission, submission.lease(self._queue_name))
+        # Most requests are new: where nothing is stored unless all is, nothing has to be read before.
+        if self._records.together and self._begin([first])[0]:
+            return Begun(request_id, submission.message.run, True)
         deadline = time.monotonic() + _WAIT_SECONDS
         while True:
             held = self._records.read(tenant, request_id)
             if held is None:
-                if self._begin([_Start(submission, submission.lease(self._queue_name))])[0]:
+                if self._begin([first])[0]:
                     return Begun(request_id, submission.message.run, True)
                 continue
             lease = held.lease
@@ -165,8 +169,9 @@ class Submissions:
         """Store the leases, record `Task Pending`, send; return for each whether its lease was as expected."""
         # A missing queue must raise before anything is stored.
         _, records = self._queue, self._records
-        failed: Exception | None = None
-        with self._backend.transaction() if records.together else contextlib.nullcontext():
+
+        def unit() -> tuple[list[Written], Exception | None]:
+            failed: Exception | None = None
             written = []
             for submission, lease, expect in starts:
                 first = lease.with_last_of([submission.pending])
@@ -185,6 +190,9 @@ class Submissions:
             if begun:
                 self._record(begun, is_new=starts[0].expect is None)
                 failed = self._send([start for start in begun if start.submission.due_at is None])
+            return written, failed
+
+        written, failed = self._backend.together(unit) if records.together else unit()
         if failed is not None:
             raise failed
         return [result.ok for result in written]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from postroad.blobs import Blobs, S3Blobs
 from postroad.clock import Clock
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from postroad.engine import Compaction
     from postroad.ports import QueueTags
     from postroad.topology import Site
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +117,10 @@ class AwsInstallation:
 
     def transaction(self) -> AbstractContextManager[None]:
         raise NotSupported("AWS has no transaction across its services; use the outbox, or the embedded engine")
+
+    def together(self, unit: Callable[[], T]) -> T:
+        with self.transaction():
+            return unit()
 
     def check(self) -> None:
         """Call SQS and the table of items, to see whether they answer."""

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from postroad.blobs import Blobs
 from postroad.errors import ConfigurationError, QueueNotFound
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from postroad.topology import Site
     from postroad.wiring.aws import AwsInstallation
     from postroad.wiring.sqlite import SQLiteInstallation
+
+T = TypeVar("T")
 
 
 class Backend:
@@ -284,6 +286,18 @@ class Backend:
     def transaction(self) -> AbstractContextManager[None]:
         """Commit all writes of this thread inside the block together, or raise `NotSupported` (see the traits)."""
         return self._installation.transaction()
+
+    def together(self, unit: Callable[[], T]) -> T:
+        """Run a unit whose writes commit together, and share the commit with what other threads write.
+
+        Args:
+            unit: A function that changes nothing but this store: it may run more than once, and on any thread. An error
+                of a write in it undoes all of it, even if the unit catches the error.
+
+        Raises:
+            NotSupported: The store cannot commit several writes together (see the traits).
+        """
+        return self._installation.together(unit)
 
     def check(self) -> None:
         """Raise an error if the store cannot be reached and written."""

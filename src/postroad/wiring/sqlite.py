@@ -106,7 +106,7 @@ class SQLiteInstallation:
         assert place is not None
         self._engine = Engine(place, clock=clock, durable=self._scratch is None)
         self._engine.place = self._scratch
-        self.transaction = self._engine.transaction
+        self.transaction, self.together = self._engine.transaction, self._engine.together
         path = self._engine.path
         self.url = "sqlite:///" + str(path).translate(_ESCAPES) if self._scratch is None else "memory://"
         try:
