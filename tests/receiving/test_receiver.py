@@ -57,6 +57,36 @@ def test_an_acked_message_is_gone(queue: Queue) -> None:
     assert queue.stats().visible == queue.stats().in_flight == 0
 
 
+def test_a_message_that_comes_while_the_ack_of_another_is_under_way_is_handled(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acking, go_on = threading.Event(), threading.Event()
+    handled: list[bytes] = []
+    ack = queue.ack
+
+    def ack_slowly(deliveries: Sequence[Delivery]) -> Any:
+        acking.set()
+        go_on.wait(NEVER_SECONDS)
+        return ack(deliveries)
+
+    def decide(delivery: Delivery) -> Outcome:
+        handled.append(delivery.body)
+        return Ack()
+
+    monkeypatch.setattr(queue, "ack", ack_slowly)
+    receiver = Receiver(queue, decide)
+    send(queue, "first")
+    receiver.start()
+    assert acking.wait(NEVER_SECONDS)
+
+    send(queue, "second")
+    go_on.set()
+
+    eventually(lambda: handled == [b"first", b"second"])
+    assert receiver.stop()
+    assert queue.stats().visible == queue.stats().in_flight == 0
+
+
 def test_a_retried_message_comes_again_after_its_delay(queue: Queue) -> None:
     send(queue, "one")
     receiver = Receiver(queue, lambda delivery: Retry(error="not now"), retry_delays=(30,))
