@@ -14,7 +14,7 @@ import postroad
 from postroad import Backend
 from postroad.errors import Conflict, InvalidTask, Unavailable
 from postroad.tasks import Reconciler, Scheduler, TaskMessage, TaskProducer, TaskRegistry, schedules
-from postroad.tasks.producer import Submissions
+from postroad.tasks.submissions import Submissions
 from postroad.testing import FakeClock
 
 

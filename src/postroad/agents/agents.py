@@ -178,7 +178,7 @@ class Agents:
         return self.subscribe_many([(listener_id, producer_id)], event_types=event_types) == 1
 
     def subscribe_many(self, pairs: Sequence[tuple[str, str]], *, event_types: Sequence[str] | None = None) -> int:
-        """Subscribe each (listener, producer), all or none (on AWS a hundred at a time); return how many are new."""
+        """Subscribe each of `pairs` (listener, producer), all or none, on AWS by hundreds; return how many are new."""
         wanted = model.checked_event_types(event_types)
         for listener_id, producer_id in pairs:
             _known_id(listener_id)

@@ -82,8 +82,7 @@ class _Registered:
     @property
     def key(self) -> Hashable:
         """What tells the handler from others; an object that cannot be hashed is only equal to itself."""
-        handler: object = self.function
-        return handler if isinstance(handler, Hashable) else id(handler)
+        return self.function if self.function.__hash__ else id(self.function)
 
     def takes(self, event: ReceivedEvent) -> bool:
         types = None if self.event_type is None else (self.event_type,)

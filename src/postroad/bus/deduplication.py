@@ -177,7 +177,7 @@ class DeduplicatingEventBus:
         return getattr(self._inner, "is_receiving_here", False)
 
     def subscribe(self, event_type: type[E], handler: Callable[[E], Any]) -> None:
-        """Call the handler once for each event id of this type."""
+        """Call `handler` once for each event id of exactly `event_type`."""
         check_subscription(event_type, handler)
         wrapper = _Once(handler, self._cache)
         self._inner.subscribe(event_type, wrapper)
@@ -185,7 +185,7 @@ class DeduplicatingEventBus:
             self._wrapped.append((event_type, handler, wrapper))
 
     def unsubscribe(self, event_type: type[E], handler: Callable[[E], Any]) -> bool:
-        """Remove one subscription of the handler; return whether there was one."""
+        """Remove one subscription of `handler` to `event_type`; return whether there was one."""
         with self._lock:
             found = next((each for each in self._wrapped if each[0] is event_type and each[1] == handler), None)
             if found is None:
@@ -194,7 +194,7 @@ class DeduplicatingEventBus:
         return self._inner.unsubscribe(event_type, found[2])
 
     def publish(self, event: E) -> PublishResult[E]:
-        """Publish on the inner bus."""
+        """Publish `event` on the inner bus."""
         return self._inner.publish(event)
 
 

@@ -100,15 +100,15 @@ class EventBus(Protocol):
     """Publishes events to handlers, in this process and others."""
 
     def subscribe(self, event_type: type[E], handler: Callable[[E], Any]) -> None:
-        """Call the handler for every event of exactly this type, from the next publish on."""
+        """Call `handler` for every event of exactly `event_type`, from the next publish on."""
         ...
 
     def unsubscribe(self, event_type: type[E], handler: Callable[[E], Any]) -> bool:
-        """Remove one subscription of the handler; return whether there was one."""
+        """Remove one subscription of `handler` to `event_type`; return whether there was one."""
         ...
 
     def publish(self, event: E) -> PublishResult[E]:
-        """Give the event to every handler of its type, and return which of them ran and failed."""
+        """Give `event` to every handler of its type, and return which of them ran and failed."""
         ...
 
 
@@ -170,7 +170,7 @@ class InProcessEventBus:
         return self._registry
 
     def subscribe(self, event_type: type[E], handler: Callable[[E], Any]) -> None:
-        """Call the handler for every event of exactly this type, from the next publish on."""
+        """Call `handler` for every event of exactly `event_type`, from the next publish on."""
         check_subscription(event_type, handler)
         if self._registry is not None:
             register(self._registry, event_type)
@@ -188,7 +188,7 @@ class InProcessEventBus:
             self._arrange(event_types if not subscription.takes_subclasses else None)
 
     def unsubscribe(self, event_type: type[E], handler: Callable[[E], Any]) -> bool:
-        """Remove one subscription of the handler; return whether there was one."""
+        """Remove one subscription of `handler` to `event_type`; return whether there was one."""
         with self._changing:
             known = self._declared.get(event_type, ())
             found = next((each for each in known if each.handler == handler), None)
@@ -201,7 +201,7 @@ class InProcessEventBus:
         return True
 
     def on_any(self, handler: Handler) -> Handler:
-        """Call the handler for every event, after those of its type, from the next publish on."""
+        """Call `handler` for every event, after those of its type, from the next publish on."""
         check_subscription(object, handler)
         self.add(Subscription(handler=handler, name=name_of(handler)), None)
         return handler
@@ -273,7 +273,7 @@ class InProcessEventBus:
             return [each for each, found in self._declared.items() if subscription in found]
 
     def handlers(self, event_type: type[object]) -> tuple[EventHandler, ...]:
-        """Return the handlers of events of this type, in order."""
+        """Return the handlers of events of exactly `event_type`, in order."""
         return self._rows.get(event_type, self._other)[0]
 
     def subscriptions(self, event_type: type[object]) -> tuple[Subscription, ...]:
@@ -281,7 +281,7 @@ class InProcessEventBus:
         return self._rows.get(event_type, self._other)[2]
 
     def publish(self, event: E) -> PublishResult[E]:
-        """Run the handlers one after another; a failing one does not stop the others."""
+        """Run the handlers of `event` one after another; a failing one does not stop the others."""
         handlers, calls, subscriptions = self._rows.get(type(event), self._other)
         errors: tuple[HandlerFailure, ...] = ()
         for call in calls:
@@ -294,11 +294,11 @@ class InProcessEventBus:
         return PublishResult(event, handlers, errors)
 
     def publish_many(self, events: Iterable[E]) -> list[PublishResult[E]]:
-        """Publish one event after another; a failure stops nothing."""
+        """Publish one of `events` after another; a failure stops nothing."""
         return [self.publish(event) for event in events]
 
     async def apublish(self, event: E) -> PublishResult[E]:
-        """Publish without blocking the loop: async handlers are awaited on it, others run in threads."""
+        """Publish `event` without blocking the loop: async handlers are awaited on it, others run in threads."""
         handlers, _, subscriptions = self._rows.get(type(event), self._other)
         errors: tuple[HandlerFailure, ...] = ()
         for each in subscriptions:

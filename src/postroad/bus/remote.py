@@ -145,17 +145,17 @@ class RemoteEventBus(HandlingBus):
         return self._publisher.publish(event, key)
 
     def publish_many(self, events: Iterable[E]) -> list[PublishResult[E]]:
-        """Publish in order, ten to a request; one result for each, and no failure stops the rest."""
+        """Publish `events` in order, ten to a request; one result for each, and no failure stops the rest."""
         self._check_process()
         return self._publisher.publish_many(events)
 
     async def apublish(self, event: E, *, key: str | None = None) -> PublishResult[E]:
-        """Publish without blocking the loop: async handlers are awaited on it, all else runs in threads."""
+        """Publish `event` under `key` without blocking the loop: async handlers run on it, all else in threads."""
         self._check_process()
         return await self._publisher.apublish(event, key)
 
     async def apublish_many(self, events: Iterable[E]) -> list[PublishResult[E]]:
-        """Publish in order, ten to a request, without blocking the loop; one result for each."""
+        """Publish `events` in order, ten to a request, without blocking the loop; one result for each."""
         given = list(events)
         return await in_thread(lambda: self.publish_many(given))
 

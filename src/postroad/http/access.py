@@ -159,7 +159,7 @@ class WorkAccess:
         """Return tasks, newest first."""
         return TaskList(self._backend, tenant=self._settings.tenant).page(wanted, limit=limit, cursor=cursor)
 
-    def retry_task(self, request_id: str, *, actor: str) -> TaskHandle:
+    def retry_task(self, request_id: str, *, actor: str) -> TaskHandle[object]:
         """Run a failed or cancelled task again, with an audit record."""
         check(request_id, AnyRequestId, "requestId", InvalidTask)
         with recorded(self._backend.audit_log(), "task.retry", request_id, {}, actor=actor) as done:

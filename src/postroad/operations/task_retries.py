@@ -59,7 +59,7 @@ class TaskRetries:
         self._list = TaskList(backend, tenant=tenant)
         self._producers: dict[str, TaskProducer] = {}
 
-    def retry(self, request_id: str) -> TaskHandle:
+    def retry(self, request_id: str) -> TaskHandle[object]:
         """Run a failed or cancelled task again; raise `NotFound` or `Conflict` if that is not possible."""
         held = self._records.read(self._tenant, request_id)
         return self._producer("tasks" if held is None else held.lease.queue or "tasks").retry(request_id)

@@ -121,7 +121,7 @@ class Session:
         self._follow(*events)
 
     def broadcast(self, event: T) -> PublishResult[T]:
-        """Publish the event; this session applies it once, other sessions when they receive it."""
+        """Publish `event`; this session applies it once, other sessions when they receive it."""
         _check_event(event)
         if self._closed:
             raise RuntimeError("the session is closed")

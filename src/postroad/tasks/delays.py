@@ -19,8 +19,8 @@ from postroad.journal import FAILED
 from postroad.ports import Store
 from postroad.tasks.leases import Held, TaskRecords
 from postroad.tasks.messages import EventFactory, TaskMessage, log_event
-from postroad.tasks.producer import Submission, Submissions
 from postroad.tasks.schedules import PutOff, put_off_key
+from postroad.tasks.submissions import Submission, Submissions
 
 MOST_FAILURES = 3
 """So many failures in a row are not the fault of single items."""

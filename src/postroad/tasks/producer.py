@@ -285,7 +285,7 @@ class TaskProducer:
         return self._handle(Begun(request_id, run, False), self._planner.find(name))
 
     def retry(self, request_id: str) -> TaskHandle[Any]:
-        """Run a failed or cancelled task again, as its next run."""
+        """Run the failed or cancelled task `request_id` again, as its next run."""
         check(request_id, AnyRequestId, "requestId", InvalidTask)
         held = self._records.read(self._tenant, request_id)
         if held is None:

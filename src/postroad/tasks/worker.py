@@ -267,7 +267,7 @@ class TaskWorker:
 
     def tasks(self) -> Mapping[str, TaskEntry] | None:
         """Return the tasks that the children know, for a `Scheduler`; None before they are loaded."""
-        return self._shared.pool.tasks or None
+        return self._pool.tasks or None
 
     def stop(self) -> None:
         """Stop receiving; running tasks may finish within `drain_timeout`. A second call kills them at once."""
