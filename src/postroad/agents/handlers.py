@@ -82,7 +82,11 @@ class _Registered:
     @property
     def key(self) -> Hashable:
         """What tells the handler from others; an object that cannot be hashed is only equal to itself."""
-        return self.function if self.function.__hash__ else id(self.function)
+        try:
+            hash(self.function)
+        except TypeError:
+            return id(self.function)
+        return self.function
 
     def takes(self, event: ReceivedEvent) -> bool:
         types = None if self.event_type is None else (self.event_type,)
