@@ -79,7 +79,6 @@ def _standing(located: Located | None, settled: Sequence[Settled]) -> tuple[Verd
         error = settled[-1].detail if dead is None else dead.error or dead.reason
         what = f"is a dead letter in {queue}: {_first_line(error) or 'no error recorded'}"
         return "dead", what, f"redrive queue {queue}"
-        )
     if located.head is not None:
         return "blocked", f"waits in queue {queue} behind its key's head", f"waits for its key's head {located.head}"
     times = f"{message.receive_count} receive{'' if message.receive_count == 1 else 's'}"
