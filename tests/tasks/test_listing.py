@@ -74,10 +74,10 @@ def office() -> Iterator[Office]:
 
 
 def test_tasks_are_listed_newest_first_by_when_they_were_submitted(office: Office) -> None:
-    office.submit("resize-1", "resize-2", "scrape-1")
+    office.submit("resize-1", "resize-2", "crop-1")
     office.fail("resize-1")
 
-    assert office.ids() == ["scrape-1", "resize-2", "resize-1"]
+    assert office.ids() == ["crop-1", "resize-2", "resize-1"]
 
 
 def test_tasks_of_a_state_are_listed_by_when_they_came_into_it(office: Office) -> None:

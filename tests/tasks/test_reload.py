@@ -94,6 +94,7 @@ def test_a_running_task_finishes_with_the_code_that_it_began_with(
     reloading: Bench, source: Source, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     began, until = tmp_path / "began", tmp_path / "until"
+    assert said(reloading, source) == "one"
     with caplog.at_level(logging.INFO, "postroad.tasks"):
         source.write_helper(WAITING.format(began=str(began), until=str(until)))
         eventually(lambda: caplog.text.count("worker_reloaded") == 1)

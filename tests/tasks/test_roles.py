@@ -17,7 +17,7 @@ from postroad.jobs.dispatcher import worker_roles
 from postroad.journal import JournalEvent, task_state
 from postroad.queues import Delivery
 from postroad.tasks.runner import TaskRunner
-from postroad.tasks.threads import Poller, Role, RoleThreads
+from postroad.tasks.threads import Poller, Role, RoleThreads, Shared
 
 
 class Failing:
@@ -156,7 +156,7 @@ def test_a_receiver_that_fails_goes_on_and_logs_each_change_once(
 
 
 def test_a_worker_whose_lane_ends_stops_with_an_error(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def leave(runner: TaskRunner, delivery: Delivery) -> None:
+    def leave(runner: TaskRunner, shared: Shared, delivery: Delivery) -> None:
         raise SystemExit(0)
 
     monkeypatch.setattr(TaskRunner, "handle", leave)

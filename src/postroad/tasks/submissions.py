@@ -176,12 +176,17 @@ class Submissions:
             for submission, lease, expect in starts:
                 first = lease.with_last_of([submission.pending])
                 if (due_at := submission.due_at) is not None:
-                    put_off(self._backend, submission.tenant, submission.message, queue=self._queue_name, due_at=due_at)
                     first = msgspec.structs.replace(first, due_at=due_at)
+                    if not records.together:
+                        # Before the lease: a run that has a lease and is not put off would never be sent.
+                        self._put_off(submission, due_at)
                 elif records.together:
                     # What is written in one commit with the message can say so at once.
                     first = _sent(submission, first)
-                written.append(records.put(submission.tenant, submission.message.request_id, first, expect=expect))
+                result = records.put(submission.tenant, submission.message.request_id, first, expect=expect)
+                if due_at is not None and result.ok and records.together:
+                    self._put_off(submission, due_at)
+                written.append(result)
             begun = [
                 _Start(start.submission, result.held.lease, result.held)
                 for start, result in zip(starts, written, strict=True)
@@ -196,6 +201,9 @@ class Submissions:
         if failed is not None:
             raise failed
         return [result.ok for result in written]
+
+    def _put_off(self, submission: Submission, due_at: int) -> None:
+        put_off(self._backend, submission.tenant, submission.message, queue=self._queue_name, due_at=due_at)
 
     def _record(self, begun: Sequence[_Start], *, is_new: bool) -> None:
         records = self._records
