@@ -72,6 +72,9 @@ class Attempt:
         self._progress_saved = -inf
         self.progress_due = inf
         """When the progress has to be saved, on the monotonic clock."""
+        self._also: Callable[[], None] | None = None
+        self.along = False
+        """Whether what `settle` was to do also was committed with the outcome."""
 
     def take(self, before: Held | None, pid: int) -> bool:
         """Take the lease and record the start; return False if another worker was faster."""
@@ -93,8 +96,11 @@ class Attempt:
         written = shared.records.write(self.task.tenant_id, self.task.request_id, lease, [started], expect=before)
         if written.ok:
             self._held, self._pid, self._began = written.held, pid, time.monotonic()
-            self._log("task_started", pid=pid)
         return written.ok
+
+    def log_start(self) -> None:
+        """Log that it starts; not before the lease is committed."""
+        self._log("task_started", pid=self._pid)
 
     def order(self) -> Order:
         """Return the order for the child."""
@@ -159,8 +165,12 @@ class Attempt:
         self._progress_saved, self.progress_due = time.monotonic(), inf
         self._change(lambda lease: lease)
 
-    def settle(self, verdict: Verdict, report: Report | None) -> None:
-        """Write the outcome of the attempt: first to the lease, then to the journal, then to the queue."""
+    def settle(self, verdict: Verdict, report: Report | None, also: Callable[[], None] | None = None) -> None:
+        """Write the outcome of the attempt: first to the lease, then to the journal, then to the queue.
+
+        `also` is called in the commit that ends the run, if all this is one commit.
+        """
+        self._also = also
         failpoints.hit("worker.before_result")
         elapsed_ms = 0 if report is None else report.elapsed_ms
         match verdict:
@@ -209,7 +219,7 @@ class Attempt:
             else:
                 self._shared.release(self._delivery, after=_RECORD_AGAIN_SECONDS)
 
-        if self._write(lambda lease: lease.settled(event), [event], then):
+        if self._write(lambda lease: lease.settled(event), [event], then, self._also):
             attempt = {"attempt": self._lease.attempts} if fields else {}
             self._log(_LOG_EVENTS[event.event_type], **attempt, **fields)
 
@@ -267,7 +277,13 @@ class Attempt:
         cap = config.retry_cap if entry.retry_cap is None else entry.retry_cap
         return pause_before_retry(attempts, base=base, cap=cap, chance=self._shared.chance())
 
-    def _write(self, change: Callable[[Lease], Lease], events: Sequence[JournalEvent], then: Then) -> bool:
+    def _write(
+        self,
+        change: Callable[[Lease], Lease],
+        events: Sequence[JournalEvent],
+        then: Then,
+        also: Callable[[], None] | None = None,
+    ) -> bool:
         """Change the lease, retrying until the store answers; return False if it is no longer ours."""
         shared, held = self._shared, self._held
         assert held is not None
@@ -276,7 +292,7 @@ class Attempt:
             try:
                 lease = self._with_progress(change(held.lease))
                 written = shared.records.write(
-                    self.task.tenant_id, self.task.request_id, lease, events, expect=held, then=then
+                    self.task.tenant_id, self.task.request_id, lease, events, expect=held, then=then, also=also
                 )
             except PostroadError as error:
                 self._log("task_settle_failed", error=error)
@@ -286,6 +302,7 @@ class Attempt:
                 pause = min(2 * pause, 2.0)
                 continue
             if written.ok:
+                self.along = written.along
                 return True
             if written.held is None or not written.held.lease.is_held_by(shared.worker_id, self._lease.token):
                 outcome = None if written.held is None else written.held.lease.outcome

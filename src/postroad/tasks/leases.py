@@ -269,11 +269,15 @@ decode_lease = msgspec.json.Decoder(Lease).decode
 
 
 class Written(NamedTuple):
-    """The result of a write: whether the lease was as expected, the lease now, and whether the events are recorded."""
+    """The result of a write: whether the lease was as expected, the lease now, and whether the events are recorded.
+
+    `along`: whether what was to be done also is in the same commit.
+    """
 
     ok: bool
     held: Held | None
     recorded: bool = False
+    along: bool = False
 
 
 class TaskRecords:
@@ -338,8 +342,12 @@ class TaskRecords:
         *,
         expect: Held | None,
         then: Then = lambda recorded: None,
+        also: Callable[[], None] | None = None,
     ) -> Written:
-        """Write the lease if it is still as expected, record the events and what the lease owes, then call `then`."""
+        """Write the lease if it is still as expected, record the events and what the lease owes, then call `then`.
+
+        Where all this is one commit it holds `also`, too, which may be called more than once; elsewhere it is left out.
+        """
         key = lease_key(tenant, request_id)
         version = _version(expect)
         due = [*self._leases.owed(lease), *events]
@@ -352,6 +360,8 @@ class TaskRecords:
                 if ok:
                     record()
                     then(True)
+                    if also is not None:
+                        also()
                 return ok, held
 
             with suppress(PostroadError):
@@ -359,7 +369,7 @@ class TaskRecords:
                 ok, held = self._backend.together(unit)
                 if ok and lease.outcome is not None:
                     self.wake_job(tenant, lease, state=lease.outcome.state)
-                return Written(ok, held, ok)
+                return Written(ok, held, ok, ok and also is not None)
         path = f"{LEASES}{request_id}/{lease.run}-{lease.token}.json"
         ok, held = self._leases.put(key, self._leases.owing(lease, due, path), version)
         if not ok:

@@ -94,6 +94,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     job_id: str | None = None
     task_id: str | None = None
     env: dict[str, str] = {}
+    directory: str = ""
+    """Where the child works; set by its monitor."""
 
 
 class Halt(msgspec.Struct, frozen=True, tag=True):
@@ -231,10 +233,10 @@ class WorkerLink:
         """Return the descriptor, for polls."""
         return self._end.fileno()
 
-    def send(self, value: FromMonitor) -> None:
-        """Send a message to the worker."""
+    def send(self, *values: FromMonitor) -> None:
+        """Send messages to the worker."""
         try:
-            self._end.sendall(message(value))
+            self._end.sendall(b"".join(map(message, values)))
         except OSError as error:
             raise WorkerGone from error
 

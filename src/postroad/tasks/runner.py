@@ -18,7 +18,18 @@ from postroad.journal import ATTEMPT_FAILED, FAILED
 from postroad.queues import Delivery
 from postroad.settings import nearest
 from postroad.tasks.attempts import QUARANTINED, Attempt
-from postroad.tasks.leases import Drop, Failure, HandBack, Held, Lease, Quarantine, Take, decide, pause_while_unknown
+from postroad.tasks.leases import (
+    Drop,
+    Failure,
+    HandBack,
+    Held,
+    Lease,
+    Quarantine,
+    Receipt,
+    Take,
+    decide,
+    pause_while_unknown,
+)
 from postroad.tasks.messages import NAME, TaskId, TaskMessage, log_event, named_by, read, tenant_of
 from postroad.tasks.pool import ChildSlot, SlotLost
 from postroad.tasks.processes import Active, Ready, Report, kill
@@ -38,11 +49,18 @@ MONITOR_SECONDS = 15.0
 
 
 class TaskRunner:
-    """Runs the tasks of the messages it gets. Another thread may halt the running child."""
+    """Runs the tasks of the messages it gets. Another thread may halt the running child.
 
-    def __init__(self, shared: Shared, *, unknown_grace: float = 0.0) -> None:
+    With `takes_next` the commit that ends a task also receives the next message and takes its lease, if the store can
+    do that and a child waits.
+    """
+
+    def __init__(self, shared: Shared, *, unknown_grace: float = 0.0, takes_next: bool = False) -> None:
         self._shared = shared
         self._unknown_grace = unknown_grace
+        self._takes_next = takes_next and shared.records.together
+        self._next: tuple[Delivery, Attempt | None] | None = None
+        """The message that was received with the end of a task, and its attempt if the lease was taken."""
         self._lock = threading.Lock()
         self._slot: ChildSlot | None = None
         self._pid: int | None = None
@@ -78,21 +96,27 @@ class TaskRunner:
         `shared` is that of the queue from which the message was received.
         """
         self._shared = shared
+        self._next = delivery, None
+        while self._next is not None:
+            (delivery, attempt), self._next = self._next, None
+            if attempt is None:
+                self._handle(delivery)
+            else:
+                self._run(attempt)
+
+    def _handle(self, delivery: Delivery) -> None:
+        shared = self._shared
         try:
-            tenant, message = tenant_of(delivery, shared.tenant), read(delivery)
+            attempt = self._attempt(delivery)
         except InvalidMessage as error:
             self._refuse(delivery, str(error))
             return
-        entry = shared.pool.tasks.get(message.name)
-        if entry is None:
-            self._handle_unknown(delivery, tenant, message)
+        if attempt is None:
+            self._handle_unknown(delivery, tenant_of(delivery, shared.tenant), read(delivery))
             return
-        attempt = Attempt(shared, delivery, tenant, message, entry)
-        task = attempt.task
         while True:
-            held = shared.records.read(tenant, task.request_id)
-            lease = None if held is None else held.lease
-            match decide(lease, run=message.run, now=shared.now(), max_attempts=attempt.max_attempts):
+            held, receipt = self._receipt(attempt)
+            match receipt:
                 case Take():
                     pid = self._child()
                     if pid is None:
@@ -104,7 +128,7 @@ class TaskRunner:
                         return
                 case Quarantine(is_lost):
                     assert held is not None
-                    if self._quarantine(task, delivery, held, is_lost=is_lost):
+                    if self._quarantine(attempt.task, delivery, held, is_lost=is_lost):
                         return
                 case Drop(why):
                     self._drop(delivery, held if why == "known" else None)
@@ -112,6 +136,37 @@ class TaskRunner:
                 case HandBack(seconds):
                     shared.release(delivery, after=seconds)
                     return
+
+    def _attempt(self, delivery: Delivery) -> Attempt | None:
+        """Return the attempt that a message asks for, None if nobody here knows the task; or raise `InvalidMessage`."""
+        shared = self._shared
+        tenant, message = tenant_of(delivery, shared.tenant), read(delivery)
+        entry = shared.pool.tasks.get(message.name)
+        return None if entry is None else Attempt(shared, delivery, tenant, message, entry)
+
+    def _receipt(self, attempt: Attempt) -> tuple[Held | None, Receipt]:
+        """Return the lease of the task, and what to do with its message."""
+        shared, task = self._shared, attempt.task
+        held = shared.records.read(task.tenant_id, task.request_id)
+        lease = None if held is None else held.lease
+        return held, decide(lease, run=task.run, now=shared.now(), max_attempts=attempt.max_attempts)
+
+    def _take(self) -> None:
+        """Receive the next message and take its lease, in the commit that ends the task before; it may run again."""
+        self._next = None
+        shared, pid = self._shared, self._pid
+        deliveries = shared.queue.receive(max_messages=1, visibility=shared.config.visibility)
+        if not deliveries or pid is None:
+            return
+        (delivery,) = deliveries
+        self._next = delivery, None
+        # Whatever is not simply run is handled after the commit.
+        with suppress(InvalidMessage):
+            attempt = self._attempt(delivery)
+            if attempt is not None:
+                held, receipt = self._receipt(attempt)
+                if isinstance(receipt, Take) and attempt.take(held, pid):
+                    self._next = delivery, attempt
 
     def _child(self) -> int | None:
         """Return the child that waits for an order; None if none can be started."""
@@ -121,15 +176,29 @@ class TaskRunner:
             try:
                 if self._slot is None:
                     self._slot = self._shared.pool.slot()
-                # Read to the end: after its last Ready a monitor may have replaced the child, or died itself.
-                while (received := self._slot.receive(None if self._pid is None else 0.0)) is not None:
-                    if isinstance(received, Ready):
-                        self._pid, self._monitor = received.pid, received.monitor
+                self._read_slot(self._slot, None if self._pid is None else 0.0)
             except SlotLost:
                 self._lose_slot()
             else:
                 return self._pid
         return None
+
+    def _read_slot(self, slot: ChildSlot, timeout: float | None) -> None:
+        """Note the child that waits. Read to the end: its monitor may have replaced it, or died itself."""
+        while (received := slot.receive(timeout)) is not None:
+            if isinstance(received, Ready):
+                self._pid, self._monitor, timeout = received.pid, received.monitor, 0.0
+
+    def _can_take(self) -> bool:
+        """Return whether the next message can be received with the end of a task: its child waits for another."""
+        slot = self._slot
+        if not self._takes_next or self._halted or self._shared.stopping.is_set() or slot is None or slot.is_stale():
+            return False
+        try:
+            self._read_slot(slot, 0.0)
+        except SlotLost:
+            self._lose_slot()
+        return self._pid is not None
 
     def _lose_slot(self) -> None:
         with self._lock:
@@ -144,6 +213,7 @@ class TaskRunner:
         if not self._running:
             attempt.interrupt()
             return
+        attempt.log_start()
         report: Report | None = None
         verdict: Verdict | None
         try:
@@ -164,7 +234,10 @@ class TaskRunner:
         if verdict is not None and stopped and self._shared.stopping.wait(_STOP_SECONDS):
             verdict = Halted()
         if verdict is not None:
-            attempt.settle(verdict, report)
+            attempt.settle(verdict, report, self._take if self._can_take() else None)
+            if not attempt.along:
+                # Nothing was taken, or it is not known whether it was: then the message comes back.
+                self._next = None
 
     def _watch(self, attempt: Attempt) -> Report | None:
         """Return the report of the child; None if it was killed because the lease was lost."""

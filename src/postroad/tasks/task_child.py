@@ -88,11 +88,11 @@ def reply(data: bytes) -> None:
 def _work(setup: ChildSetup) -> int:
     clean = dict(os.environ)
     for number in range(1, setup.plan.child_reuse + 1):
-        if (head := processes.read_frame(ORDERS)) is None or (data := processes.read_frame(ORDERS)) is None:
+        if (data := processes.read_frame(ORDERS)) is None:
             return 0
         order = _decode(data)
         task = setup.tasks.get(order.name)
-        _prepare(task, order, clean, directory=head.decode())
+        _prepare(task, order, clean)
         if task.command is not None or task.fresh:
             _become(task, setup)
         try:
@@ -107,15 +107,16 @@ def _work(setup: ChildSetup) -> int:
     return 0
 
 
-def _prepare(task: TaskDefinition, order: Order, clean: dict[str, str], *, directory: str) -> None:
-    os.chdir(directory)
+def _prepare(task: TaskDefinition, order: Order, clean: dict[str, str]) -> None:
+    os.chdir(order.directory)
     ids = {"ID": order.request_id, "RUN": order.run, "ATTEMPT": order.attempt, "TOKEN": order.token}
     environment = {**clean, **order.env, **{f"POSTROAD_TASK_{name}": str(value) for name, value in ids.items()}}
     if "PWD" in environment:
-        environment["PWD"] = directory
-    for name in os.environ.keys() - environment.keys():
+        environment["PWD"] = order.directory
+    before = dict(os.environ)
+    for name in before.keys() - environment.keys():
         del os.environ[name]
-    os.environ.update(environment)
+    os.environ.update({name: value for name, value in environment.items() if before.get(name) != value})
     processes.limit_memory(task.memory_limit)
 
 

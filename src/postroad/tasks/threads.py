@@ -251,7 +251,11 @@ class WorkerRun:
         self._pollers = [Poller(source, self._free, queues, until_idle=until_idle) for source in sources]
         # A worker that runs until idle does not wait for another worker that may know a task.
         grace = 0.0 if until_idle else self._config.unknown_grace
-        self._runners = [TaskRunner(sources[0], unknown_grace=grace) for _ in range(self._config.concurrency)]
+        # With several queues a runner that goes on with its own would keep the others waiting.
+        single = len(sources) == 1
+        self._runners = [
+            TaskRunner(sources[0], unknown_grace=grace, takes_next=single) for _ in range(self._config.concurrency)
+        ]
         self._finished = 0
         self._ended_pollers = 0
         self._error: BaseException | None = None

@@ -9,7 +9,6 @@ import sys
 import time
 from dataclasses import dataclass, field
 from math import inf
-from pathlib import Path
 
 from postroad.tasks import processes
 from postroad.tasks.child_output import Lines, Reported, Tail, echo_of, reported_activity, reported_progress
@@ -117,9 +116,7 @@ _ACTIVITY_SECONDS = 0.1
 class Watch:
     """One order of one child."""
 
-    def __init__(
-        self, child: Child, order: Order, setup: ChildSetup, link: WorkerLink, exits: ChildExits, directory: Path
-    ) -> None:
+    def __init__(self, child: Child, order: Order, setup: ChildSetup, link: WorkerLink, exits: ChildExits) -> None:
         self._child = child
         self._link = link
         self._exits = exits
@@ -127,7 +124,7 @@ class Watch:
         self._task = setup.tasks.get(order.name)
         self._lasts = child.served + 1 < setup.plan.child_reuse and self._task.command is None and not self._task.fresh
         data = processes.encode(order)
-        unfed = processes.frame(str(directory).encode()) + processes.frame(data)
+        unfed = processes.frame(data)
         # What an exec'd program or interpreter reads after its order.
         if self._task.command is not None:
             unfed += order.document
@@ -158,6 +155,7 @@ class Watch:
         """Watch until the child has ended or waits for another order."""
         events = select.poll()
         events.register(self._child.orders, select.POLLOUT)
+        self._feed(events)
         for descriptor in (self._link.fileno(), self._exits.readable, self._child.replies, *self._streams):
             events.register(descriptor, select.POLLIN)
         while not self.ended and not (self._lasts and self._reply[:1] == processes.RESULT):
@@ -167,9 +165,7 @@ class Watch:
                 self._attend(descriptor, events)
             self._keep_time()
         self._child.served += 1
-        if self.ended:
-            return self._report_of_ended()
-        return self._report(0, processes.resident_bytes(self._child.pid))
+        return self._report_of_ended() if self.ended else self._report(0, 0)
 
     def _attend(self, descriptor: int, events: select.poll) -> None:
         if descriptor == self._exits.readable:
@@ -259,7 +255,7 @@ class Watch:
         return self._report(os.waitstatus_to_exitcode(self._child.status), self._child.peak_rss_bytes)
 
     def _report(self, code: int, rss: int) -> Report:
-        """Return the report; a code below 0 is the signal that ended the child."""
+        """Return the report; a code below 0 is the signal that ended the child, and only one that ended has an RSS."""
         command = self._task.command is not None
         out, err = self._streams.values()
         for stream in (out, err):

@@ -44,6 +44,10 @@ class Monitor:
         self._zygote = zygote
         self._exits = ChildExits()
         self._child: Child | None = None
+        self._announced = False
+        """Whether the worker knows that the child waits."""
+        self._directory: _Directory | None = None
+        """The directory of the last order, if nothing touched it."""
         self._widest = min((task.memory_limit or inf for task in setup.tasks.definitions()), default=inf)
 
     def serve(self) -> NoReturn:
@@ -52,8 +56,9 @@ class Monitor:
         try:
             while True:
                 if self._child is None:
-                    self._child = fork_child(self._setup)
-                self._link.send(processes.Ready(self._child.pid, os.getpid()))
+                    self._child, self._announced = fork_child(self._setup), False
+                if not self._announced:
+                    self._link.send(processes.Ready(self._child.pid, os.getpid()))
                 order = self._await_order(self._child)
                 if order is not None:
                     self._run(self._child, order)
@@ -86,34 +91,64 @@ class Monitor:
                 raise WorkerGone
 
     def _run(self, child: Child, order: Order) -> None:
-        directory = Path(self._setup.plan.directory, f"{os.getpid()}-{child.pid}-{child.served}")
-        directory.mkdir(mode=0o700)
+        if self._directory is None:
+            path = f"{self._setup.plan.directory}/{os.getpid()}-{child.pid}-{child.served}"
+            self._directory = _Directory(path)
+        watch = None
         try:
-            watch = Watch(child, order, self._setup, self._link, self._exits, directory)
+            order = msgspec.structs.replace(order, directory=self._directory.path)
+            watch = Watch(child, order, self._setup, self._link, self._exits)
             report = watch.until_done()
         finally:
-            try:
-                directory.rmdir()
-            except OSError:
-                shutil.rmtree(directory, ignore_errors=True)
+            if watch is None or watch.ended or not self._directory.is_untouched():
+                self._remove_directory()
         if watch.ended:
             self._child = None
             child.close()
         elif self._widest != inf and processes.address_space_bytes(child.pid) > self._widest:
             # The next task may have a memory limit below what this child uses.
             self._end_child(child)
-        self._link.send(report)
+        self._announced = self._child is not None
+        # The worker may have the next order for a child that waits, so it gets to know both at once.
+        self._link.send(report, *([processes.Ready(child.pid, os.getpid())] if self._announced else []))
+
+    def _remove_directory(self) -> None:
+        if self._directory is not None:
+            shutil.rmtree(self._directory.path, ignore_errors=True)
+            self._directory = None
 
     def _end_child(self, child: Child) -> None:
         self._child = None
+        self._remove_directory()
         child.close()
         processes.end_descendants(within=_KILL_SECONDS)
 
     def _end(self) -> NoReturn:
+        self._remove_directory()
         if self._child is not None:
             processes.kill_group(self._child.pid, signal.SIGKILL)
         processes.end_descendants(within=_KILL_SECONDS)
         os._exit(0)
+
+
+class _Directory:
+    """A new directory in which a child works."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        Path(path).mkdir(mode=0o700)
+        self._made = self._look()
+
+    def is_untouched(self) -> bool:
+        """Return whether it is empty, and never was anything else: as good as a new one."""
+        try:
+            return self._look() == self._made and not any(Path(self.path).iterdir())
+        except OSError:
+            return False
+
+    def _look(self) -> tuple[int, ...]:
+        found = os.lstat(self.path)
+        return found.st_ino, found.st_mode, found.st_uid, found.st_gid, found.st_mtime_ns, found.st_ctime_ns
 
 
 CONTROL = 0
