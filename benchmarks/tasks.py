@@ -312,7 +312,7 @@ ROWS = [
     Row(
         name="tasks-reuse-celery",
         unit="per_second",
-        target=0.5,
+        target=1.1,
         loads=_TASKS,
         ours=_REUSING,
         peer=_CELERY,
@@ -321,7 +321,7 @@ ROWS = [
     Row(
         name="tasks-reuse-dramatiq",
         unit="per_second",
-        target=0.3,
+        target=0.75,
         loads=_TASKS,
         ours=_REUSING,
         peer=_DRAMATIQ,
@@ -330,7 +330,7 @@ ROWS = [
     Row(
         name="tasks-reuse-dbos",
         unit="per_second",
-        target=2.0,
+        target=3.0,
         loads=_TASKS,
         ours=_REUSING,
         peer=_DBOS,
