@@ -50,6 +50,7 @@ NAMES = frozenset(
         "scheduler.after_send",
         "scheduler.after_submit",
         "worker.after_spawn",
+        "worker.before_next",
         "worker.before_result",
         "topology.apply.mid",
     }

@@ -65,6 +65,17 @@ def see_no_variable(input: Input, ctx: TaskContext) -> Any:
     return os.environ.get("POSTROAD_TEST_SECRET")
 
 
+@task("use-directory")
+def use_directory(input: Input, ctx: TaskContext) -> Any:
+    """Where this process works and what it finds there; it may leave something, or the place."""
+    shown = {"directory": str(Path.cwd()), "found": [each.name for each in Path().iterdir()]}
+    if input.get("write"):
+        Path("left").touch()
+    if input.get("leave"):
+        os.chdir("/")
+    return shown
+
+
 @task("count-up")
 def count_up(input: Input, ctx: TaskContext) -> Any:
     """How often this process has run the task."""

@@ -192,6 +192,27 @@ def test_a_child_may_be_kept_for_several_successful_tasks() -> None:
     assert after["count"] == 1
 
 
+def test_a_child_that_is_kept_gets_a_new_directory_only_if_it_touched_its_old_one() -> None:
+    with pool(child_reuse=5) as made:
+        slot = made.slot()
+        shown = [output(run(slot, "use-directory", {"write": write})) for write in (False, False, True, False)]
+        slot.close()
+
+    directories = [one["directory"] for one in shown]
+    assert len(set(directories[:3])) == 1
+    assert directories[3] != directories[2]
+    assert [one["found"] for one in shown] == [[], [], [], []]
+
+
+def test_a_child_that_left_its_directory_is_back_in_it_for_the_next_task() -> None:
+    with pool(child_reuse=5) as made:
+        slot = made.slot()
+        first, second = (output(run(slot, "use-directory", {"leave": True})) for _ in range(2))
+        slot.close()
+
+    assert first == second
+
+
 def test_a_child_that_outgrew_the_limit_of_another_task_is_not_kept() -> None:
     with pool(child_reuse=5) as made:
         slot = made.slot()

@@ -167,6 +167,7 @@ class TaskRunner:
                 held, receipt = self._receipt(attempt)
                 if isinstance(receipt, Take) and attempt.take(held, pid):
                     self._next = delivery, attempt
+        failpoints.hit("worker.before_next")
 
     def _child(self) -> int | None:
         """Return the child that waits for an order; None if none can be started."""
