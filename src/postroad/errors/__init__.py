@@ -55,6 +55,7 @@
     ├── HeldBack                  not sent, because an earlier message of its group failed
     ├── Unauthorized              no token, or one that is not valid
     ├── Forbidden                 the token's scope does not allow this
+    │   ├── ForeignForm
     │   └── ReadOnly
     ├── MethodNotAllowed
     ├── BodyTooSlow
@@ -156,6 +157,7 @@ from postroad.errors.work import (
     DeadlineExceeded,
     EventTooLarge,
     Forbidden,
+    ForeignForm,
     HostNotAllowed,
     IdempotencyKeyReused,
     IdentityMismatch,
@@ -205,6 +207,7 @@ __all__ = [
     "DuplicateInProgress",
     "EventTooLarge",
     "Forbidden",
+    "ForeignForm",
     "HeldBack",
     "HostNotAllowed",
     "IdempotencyKeyReused",

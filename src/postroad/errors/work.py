@@ -255,6 +255,12 @@ class Forbidden(PostroadError):
     remedy = "Use a token of the scope that the message names; an admin makes one with POST /tokens."
 
 
+class ForeignForm(Forbidden):
+    """A change was asked for with a cookie, and without the proof that one of our pages asked for it."""
+
+    remedy = "Load the page again and repeat; programs send a token in `Authorization` and no cookie."
+
+
 class ReadOnly(Forbidden):
     """This server refuses every change."""
 

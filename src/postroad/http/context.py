@@ -22,6 +22,7 @@ from postroad.http.idempotency import AnswerStore, KeyLocks
 from postroad.http.operations import Operations
 from postroad.http.polls import MAX_OPEN, Polls
 from postroad.http.server_sent_events import AgentStreams
+from postroad.http.sessions import FailedLogins, Sessions
 from postroad.http.tokens import Identities, TokenFile, kept_secret
 from postroad.settings import Settings, beside
 from postroad.views import Part, Ready
@@ -42,6 +43,8 @@ class Context:
     backend: Backend
     tokens: TokenFile
     identities: Identities
+    sessions: Sessions
+    failed_logins: FailedLogins
     cursors: Cursors
     answer_store: AnswerStore
     key_locks: KeyLocks
@@ -91,6 +94,7 @@ def make_context(
     polls and streams may be open. The caller closes the backend.
     """
     tokens = TokenFile(beside(settings.url, "tokens.json"), clock=clock)
+    secret = kept_secret(beside(settings.url, "secret"))
     threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="http")
     parts = Parts()
     identities = Identities(tokens, admin=admin, clock=clock)
@@ -103,7 +107,9 @@ def make_context(
         backend=backend,
         tokens=tokens,
         identities=identities,
-        cursors=Cursors(kept_secret(beside(settings.url, "secret"))),
+        sessions=Sessions(secret, clock),
+        failed_logins=FailedLogins(clock),
+        cursors=Cursors(secret),
         answer_store=AnswerStore(
             backend.items(), tenant=settings.tenant, clock=clock, joins_writes=backend.joins_writes
         ),

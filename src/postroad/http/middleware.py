@@ -111,7 +111,7 @@ class RequestMiddleware:
         }:
             return TokenInUrl("a token in the URL is not accepted")
         # The router treats "/queues/" as "/queues", so an empty name would list all queues.
-        if "//" in scope["path"] or (scope["path"] != "/" and scope["path"].endswith("/")):
+        if "//" in scope["path"] or (scope["path"] not in ("/", "/ui/") and scope["path"].endswith("/")):
             return RouteNotFound("there is nothing at this address")
         return None
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
+import http.cookies
 import math
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Annotated, Any, TypeVar, cast
+from urllib.parse import parse_qsl
 
 import msgspec
 from litestar import Request, Response
@@ -15,11 +18,14 @@ from litestar.params import PathParameter, QueryParameter
 from litestar.types import ASGIApp, HTTPReceiveMessage, Receive, Scope as AsgiScope, Send
 from litestar.types.empty import Empty
 
+from postroad import __version__
 from postroad.agents import Agents, claimed_id, not_found
+from postroad.dashboard import Chrome, render
 from postroad.errors import (
     BodyTooLarge,
     BodyTooSlow,
     Forbidden,
+    ForeignForm,
     InternalError,
     InvalidInput,
     MethodNotAllowed,
@@ -33,6 +39,7 @@ from postroad.errors import (
 from postroad.http.context import Context
 from postroad.http.forms import Form, decode
 from postroad.http.server_sent_events import AgentStream
+from postroad.http.sessions import COOKIE, Session
 from postroad.http.tokens import Identity, reaches
 from postroad.queues import check_name
 from postroad.telemetry import get_logger
@@ -44,6 +51,8 @@ AGENT = "agent"
 ANY_AGENT = "any"
 BODILESS = "bodiless"
 """The option of a route whose body may be left out."""
+FORM = "form"
+"""The option of a route that a page's form calls; `ApiRequest.fields` are what was filled in."""
 Page = TypeVar("Page")
 _log = get_logger("http")
 
@@ -70,6 +79,21 @@ class ApiRequest(Request[Identity | None, Any, Any]):
         """Return one header, from the dictionary that the middleware made; the framework would parse all of them."""
         value: bytes | None = self.scope["state"]["headers"].get(name)
         return None if value is None else value.decode("latin-1")
+
+    @property
+    def dashboard_session(self) -> Session | None:
+        """The session of the dashboard that the cookie refers to."""
+        cookies = http.cookies.SimpleCookie()
+        with suppress(http.cookies.CookieError):
+            cookies.load(self.raw_header(b"cookie") or "")
+        return None if (found := cookies.get(COOKIE)) is None else self.context.sessions.read(found.value)
+
+    async def fields(self) -> dict[str, str]:
+        """Return the fields of a form; the last value of each name stands."""
+        kind, _ = self.content_type
+        if kind != "application/x-www-form-urlencoded":
+            raise NotJSON("the body is not a form", remedy="Send application/x-www-form-urlencoded.")
+        return dict(parse_qsl((await self.body()).decode(errors="replace"), keep_blank_values=True))
 
     @property
     def is_head(self) -> bool:
@@ -109,8 +133,14 @@ class ApiRequest(Request[Identity | None, Any, Any]):
         if self.route_handler.opt.get(BODILESS, False) and not self.content_length and not chunked:
             return
         kind, options = self.content_type
+        if self.route_handler.opt.get(FORM, False):
+            self._check_length()
+            return
         if kind != "application/json" or options.get("charset", "utf-8").lower() not in ("utf-8", "utf8"):
             raise NotJSON("the body's Content-Type is not application/json in UTF-8")
+        self._check_length()
+
+    def _check_length(self) -> None:
         limit = self.context.settings.max_body_bytes
         if (self.content_length or 0) > limit:
             raise _too_large(limit)
@@ -155,7 +185,11 @@ async def guard(request: Request[Any, Any, Any]) -> None:
     if needed == OPEN:
         return
     context = request.context
-    identity = await _identify(context, request.raw_header(b"authorization"))
+    authorization = request.raw_header(b"authorization")
+    if authorization is None and (session := request.dashboard_session) is not None:
+        identity = await _of_session(request, session)
+    else:
+        identity = await _identify(context, authorization)
     context.rates.take(identity.name)
     if identity.agent is not None:
         _check_own(request, identity.agent)
@@ -164,6 +198,28 @@ async def guard(request: Request[Any, Any, Any]) -> None:
     if context.settings.read_only and request.scope["method"] != "GET":
         raise ReadOnly("this server refuses every change")
     request.scope["user"] = identity
+
+
+async def _of_session(request: ApiRequest, session: Session) -> Identity:
+    """Return who has logged in; a change needs the proof that one of our pages asked for it."""
+    identity = request.context.identities.of_digest(session.sha256)
+    if identity is None:
+        raise _invalid_token()
+    if request.scope["method"] not in ("GET", "HEAD"):
+        check_origin(request)
+        given = request.raw_header(b"x-csrf-token")
+        if given is None and request.route_handler.opt.get(FORM, False):
+            given = (await request.fields()).get("csrf_token")
+        if given is None or not hmac.compare_digest(given.encode(), session.csrf.encode()):
+            raise ForeignForm("the form has no csrf_token of this session", field="csrf_token")
+    return identity
+
+
+def check_origin(request: ApiRequest) -> None:
+    """Refuse what a page of another site sends."""
+    origin, host = request.raw_header(b"origin"), request.raw_header(b"host")
+    if origin is not None and origin != f"{request.scope['scheme']}://{host}":
+        raise ForeignForm(f"the origin {origin[:100]!r} is not this server")
 
 
 async def _identify(context: Context, authorization: str | None) -> Identity:
@@ -221,7 +277,18 @@ async def page(
     cursor: str | None,
     find: Callable[[str | None], tuple[list[Any], str | None]],
 ) -> Response[Page]:
-    """Answer one page of the list `of`, whose name includes its filters: a cursor is valid for this list only.
+    """Answer one page of the list `of`, as `one_page` finds it."""
+    return Response(await one_page(request, into, of, cursor, find))
+
+
+async def one_page(
+    request: ApiRequest,
+    into: Callable[[list[Any], str | None], Page],
+    of: str,
+    cursor: str | None,
+    find: Callable[[str | None], tuple[list[Any], str | None]],
+) -> Page:
+    """Return one page of the list `of`, whose name includes its filters: a cursor is valid for this list only.
 
     `find` runs on a thread and returns the rows behind a position, and the position of the next page.
     """
@@ -232,7 +299,7 @@ async def page(
         rows, following = find(after)
         return into(rows, None if following is None else cursors.seal(of, following))
 
-    return Response(await request.context.run(look))
+    return await request.context.run(look)
 
 
 async def gone(request: ApiRequest) -> None:
@@ -253,6 +320,11 @@ def answer_error(request: Request[Any, Any, Any], error: Exception) -> Response[
         _log.error("http_request", request_id=request_id, status=500, exc_info=error)
         known = InternalError("The cause is in the log.")
     headers = headers_of(known) | _allow(error)
+    if request.scope["path"].startswith(("/ui", "/login", "/logout")) or request.scope["path"] == "/":
+        if known.status == 401:
+            return Response(b"", status_code=303, headers={"Location": "/login"})
+        text = render("error", Chrome(version=__version__), problem=problem(known, request_id=request_id))
+        return Response(text.encode(), status_code=known.status, media_type="text/html", headers=headers)
     return Response(
         encoded(known, request_id), status_code=known.status, media_type=PROBLEM_MEDIA_TYPE, headers=headers
     )

@@ -11,7 +11,7 @@ from postroad.errors import InvalidCursor, InvalidInput, InvalidMessage, QueueNo
 from postroad.http import forms
 from postroad.http.idempotency import Answer, perform
 from postroad.http.openapi import answers, example, route
-from postroad.http.requests import ApiRequest, Confirm, Cursor, Limit, Payload, QueueName, checked, page
+from postroad.http.requests import ApiRequest, Confirm, Cursor, Limit, Payload, QueueName, checked, one_page, page
 from postroad.operations import failure_groups, purge
 from postroad.queues import OutgoingMessage, PeekedMessage, Queue, QueueSpec, SendResult, check_message
 from postroad.views import (
@@ -43,6 +43,11 @@ _PEEK_AT_ONCE = 500
 @route("GET /queues", "read", QueuePage)
 async def list_queues(request: ApiRequest, limit: Limit = 20, cursor: Cursor = None) -> Response[QueuePage]:
     """List all queues by name, a page at a time."""
+    return Response(await queue_page(request, limit, cursor))
+
+
+async def queue_page(request: ApiRequest, limit: int, cursor: str | None) -> QueuePage:
+    """Return one page of the queues."""
     backend = request.context.backend
 
     def find(after: str | None) -> tuple[list[Any], str | None]:
@@ -51,7 +56,7 @@ async def list_queues(request: ApiRequest, limit: Limit = 20, cursor: Cursor = N
         rows = [queue_row(found) for found in backend.overviews(names[:limit])]
         return rows, names[limit - 1] if len(names) > limit else None
 
-    return await page(request, QueuePage, "queues", cursor, find)
+    return await one_page(request, QueuePage, "queues", cursor, find)
 
 
 @route(f"GET {_ONE}", "read", QueueDetail, 404)

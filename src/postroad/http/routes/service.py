@@ -55,10 +55,10 @@ async def status(request: ApiRequest) -> Response[Status]:
     )
 
 
-@route("GET /", "read", None, status=303, says="Go to /schema.")
+@route("GET /", "read", None, status=303, says="Go to the dashboard.")
 async def root() -> Redirect:
-    """Redirect to the description."""
-    return Redirect("/schema", status_code=303)
+    """Redirect to the dashboard."""
+    return Redirect("/ui/", status_code=303)
 
 
 @route("GET /schema/openapi.json", "read", dict[str, Any], says="OpenAPI 3.1.")
