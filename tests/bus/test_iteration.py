@@ -108,6 +108,23 @@ def test_an_event_that_is_released_again_and_again_becomes_a_dead_letter(url: st
     assert asyncio.run(main()) == 0
 
 
+def test_a_loop_that_is_left_costs_its_event_one_attempt(url: str) -> None:
+    async def main() -> int:
+        async with opened(url, max_receives=1_000) as (backend, bus):
+            await bus.apublish(Placed(1))
+            for _ in range(10):
+                async for _event in bus.events(Placed):
+                    break
+                gc.collect()
+                await until(lambda: not bus.health().running)
+            queue = backend.queue("orders--billing")
+            await until(lambda: queue.stats().visible == 1)
+            (delivery,) = queue.receive()
+            return delivery.receive_count
+
+    assert asyncio.run(main()) == 11
+
+
 def test_a_loop_takes_several_types_and_runs_beside_handlers(url: str) -> None:
     handled: list[object] = []
 

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from inspect import isabstract
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast, overload
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F")
 G = TypeVar("G")
+_STOP_SECONDS = 5.0
 
 
 class HandlingBus:
@@ -274,17 +276,17 @@ class HandlingBus:
         self._runs_for_loops |= starts
         return starts
 
-    def leave(self, iteration: Iteration) -> Future[None] | None:
+    def leave(self, iteration: Iteration) -> Callable[[], None] | None:
         """Deliver no more events to a loop that was left.
 
-        If the receiver ran only for such loops, return the future that the caller sets after it has stopped it.
+        If the receiver ran only for such loops, it receives no more; return the function that waits for its end.
         """
         for each in dict.fromkeys(self._iterations.pop(iteration, ())):
             self._local.unsubscribe(each, iteration.handle)
-        if not self._runs_for_loops or self._iterations:
+        if not self._runs_for_loops or self._iterations or self._receiver is None:
             return None
         self._runs_for_loops, self.ending = False, Future()
-        return self.ending
+        return partial(_stop, self._receiver.halt(), self.ending)
 
     def _admit(self) -> None:
         """Let the group receive the types that have handlers here."""
@@ -326,6 +328,13 @@ class HandlingBus:
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise ConfigurationError("this bus was made before a fork", remedy="Make a bus of its own in the child.")
+
+
+def _stop(stop: Callable[[float], bool], ending: Future[None]) -> None:
+    try:
+        stop(_STOP_SECONDS)
+    finally:
+        ending.set_result(None)
 
 
 def _check_known(event_types: Iterable[type], known: Sequence[type]) -> None:

@@ -64,27 +64,21 @@ async def iterate(bus: RemoteEventBus, event_types: Sequence[type]) -> AsyncGene
     if bus.ending is not None:
         # The stop behind an earlier loop would end this one, too.
         await asyncio.wrap_future(bus.ending)
-    iteration = Iteration()
+    iteration, done = Iteration(), None
     try:
         if bus.join(iteration, event_types):
             bus.start_receiver()
         while (arrived := await iteration.next()) is not None:
             event, done = arrived
-            try:
-                yield event
-            except BaseException:
-                # The loop was left by `break` or an exception.
-                done.set_exception(Released())
-                raise
+            yield event
             done.set_result(None)
+            done = None
     finally:
+        # What is released now must not come to a receiver that is about to end: that would cost it an attempt.
+        stop = bus.leave(iteration)
+        if done is not None:
+            # The loop was left by `break` or an exception.
+            done.set_exception(Released())
         iteration.release()
-        if (ending := bus.leave(iteration)) is not None:
-            await asyncio.shield(in_thread(_stop, bus, ending))
-
-
-def _stop(bus: RemoteEventBus, ending: Future[None]) -> None:
-    try:
-        bus.stop_receiver()
-    finally:
-        ending.set_result(None)
+        if stop is not None:
+            await asyncio.shield(in_thread(stop))

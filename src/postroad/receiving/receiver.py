@@ -277,13 +277,18 @@ class Receiver:
             timeout: Seconds to wait for running handlers. When they are over, async handlers are cancelled and their
                 messages released; other handlers go on, and their messages are delivered again if nothing acks them.
         """
+        return self.halt()(timeout)
+
+    def halt(self) -> Callable[[float], bool]:
+        """Begin nothing more from now on, without waiting; return the function that does the rest of `stop`."""
         with self._lifecycle:
             loop, self._loop = self._loop, None
             self._own_loop.home = None
         if loop is None:
-            return True
-        waits = self._started_on is None or running_loop() is not self._started_on
-        return loop.stop(min(timeout, _YEAR_SECONDS), waits=waits)
+            return lambda timeout: True
+        loop.halt()
+        home = self._started_on
+        return lambda timeout: loop.stop(min(timeout, _YEAR_SECONDS), waits=home is None or running_loop() is not home)
 
     def when_idle(self, action: Callable[[], None]) -> None:
         """Run `action` when no thread polls or handles any more: now, or on the last thread that ends."""

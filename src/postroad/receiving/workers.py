@@ -367,10 +367,13 @@ class Loop:
         """Receive on a thread from now on."""
         self._thread.start()
 
+    def halt(self) -> None:
+        """Start no handler from the moment this returns."""
+        self._work.halt()
+
     def stop(self, timeout: float, *, waits: bool = True) -> bool:
-        """Start no handler from the moment this returns, after at most `timeout` seconds."""
+        """Give back what has not begun and wait for the rest; return after at most `timeout` seconds."""
         work, deadline = self._work, time.monotonic() + timeout
-        work.halt()
         self._within(deadline, work.give_back)
         if not waits:
             return work.wait_until_idle(0)
