@@ -172,12 +172,9 @@ class Work:
     async def _adecided(self, deliveries: Sequence[Delivery]) -> Sequence[Outcome]:
         try:
             return await self._adecide(deliveries)
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is None or not task.cancelling():
-                # Something that the handler waited for was cancelled, not the handler.
-                return [Retry(error=describe(error))] * len(deliveries)
-            task.uncancel()
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is not None:
+                task.uncancel()
             if not self.is_over:
                 # This was not a stop, so the loop is about to end.
                 self.halt()
