@@ -76,6 +76,27 @@ def test_a_handler_that_gave_up_is_not_called_again_and_the_others_still_are(
     assert error_of_the_dead_letter(queues) == "ValueError: mail failed"
 
 
+def test_the_log_tells_the_failure_of_each_handler(
+    make_bus: MakeBus, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    bus = make_bus(queue, REMOTE)
+    for name in ("one", "two", "three"):
+        bus.on(Placed, name=name, max_attempts=2 if name == "three" else 1)(Failing(name))
+    make_bus(queue).publish(Placed())
+
+    receive(bus, times=2)
+
+    lines = [record.getMessage() for record in caplog.records]
+    told = [(line.split()[0], name) for line in lines for name in ("one", "two", "three") if f"handler={name}" in line]
+    assert told == [
+        ("bus_handler_failed", "one"),
+        ("bus_handler_failed", "two"),
+        ("bus_retried", "three"),
+        ("bus_handler_failed", "three"),
+        ("bus_dead_lettered", "one"),
+    ]
+
+
 def test_a_redriven_event_gives_every_handler_that_gave_up_new_attempts(
     make_bus: MakeBus, queue: Queue, queues: SQLiteQueues
 ) -> None:
