@@ -142,7 +142,8 @@ def find_buses(target: str) -> list[Bus]:
     load_modules([module_name])
     buses = buses_of(sys.modules[module_name])
     if not name and buses:
-        return list(buses.values())
+        # A bus without handlers only publishes.
+        return [bus for bus in buses.values() if bus.has_handlers] or list(buses.values())
     found = getattr(sys.modules[module_name], name, None) if name else None
     if isinstance(found, Bus):
         return [found]
@@ -169,7 +170,7 @@ def run_buses(backend: Backend, settings: Settings, stop: threading.Event) -> No
     modules = [sys.modules[name] for name in settings.load if name in sys.modules]
     # A module that declares a bus has imported them.
     found = [bus for each in modules for bus in buses_of(each).values()] if "postroad.bus" in sys.modules else []
-    buses = list({id(bus): bus for bus in found}.values())
+    buses = [bus for bus in dict.fromkeys(found) if bus.has_handlers]
     if not buses:
         stop.wait()
         return
