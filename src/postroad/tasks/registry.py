@@ -63,7 +63,7 @@ class TaskContext:
         self.send_activity({"type": str(type)[:100], "stepName": str(step_name)[:200], "timestamp": int(time.time())})
 
     def progress(self, fraction: float, message: str | None = None) -> None:
-        """Report how much is done; `postroad task status`, `GET /tasks/{id}` and the dashboard show it.
+        """Report how much is done; `handle.status()`, `postroad task status` and `GET /tasks/{id}` show it.
 
         Args:
             fraction: From 0 to 1.
