@@ -58,12 +58,13 @@ def duration_of(text: str) -> float | None:
 
 
 def seconds_of(value: Any, field: str, error: type[PostroadError] = InvalidInput) -> Any:
-    """Return the seconds of a timedelta or of a text that is a duration; anything else as it is."""
+    """Return the seconds of a timedelta or of a duration with its unit, such as "5m"; anything else as it is."""
     if isinstance(value, timedelta):
         return value.total_seconds()
     if not isinstance(value, str):
         return value
-    if (seconds := duration_of(value)) is None:
+    # In code a number is a number: a text without a unit is a mistake.
+    if (seconds := duration_of(value)) is None or value[-1].isdigit():
         shown = repr(value[:_SHOWN])
         raise error(f"{field}: {shown} is not a duration", field=field, remedy="Write '30s', '5m', '2h' or '7d'.")
     return seconds
