@@ -79,7 +79,7 @@ class Lease(Owing, frozen=True, kw_only=True, rename="camel"):
     job_id: str | None = None
     task_id: str | None = None
     begun_at: int = 0
-    """When the run was submitted, in milliseconds."""
+    """When a worker could receive the run for the first time, in milliseconds."""
     failure: Failure | None = None
     last_event_type: str | None = None
     """The last event that was recorded with a write of this item; None if it is not known."""
