@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from tests.tasks.benches import APP, TENANT, Bench
 
 import postroad
 from postroad.jobs import JobDispatcher, Jobs
-from postroad.journal import HEARTBEAT, STARTED, Story
+from postroad.journal import HEARTBEAT, STARTED, Story, iso
 from postroad.tasks import EventFactory, TaskRecords
 from postroad.tasks.stories import task_story
 from postroad.testing import FakeClock
@@ -128,6 +129,16 @@ def told(bench: Bench, request_id: str) -> tuple[str, str, str]:
     story = task_story(bench.backend, TENANT, request_id)
     assert story is not None
     return story.verdict, story.summary.partition(": ")[2], story.next
+
+
+def test_a_task_that_is_put_off_tells_until_when_and_who_sends_it(workplace: Workplace) -> None:
+    due = workplace.clock.now() + timedelta(hours=2)
+    workplace.producer.options(at=due, request_id="later").submit("echo")
+
+    story = workplace.story("later")
+
+    assert story.summary == f"task later, run 1: is put off until {iso(round(due.timestamp() * 1_000))}"
+    assert story.next.endswith("postroad worker --roles scheduler")
 
 
 @pytest.mark.usefixtures("job")

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from postroad.arguments import duration_of
 from postroad.errors import ConfigurationError, InvalidInput, PostroadError
-from postroad.settings import data_path, database_dsn, load, seconds_of
+from postroad.settings import data_path, database_dsn, load
 from postroad.telemetry import legible
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 def duration(text: str) -> float:
     """Return the seconds of a number with or without a unit."""
-    seconds = seconds_of(text)
+    seconds = duration_of(text)
     if seconds is None:
         raise typer.BadParameter(f'"{text}" is not a duration such as 30, 30s, 5m, 2h or 7d')
     return int(seconds) if seconds.is_integer() else seconds

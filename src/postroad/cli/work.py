@@ -128,14 +128,13 @@ def _event_lines(event: JournalEvent) -> list[str]:
 @verb("task cancel", "req-123 --confirm req-123", destructive=True)
 def cancel(call: Call, request_id: RequestId, confirm: Confirm = None) -> None:
     """Prevent a task from running, or kill it if it runs; exit 1 if it had ended already."""
-    from postroad.tasks.producer import name_in_job
+    from postroad.tasks import TaskRecords, TaskRuns
     from postroad.views import TaskCancelled
 
     check_request_id(request_id)
     with call.backend() as backend:
-        # A task of a job that waits for others has no state of its own yet.
-        if name_in_job(backend.journal(), call.settings().tenant, request_id) is None:
-            _state(call, backend, request_id)
+        # No question about a task that does not exist.
+        TaskRuns(backend.journal(), TaskRecords(backend), call.settings().tenant).latest(request_id)
         confirm_name(request_id, confirm, f'cancels task "{request_id}"')
         cancelled = _producer(call, backend).cancel(request_id)
     text = "cancelled" if cancelled else "it had ended already"

@@ -6,7 +6,7 @@ from postroad.errors import NonRetryable, Retryable
 from postroad.lazy import lazy_names
 from postroad.tasks.dead_letters import DeadLetterHandler
 from postroad.tasks.error_categories import ErrorClass, classify_error
-from postroad.tasks.handles import TaskHandle
+from postroad.tasks.handles import OPEN as OPEN, TaskHandle, TaskRuns as TaskRuns
 from postroad.tasks.leases import (
     Held as Held,
     Lease as Lease,

@@ -64,6 +64,7 @@ def task_story(backend: Store, tenant: str, request_id: str) -> Story | None:
     )
 
 
+_SEND_LATER = "a worker with the role scheduler sends it then: postroad worker --roles scheduler"
 _HANDLE_LETTERS = "a worker with the role dlq ends the run: postroad worker --roles dlq"
 
 
@@ -89,6 +90,8 @@ def _view(state: TaskState, lease: Lease, queue: str, *, now: float) -> tuple[Ve
         return ("retrying", f"its worker {lease.owner} was lost", f"a worker of queue {queue} runs it again")
     if state.last_event_type == ATTEMPT_FAILED:
         return ("retrying", f"attempt {state.attempt}: {_why(state)}", f"a worker of queue {queue} retries it")
+    if lease.sent_at is None and lease.due_at is not None:
+        return ("waiting", f"is put off until {iso(lease.due_at)}", _SEND_LATER)
     if lease.sent_at is None:
         return ("waiting", "recorded and not sent", "a reconciler sends it: postroad worker --roles reconciler")
     return ("waiting", f"waits in queue {queue}", "a worker takes it: postroad worker --import MODULE")

@@ -89,8 +89,8 @@ class Submission:
 
     def lease(self, queue: str) -> Lease:
         """Return the lease of a first run."""
-        task = self.message.task(self.tenant)
-        return first_lease(task, self.message.name, queue, self.app, self.pending.timestamp, self.digest())
+        task, begun_at = self.message.task(self.tenant), self.pending.timestamp + round(self.delay * 1_000)
+        return first_lease(task, self.message.name, queue, self.app, begun_at, self.digest())
 
 
 class Submissions:
