@@ -56,7 +56,7 @@ def _worker_roles(backend: Backend, settings: Settings) -> list[Role]:
     from postroad.jobs.dispatcher import QUEUE_ROLES, ROLES, worker_roles
 
     # The health of tasks is a part of its own.
-    once = set(ROLES) - QUEUE_ROLES - {"health"} if settings.task_events else set[str]()
+    once = set(ROLES) - QUEUE_ROLES - ({"health"} if settings.task_events else {"health", "events"})
     found = []
     for number, queue in enumerate(settings.task_queues):
         roles = QUEUE_ROLES | once if number == 0 else QUEUE_ROLES
