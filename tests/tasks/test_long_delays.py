@@ -230,3 +230,17 @@ def test_the_role_looks_when_the_next_one_is_due(
     clock.advance(1)
 
     assert look() == 1
+
+
+def test_a_clock_that_is_set_back_by_years_holds_up_no_later_task(
+    clock: FakeClock, producer: TaskProducer, scheduler: Scheduler
+) -> None:
+    look = scheduler.role().run_once
+    clock.step(4 * 31_536_000)
+    assert look() == 0
+    clock.step(-4 * 31_536_000)
+    producer.submit("echo", delay=1_000)
+
+    clock.advance(1_000)
+
+    assert look() == 1

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as some
 
 from postroad.errors import ConfigurationError
-from postroad.tasks import Schedule, TaskRegistry, task
+from postroad.tasks import Schedule, TaskContext, TaskRegistry, task
 
 ATHENS = "Europe/Athens"
 
@@ -198,6 +198,28 @@ def test_what_cannot_be_a_schedule_is_refused_with_its_field_and_a_remedy(
     assert refused.value.field == field
     assert refused.value.remedy
     assert registry.names() == []
+
+
+def test_a_task_that_needs_an_argument_cannot_run_by_itself() -> None:
+    registry = TaskRegistry()
+
+    def scrape(ctx: TaskContext, depth: int = 2, *, store_id: str) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="needs the argument 'store_id'") as refused:
+        registry.register(scrape, every="10m")
+
+    assert refused.value.field == "schedule"
+    assert registry.names() == []
+
+
+def test_a_task_whose_arguments_have_defaults_runs_by_itself() -> None:
+    registry = TaskRegistry()
+
+    def scrape(ctx: TaskContext, depth: int = 2, **further: int) -> None: ...
+
+    registry.register(scrape, every="10m")
+
+    assert registry.get("scrape").schedule == Schedule(every=600)
 
 
 def test_a_misspelt_time_zone_is_told_the_nearest_one() -> None:

@@ -107,7 +107,8 @@ class DelayedTasks:
         Without `at_once`, it looks only when something may be due, and leaves out what failed a moment ago.
         """
         moment = now.timestamp()
-        if not at_once and moment < self._look_at:
+        # A time that lies further ahead was set before the clock was set back.
+        if not at_once and moment < self._look_at <= moment + _LOOK_SECONDS:
             return 0
         self._look_at = moment + _LOOK_SECONDS
         self._retries.in_a_row = 0

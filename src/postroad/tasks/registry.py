@@ -140,6 +140,7 @@ class TaskDefinition:
         _check_errors(self)
         if self.function is not None:
             object.__setattr__(self, "signature", Signature(self.function, TaskContext))
+        _check_scheduled(self)
 
     def retries(self, error: BaseException) -> bool | None:
         """Return whether the task's own lists say that another attempt is made; None if they do not name the error.
@@ -150,6 +151,18 @@ class TaskDefinition:
             if kind in self.never_retry or kind in self.retry_on:
                 return kind in self.retry_on
         return None
+
+
+def _check_scheduled(definition: TaskDefinition) -> None:
+    """Raise `ConfigurationError` if the task runs by itself, without an input, and needs arguments."""
+    signature = definition.signature
+    needed = [] if definition.schedule is None or signature is None else signature.required
+    if needed:
+        raise ConfigurationError(
+            f"schedule: {definition.name} runs by itself and needs the argument {needed[0]!r}",
+            field="schedule",
+            remedy=f"Give {needed[0]} a default, or leave the schedule out.",
+        )
 
 
 def _check_errors(definition: TaskDefinition) -> None:

@@ -29,7 +29,7 @@ from postroad.tasks.messages import NAME, log_event, open_queue, tenant_and_app
 from postroad.tasks.processes import TaskEntry
 from postroad.tasks.producer import TaskProducer
 from postroad.tasks.registry import TaskDefinition, TaskRegistry, default_tasks
-from postroad.tasks.schedules import Schedule, ScheduleState, schedule_key, tick_id
+from postroad.tasks.schedules import SET_BACK_SECONDS, ScheduleState, schedule_key, tick_id
 from postroad.tasks.threads import Role
 
 Tasks = Mapping[str, TaskDefinition] | Mapping[str, TaskEntry]
@@ -218,6 +218,7 @@ class Scheduler:
         self._retries = Retries()
         """Those that failed, or that another worker has claimed."""
         self._resume_look_at = 0.0
+        self._last_look = 0.0
 
     def tick(self) -> int:
         """Submit every run that is due and send every delayed task that is due; return how many there were.
@@ -244,6 +245,9 @@ class Scheduler:
     def _turn(self, errors: list[Exception], *, at_once: bool) -> int:
         """Do what is due. Without `at_once`, leave out what failed or is claimed, and return after one round."""
         now = self._clock.now()
+        if now.timestamp() < self._last_look - SET_BACK_SECONDS:
+            self._registered = {}
+        self._last_look = now.timestamp()
         self._register(now)
         if at_once or time.monotonic() >= self._resume_look_at:
             self._resume_look_at = time.monotonic() + self._resume_seconds
@@ -278,20 +282,38 @@ class Scheduler:
         for start in range(0, len(names), _IN_ONE_COMMIT):
             with self._one_commit():
                 for name in names[start : start + _IN_ONE_COMMIT]:
-                    self._define(name, tasks[name].schedule, stored.get(name), now)
+                    self._define(tasks[name], stored.get(name), now)
         self._registered = tasks
 
-    def _define(self, name: str, schedule: Schedule | None, stored: _Known | None, now: datetime) -> None:
-        if schedule is None:
-            if stored is not None:
-                self._items.delete(schedule_key(self._tenant, name), expect=stored.version)
-        elif stored is None:
-            first = ScheduleState(task=name, schedule=schedule, queue=self._queue, after=int(now.timestamp()))
-            self._write(name, first, None)
-        elif (stored.state.schedule, stored.state.queue) != (schedule, self._queue):
-            self._write(name, stored.state.defined(schedule, self._queue, now), stored.version)
-        else:
-            self._remember(name, stored)
+    def _define(self, task: TaskDefinition | TaskEntry, stored: _Known | None, now: datetime) -> None:
+        """Store the schedule of one task, even if workers with other definitions write at the same time."""
+        name, schedule, queue = task.name, task.schedule, task.queue or self._queue
+        while True:
+            if schedule is None:
+                if stored is not None:
+                    self._items.delete(schedule_key(self._tenant, name))
+                return
+            if stored is None:
+                state = ScheduleState(task=name, schedule=schedule, queue=queue, after=int(now.timestamp()))
+            elif (stored.state.schedule, stored.state.queue) != (schedule, queue) or stored.state.is_ahead(now):
+                state = stored.state.defined(schedule, queue, now)
+            else:
+                self._remember(name, stored)
+                return
+            if self._write(name, state, None if stored is None else stored.version) is not None:
+                return
+            stored = self._stored(name)
+
+    def _stored(self, name: str) -> _Known | None:
+        """Return the schedule as it is now. What cannot be read is removed, so that the definition replaces it."""
+        item = self._items.get(schedule_key(self._tenant, name))
+        if item is None:
+            return None
+        try:
+            return _known(item)
+        except (ConfigurationError, msgspec.DecodeError):
+            self._items.delete(item.key, expect=item.version)
+            return None
 
     def _advance_together(self, names: Sequence[str], now: datetime, failed: set[str], errors: list[Exception]) -> int:
         """Advance these schedules, in one commit where there is one; after an error each on its own."""

@@ -38,6 +38,8 @@ _GRACE_SECONDS = 60
 # A gap is searched for its last tick from its end, in growing parts: most schedules have one in the first.
 _PARTS = (timedelta(hours=2), timedelta(days=2), timedelta(days=60))
 _MOST_AT_ONCE = 100
+SET_BACK_SECONDS: Final = 86_400
+"""A clock that was ahead by more than this was wrong: schedules go on from now instead of waiting for that time."""
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -270,12 +272,16 @@ class ScheduleState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
             self.schedule.every,
             self.schedule.tz,
         )
-        after = self.after if same_times else _epoch(now)
+        after = self.after if same_times and not self.is_ahead(now) else _epoch(now)
         return msgspec.structs.replace(self, schedule=schedule, queue=queue, after=after)
+
+    def is_ahead(self, now: datetime) -> bool:
+        """Return whether its last tick is so far ahead that a clock must have been wrong."""
+        return self.after > _epoch(now) + SET_BACK_SECONDS
 
     def resumed(self, now: datetime) -> Self:
         """Return the state of a schedule that goes on; ticks during the pause were not missed."""
-        return msgspec.structs.replace(self, paused=False, after=max(self.after, _epoch(now)))
+        return msgspec.structs.replace(self, paused=False, after=_epoch(now))
 
 
 def tick_id(task: str, tick: datetime) -> str:

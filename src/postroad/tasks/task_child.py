@@ -288,7 +288,17 @@ def _clean(text: str, most: int) -> str:
 
 
 _MAIN = "__main__"
-_OPTIONS = ("timeout", "max_attempts", "memory_limit", "pass_env", "fresh", "retry_base", "retry_cap", "schedule")
+_OPTIONS = (
+    "timeout",
+    "max_attempts",
+    "memory_limit",
+    "pass_env",
+    "fresh",
+    "retry_base",
+    "retry_cap",
+    "schedule",
+    "queue",
+)
 _CLASSES = ("retry_on", "never_retry")
 
 

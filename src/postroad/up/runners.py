@@ -53,16 +53,11 @@ def run_tasks(backend: Backend, settings: Settings, stop: threading.Event) -> No
 
 
 def _worker_roles(backend: Backend, settings: Settings) -> list[Role]:
-    from postroad.jobs.dispatcher import QUEUE_ROLES, ROLES, worker_roles
+    from postroad.jobs.dispatcher import ROLES, worker_roles
 
     # The health of tasks is a part of its own.
-    off = {"health"} if settings.task_events else {"health", "events"}
-    once = set(ROLES) - QUEUE_ROLES - off
-    found = []
-    for number, queue in enumerate(settings.task_queues):
-        roles = QUEUE_ROLES | once if number == 0 else QUEUE_ROLES
-        found += worker_roles(backend, queue=queue, tenant_id=settings.tenant, app=settings.app, roles=roles)
-    return found
+    roles = set(ROLES) - ({"health"} if settings.task_events else {"health", "events"})
+    return worker_roles(backend, queue=settings.task_queues, tenant_id=settings.tenant, app=settings.app, roles=roles)
 
 
 def run_health(backend: Backend, settings: Settings, stop: threading.Event) -> None:
