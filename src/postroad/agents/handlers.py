@@ -127,7 +127,7 @@ class Handlers:
     def receiver(self, queue: Queue, *, concurrency: int, hooks: Hooks = Hooks()) -> Receiver:  # noqa: B008  # frozen
         """Return the receiver of the queue; raise `ConfigurationError` if there is no handler."""
         if not self._registered:
-            remedy = "Register one with @agent.on() before the agent runs."
+            remedy = "Register a handler before the agent runs."
             raise ConfigurationError("handlers: the agent has none", field="handlers", remedy=remedy)
         waits = any(is_async(each.function) for each in self._registered)
         return Receiver(queue, self._adecide if waits else self._decide, concurrency=concurrency, hooks=hooks)
