@@ -14,7 +14,7 @@ from postroad.agents import AgentStore, EventDelivery
 from postroad.connections import dialect_of, path_of
 from postroad.errors import InvalidInput, NotFound, PostroadError
 from postroad.jobs import JobViews, job_story
-from postroad.journal import Kind, Step, Story, Verdict
+from postroad.journal import Kind, Related, Step, Story, Verdict
 from postroad.notifications import NotificationStore, configured_store, push_results
 from postroad.operations.story_parts import Part, agent_part, answers_part, message_part, row_part
 from postroad.outbox import Outbox
@@ -59,12 +59,12 @@ def why(backend: Store, name: str, *, tenant: str, app: str, agents: Callable[[]
         # A text that cannot be an id is not found either.
         with suppress(InvalidInput):
             if (story := tell()) is not None:
-                return story if history is not None or story.kind in ("task", "job") else _limited(story)
+                return story if history is not None else _limited(story)
     raise NotFound(f'nothing is known of "{name[:300]}"', remedy=_REMEDY)
 
 
 def _limited(story: Story) -> Story:
-    """Return the story with what it cannot know: SQS does not say where a message is."""
+    """Return the story with what it cannot know: SQS tells neither where a message is nor what became of it."""
     return msgspec.structs.replace(story, summary=f"{story.summary}; on AWS only what Postroad itself saw is known")
 
 
@@ -87,7 +87,9 @@ def _event_story(history: MessageHistory | None, name: str, deliveries: Sequence
     sent = sorted(step.at for step in (*_steps(copies), *_steps(by_agents)))
     published = [Step(at=sent[0], what="published")] if sent else []
     kind: Kind = "message" if len(deliveries) == 1 and deliveries[0].message_id == name else "event"
-    return _told(kind, name, parts, [*(() if recorded is None else recorded.steps), *published])
+    story = _told(kind, name, parts, [*(() if recorded is None else recorded.steps), *published])
+    causes = [Related(each, "causes", "event") for each in ([] if history is None else history.caused_by(name))]
+    return msgspec.structs.replace(story, related=[*story.related, *causes])
 
 
 def _told(kind: Kind, name: str, parts: Sequence[Part], first: Sequence[Step] = ()) -> Story:

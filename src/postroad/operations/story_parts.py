@@ -17,6 +17,8 @@ from postroad.queues import Located, MessageHistory, Settled, legible, read_dead
 
 _GONE: Final = "nothing: it is gone"
 _FOR_EVER: Final = 1e9
+_WELL: Final = ("acked", "redriven", "released")
+_NOT_SETTLED: Final = "its receiver did not settle it before its lease ended"
 
 
 class Part(NamedTuple):
@@ -46,10 +48,12 @@ def _message_steps(located: Located | None, settled: Sequence[Settled], first: s
     steps = [] if sent_at is None else [Step(at=_at(sent_at), what=first, where=source)]
     if received:
         steps.append(Step(at=_at(min(received)), what="received", where=source))
-    for each in settled:
-        ok = each.what in ("acked", "redriven")
-        detail = _first_line(each.detail) or (f"receive {each.receives}" if each.receives > 1 else None)
-        steps.append(Step(at=_at(each.at), what=each.what, where=each.queue, ok=ok, detail=detail))
+    happened = [(each.what, each.at, each.queue, each.receives, each.detail) for each in settled]
+    if located is not None and located.lease_ended_at is not None:
+        happened.append(("lease_expired", located.lease_ended_at, located.queue, located.message.receive_count, None))
+    for what, at, queue, receives, error in happened:
+        detail = _first_line(error) or (f"receive {receives}" if receives > 1 else None)
+        steps.append(Step(at=_at(at), what=what, where=queue, ok=what in _WELL, detail=detail))
     return steps
 
 
@@ -72,7 +76,9 @@ def _standing(located: Located | None, settled: Sequence[Settled]) -> tuple[Verd
                 return "handled", f"was handled from queue {last.queue}", NOTHING
             case "expired":
                 return "expired", f"was not handled in time in queue {last.queue}", _GONE
-        return "expired", "is gone: its queue was purged or deleted", _GONE
+            case "purged" if last.queue is not None:
+                return "expired", f"was purged from queue {last.queue}", _GONE
+        return "expired", "is gone: its queue was deleted", _GONE
     queue, message = located.queue, located.message
     dead = read_dead(message.attributes)
     if dead is not None or (settled and settled[-1].what == "dead"):
@@ -82,7 +88,8 @@ def _standing(located: Located | None, settled: Sequence[Settled]) -> tuple[Verd
     if located.head is not None:
         return "blocked", f"waits in queue {queue} behind its key's head", f"waits for its key's head {located.head}"
     times = f"{message.receive_count} receive{'' if message.receive_count == 1 else 's'}"
-    failed = f"is in queue {queue} after {times}: {_first_line(located.error) or 'no error recorded'}"
+    error = located.error if located.lease_ended_at is None else _NOT_SETTLED
+    failed = f"is in queue {queue} after {times}: {_first_line(error) or 'no error recorded'}"
     if located.due_seconds > _FOR_EVER:
         return "blocked", f"was set aside in queue {queue}: {_first_line(located.error)}", f"purge queue {queue}"
     seconds = max(1, round(located.due_seconds))
