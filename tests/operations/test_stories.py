@@ -179,7 +179,7 @@ def test_a_purged_message_and_its_event_are_remembered(backend: Backend, tmp_pat
     send(backend)
     match way:
         case "purge":
-            backend.queue("jobs").purge()
+            purge(backend, "jobs", confirm="jobs", reason="tidy")
         case "take out":
             purge(backend, "jobs", confirm="jobs", reason="tidy", archive=tmp_path / "purged.jsonl")
         case "delete":

@@ -112,6 +112,9 @@ class Handlers:
 
     def on(self, producer: str | None = None, event_type: str | None = None) -> Callable[[F], F]:
         """Return a decorator that registers a handler for the events of this producer and of this type."""
+        if callable(producer):
+            remedy = "Put parentheses behind the name of the decorator."
+            raise InvalidInput("producer: is a function, not an agent id", field="producer", remedy=remedy)
         if producer is not None:
             check_agent_id(producer, field="producer")
         if event_type is not None:
