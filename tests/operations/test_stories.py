@@ -363,6 +363,7 @@ def test_a_push_is_told_from_its_message_to_the_answer_of_each_device(
         pushed = told(backend, push_id)
 
     assert (recorded.kind, recorded.verdict) == ("push", "waiting")
+    assert recorded.next == "a notification worker sends it: postroad notifications worker"
     assert (pushed.kind, pushed.verdict, pushed.next) == ("push", "handled", "nothing: done")
     assert {(what, ok) for what, _, ok in words(pushed)} >= {
         ("outbox_added", True),

@@ -28,6 +28,8 @@ _WORST_FIRST: Final[tuple[Verdict, ...]] = (
     *("expired", "handled", "completed"),
 )
 _OFFLINE: Final = "offline:"
+_DISPATCHER: Final = "a dispatcher publishes it: postroad outbox run"
+_PUSHER: Final = "a notification worker sends it: postroad notifications worker"
 _REMEDY: Final = (
     "Give the id of an event, a message, a push, a task or a job. Of settled messages the embedded engine remembers "
     "the last ones (`trail_keep`), and SQS none."
@@ -136,7 +138,7 @@ def _outbox_part(name: str) -> Part | None:
         return None
     with suppress(PostroadError), closing(Outbox.open(dsn)) as outbox:
         row = outbox.get(event_id)
-        return None if row is None else row_part(row, outbox.why(event_id))
+        return None if row is None else row_part(row, outbox.why(event_id), _DISPATCHER)
     return None
 
 
@@ -166,7 +168,7 @@ def _push_story(backend_url: str, history: MessageHistory | None, name: str) -> 
 def _recorded_push(store: NotificationStore, name: str) -> Part | None:
     event_id = _uuid(name.removeprefix(_OFFLINE)) if name.startswith(_OFFLINE) else None
     row = None if event_id is None else store.outbox.get(event_id)
-    return None if row is None or event_id is None else row_part(row, store.outbox.why(event_id))
+    return None if row is None or event_id is None else row_part(row, store.outbox.why(event_id), _PUSHER)
 
 
 def _uuid(text: str) -> UUID | None:

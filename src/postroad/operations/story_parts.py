@@ -14,6 +14,7 @@ from postroad.journal import NOTHING, Related, Step, Verdict, iso
 from postroad.notifications import PushShown
 from postroad.outbox import OutboxRow
 from postroad.queues import Located, MessageHistory, Settled, legible, read_dead
+from postroad.telemetry import counted
 
 _GONE: Final = "nothing: it is gone"
 _FOR_EVER: Final = 1e9
@@ -87,7 +88,7 @@ def _standing(located: Located | None, settled: Sequence[Settled]) -> tuple[Verd
         return "dead", what, f"redrive queue {queue}"
     if located.head is not None:
         return "blocked", f"waits in queue {queue} behind its key's head", f"waits for its key's head {located.head}"
-    times = f"{message.receive_count} receive{'' if message.receive_count == 1 else 's'}"
+    times = counted(message.receive_count, "receive")
     error = located.error if located.lease_ended_at is None else _NOT_SETTLED
     failed = f"is in queue {queue} after {times}: {_first_line(error) or 'no error recorded'}"
     if located.due_seconds > _FOR_EVER:
@@ -159,8 +160,8 @@ def _agent_standing(each: EventDelivery, to: str) -> tuple[Verdict, str, str]:
     return "waiting", f"waits for agent {to}", f"agent {to} receives it"
 
 
-def row_part(row: OutboxRow, waits_for: str) -> Part:
-    """Return how far an event is in its outbox, which says what it waits for."""
+def row_part(row: OutboxRow, waits_for: str, if_ready: str) -> Part:
+    """Return how far an event is in its outbox, which says what it waits for; `if_ready` says who takes it."""
     steps = [Step(at=_at(row.created_at), what="outbox_added", where="outbox")]
     match row.state:
         case "SENT":
@@ -174,7 +175,7 @@ def row_part(row: OutboxRow, waits_for: str) -> Part:
             return Part("retrying", f"is retried by the outbox: {_first_line(row.last_error)}", waits_for, steps)
         case "PENDING":
             verdict: Verdict = "blocked" if waits_for.startswith(("blocked", "target")) else "waiting"
-            following = "a dispatcher publishes it: postroad outbox run" if waits_for == "ready" else waits_for
+            following = if_ready if waits_for == "ready" else waits_for
             return Part(verdict, "waits in the outbox", following, steps)
     following = f"postroad outbox redrive {row.event_id} --by NAME --reason TEXT"
     steps.append(
