@@ -31,8 +31,12 @@ _OFFLINE: Final = "offline:"
 _DISPATCHER: Final = "a dispatcher publishes it: postroad outbox run"
 _PUSHER: Final = "a notification worker sends it: postroad notifications worker"
 _REMEDY: Final = (
-    "Give the id of an event, a message, a push, a task or a job. Of settled messages the embedded engine remembers "
-    "the last ones (`trail_keep`), and SQS none."
+    "Give the id of an event, a message, a push, a task or a job. Of settled messages the last ones are remembered "
+    "(`trail_keep`)."
+)
+_REMEDY_ON_AWS: Final = (
+    "Give the id of an event of the outbox, a push, a task or a job. SQS tells nothing about a message by its id, and "
+    "events of agents have no index there."
 )
 
 
@@ -62,7 +66,8 @@ def why(backend: Store, name: str, *, tenant: str, app: str, agents: Callable[[]
         with suppress(InvalidInput):
             if (story := tell()) is not None:
                 return story if history is not None else _limited(story)
-    raise NotFound(f'nothing is known of "{name[:300]}"', remedy=_REMEDY)
+    remedy = _REMEDY_ON_AWS if history is None else _REMEDY
+    raise NotFound(f'nothing is known of "{name[:300]}"', remedy=remedy)
 
 
 def _limited(story: Story) -> Story:
