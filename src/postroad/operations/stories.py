@@ -12,7 +12,7 @@ import msgspec
 
 from postroad.agents import AgentStore, EventDelivery
 from postroad.connections import dialect_of, path_of
-from postroad.errors import InvalidInput, NotFound, PostroadError
+from postroad.errors import ConfigurationError, InvalidInput, NotFound, PostroadError
 from postroad.jobs import JobViews, job_story
 from postroad.journal import Kind, Related, Step, Story, Verdict
 from postroad.notifications import NotificationStore, configured_store, push_results
@@ -61,13 +61,17 @@ def why(backend: Store, name: str, *, tenant: str, app: str, agents: Callable[[]
         lambda: _push_story(backend.url, history, name),
         lambda: _event_story(history, name, _deliveries(agents, name)),
     )
+    unread: list[str] = []
     for tell in tellers:
-        # A text that cannot be an id is not found either.
-        with suppress(InvalidInput):
+        try:
             if (story := tell()) is not None:
                 return story if history is not None else _limited(story)
-    remedy = _REMEDY_ON_AWS if history is None else _REMEDY
-    raise NotFound(f'nothing is known of "{name[:300]}"', remedy=remedy)
+        except InvalidInput:
+            continue  # A text that cannot be an id is not found either.
+        except ConfigurationError as error:
+            unread.append(str(error))  # Who only uses queues has no tables of tasks.
+    text = "; ".join(dict.fromkeys([f'nothing is known of "{name[:300]}"', *unread]))
+    raise NotFound(text, remedy=_REMEDY_ON_AWS if history is None else _REMEDY)
 
 
 def _limited(story: Story) -> Story:
