@@ -238,7 +238,11 @@ def functions() -> set[str]:
 @pytest.mark.parametrize("folder", ["cli", "operations", "settings", "topology", "up", "queues/sqs", "agents"])
 def test_no_text_for_operators_names_a_function_or_a_storage_key(folder: str, functions: set[str]) -> None:
     sentences = [
-        text for file in (SOURCE / folder).rglob("*.py") for text in _texts(file) if " " in text and "\n" not in text
+        text
+        for file in (SOURCE / folder).rglob("*.py")
+        if file.name != "__init__.py"  # It lists the names that are imported when they are needed.
+        for text in _texts(file)
+        if " " in text and "\n" not in text
     ]
     in_words = [text for text in sentences if functions & set(re.findall(r"\w+", text)) and not _SQL.search(text)]
 

@@ -154,6 +154,9 @@ def test_a_task_that_waits_for_others_of_its_job_names_them(bench: Bench) -> Non
     assert story is not None
     assert [step.what for step in story.steps] == ["Job Created"]
     assert [each.id for each in story.related] == ["j", "j.b", "j.c"]
+    begun = task_story(bench.backend, TENANT, "j.c")
+    assert begun is not None
+    assert [(each.id, each.relation) for each in begun.related] == [("j", "caused_by"), ("j.d", "causes")]
 
 
 @pytest.mark.usefixtures("job")

@@ -28,7 +28,7 @@ from postroad.agents.model import (
 from postroad.agents.port import AgentRecord, AgentStore, NewAgent
 from postroad.agents.runner import Runner
 from postroad.agents.stream import Published, publish
-from postroad.arguments import check, seconds_between, whole_number
+from postroad.arguments import check, seconds_between, text, whole_number
 from postroad.clock import Clock
 from postroad.errors import ConsentRequired, SubscriptionNotFound
 from postroad.events import uuid7
@@ -37,6 +37,9 @@ from postroad.streams import TRIM_HORIZON, Stream
 
 T = TypeVar("T")
 _MOST = 100_000
+_SEQUENCE = text(
+    "[0-9]{1,18}", "the sequence of a dead letter", remedy="Give the sequence of the last one that was returned."
+)
 # Inside the class `list` is a method.
 ManyRegistered = list[Registered]
 PublishResults = list[AgentPublishResult]
@@ -265,9 +268,12 @@ class Agents:
         """Return the counters of the queue of `agent_id`."""
         return self._store.stats(_known_id(agent_id))
 
-    def dead_letters(self, agent_id: str, *, limit: int = 10, after: str | None = None) -> Peeked:
+    def dead_letters(self, agent_id: str, *, limit: int = 10, after: int | str | None = None) -> Peeked:
         """Return up to `limit` (1 to 1,000) dead letters of `agent_id`, oldest first, behind the sequence `after`."""
         check(limit, whole_number(1, 1_000), "limit")
+        if after is not None:
+            after = str(after)
+            check(after, _SEQUENCE, "after")
         return self._store.dead_letters(_known_id(agent_id), limit, after)
 
     def redrive(self, agent_id: str, *, limit: int | None = None) -> int:

@@ -117,15 +117,17 @@ class AgentClient:
             InvalidInput: `event_types` are not 1 to 20 types.
         """
         wanted = checked_event_types(event_types)
-        self._change("PUT", "subscriptions", producer_id, {} if wanted is None else {"eventTypes": wanted})
+        body = {} if wanted is None else {"eventTypes": wanted}
+        self._change("PUT", f"subscriptions/{check_agent_id(producer_id, field='producer_id')}", body)
 
     def unsubscribe(self, producer_id: str, *, discard: bool = False) -> None:
         """End the subscription to a producer; `discard` also removes its waiting events."""
-        self._change("DELETE", "subscriptions", producer_id, query="?discard=true" if discard else "")
+        query = "?discard=true" if discard else ""
+        self._change("DELETE", f"subscriptions/{check_agent_id(producer_id, field='producer_id')}{query}")
 
     def grant(self, listener_id: str) -> None:
         """Allow another agent to subscribe to this one."""
-        self._change("PUT", "grants", listener_id)
+        self._change("PUT", f"grants/{check_agent_id(listener_id, field='listener_id')}")
 
     def run(self, stop: threading.Event | None = None, *, concurrency: int = 1) -> None:
         """Call the handlers until `stop` is set or SIGTERM comes; then let running ones end and give back the rest.
@@ -175,9 +177,8 @@ class AgentClient:
         queue = HttpAgentQueue(self._server, self.agent_id, ends.fail)
         return self._handlers.receiver(queue, concurrency=concurrency, hooks=_HOOKS)
 
-    def _change(self, method: str, what: str, other_id: str, body: object = None, *, query: str = "") -> None:
-        path = f"/agents/{self.agent_id}/{what}/{check_agent_id(other_id)}{query}"
-        self._server.call(method, path, body, patience=self._timeout)
+    def _change(self, method: str, what: str, body: object = None) -> None:
+        self._server.call(method, f"/agents/{self.agent_id}/{what}", body, patience=self._timeout)
 
 
 class _Ends:

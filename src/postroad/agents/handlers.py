@@ -112,6 +112,9 @@ class Handlers:
 
     def on(self, producer: str | None = None, event_type: str | None = None) -> Callable[[F], F]:
         """Return a decorator that registers a handler for the events of this producer and of this type."""
+        if callable(producer):
+            remedy = "Put parentheses behind the name of the decorator."
+            raise InvalidInput("producer: is a function, not an agent id", field="producer", remedy=remedy)
         if producer is not None:
             check_agent_id(producer, field="producer")
         if event_type is not None:
@@ -127,7 +130,7 @@ class Handlers:
     def receiver(self, queue: Queue, *, concurrency: int, hooks: Hooks = Hooks()) -> Receiver:  # noqa: B008  # frozen
         """Return the receiver of the queue; raise `ConfigurationError` if there is no handler."""
         if not self._registered:
-            remedy = "Register one with @agent.on() before the agent runs."
+            remedy = "Register a handler before the agent runs."
             raise ConfigurationError("handlers: the agent has none", field="handlers", remedy=remedy)
         waits = any(is_async(each.function) for each in self._registered)
         return Receiver(queue, self._adecide if waits else self._decide, concurrency=concurrency, hooks=hooks)

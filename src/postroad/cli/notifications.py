@@ -121,7 +121,7 @@ def show(call: Call, user_id: Annotated[str, typer.Argument(metavar="USER", help
         (_at(each.updated_at), each.push_id, each.token_hash[:12], each.outcome, each.reason or "-")
         for each in shown.results
     )
-    waiting = f"{shown.pending_total:,} message{'' if shown.pending_total == 1 else 's'} waiting"
+    waiting = f"{counted(shown.pending_total, 'message')} waiting"
     call.show(
         shown,
         table(["DEVICE", "PLATFORM", "REGISTERED", "STATE"], devices, "no devices"),

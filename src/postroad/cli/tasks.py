@@ -13,6 +13,7 @@ from postroad.cli.parameters import duration_option, per_second, short_duration
 from postroad.cli.work import RequestId, check_request_id, status_lines
 from postroad.errors import InvalidInput, NotFound
 from postroad.signals import interrupted_by_sigterm
+from postroad.telemetry import counted
 
 if TYPE_CHECKING:
     from postroad.operations import RetryReport, TaskRetries
@@ -176,4 +177,4 @@ def _summary(report: RetryReport) -> list[str]:
 
 
 def _tasks(count: int) -> str:
-    return f"{count:,} task" if count == 1 else f"{count:,} tasks"
+    return counted(count, "task")

@@ -16,7 +16,6 @@ from postroad.queues.sqlite.state import (
     COLUMNS,
     DAMAGED,
     JOINED,
-    LEASED_ROWS,
     MessageIds,
     QueueState,
     Row,
@@ -26,14 +25,17 @@ from postroad.queues.sqlite.state import (
     read_attributes,
     regroup,
 )
-from postroad.queues.sqlite.verbs import Verbs
+from postroad.queues.sqlite.verbs import Verbs, entry
 from postroad.telemetry import get_logger
 
-_RETURNED: Final = f"{LEASED_ROWS} WHERE lease.queue = ? AND lease.visible_us <= ? ORDER BY lease.visible_us LIMIT ?"
+_RETURNED: Final = f"""
+SELECT {COLUMNS}, lease.visible_us, lease.held FROM lease JOIN message AS m ON m.id = lease.id
+WHERE lease.queue = ? AND lease.visible_us <= ? ORDER BY lease.visible_us LIMIT ?
+"""  # noqa: S608 - a constant
 _FRESH: Final = f"SELECT {COLUMNS}, lease.id {JOINED} WHERE m.id >= ? AND m.id < ? ORDER BY m.id LIMIT ?"
 _FREE_GROUPS: Final = "SELECT id FROM grp WHERE queue = ? AND visible_us <= ? ORDER BY visible_us LIMIT ?"
 _OF_GROUP: Final = f"""
-SELECT {COLUMNS}, max(coalesce(m.due_us, 0), coalesce(lease.visible_us, 0)) {JOINED}
+SELECT {COLUMNS}, max(coalesce(m.due_us, 0), coalesce(lease.visible_us, 0)), coalesce(lease.held, 0) {JOINED}
 WHERE m.grp = ? ORDER BY m.id LIMIT ?
 """
 _LEASE: Final = """
@@ -145,9 +147,12 @@ class Claimer:
         given: set[int] = set()
         while len(given) < limit:
             # What was given before is found again, since its lease is written at the end.
-            rows = [Row(*r) for r in every(tx.connection, _RETURNED, (state.id, monotonic_us, limit))]
-            new = [row for row in rows if row.id not in given]
-            alive = [row for row in new if self._is_alive(tx, state, row, now_us)]
+            rows = every(tx.connection, _RETURNED, (state.id, monotonic_us, limit))
+            new = [(Row(*columns), ended_us, held) for *columns, ended_us, held in rows if columns[0] not in given]
+            for row, ended_us, held in new:
+                if held:
+                    self._note_lost_lease(tx, state, row, now_us - (monotonic_us - ended_us))
+            alive = [row for row, *_ in new if self._is_alive(tx, state, row, now_us)]
             yield from alive
             given.update(row.id for row in alive)
             if len(alive) == len(new):
@@ -190,12 +195,18 @@ class Claimer:
     def _of_group(
         self, tx: Transaction, state: QueueState, group: int, limit: int, now_us: int, monotonic_us: int
     ) -> Iterator[Row]:
-        for *columns, due_us in every(tx.connection, _OF_GROUP, (group, limit)):
+        for *columns, due_us, held in every(tx.connection, _OF_GROUP, (group, limit)):
             if due_us > monotonic_us:
                 return
             row = Row(*columns)
+            if held:
+                self._note_lost_lease(tx, state, row, now_us - (monotonic_us - due_us))
             if self._is_alive(tx, state, row, now_us):
                 yield row
+
+    def _note_lost_lease(self, tx: Transaction, state: QueueState, row: Row, ended_us: int) -> None:
+        """Note that the last receiver has not settled the message before its lease ended."""
+        self._states.add_trail(tx, state.id, "lease_expired", entry(row), ended_us)
 
     def _is_alive(self, tx: Transaction, state: QueueState, row: Row, now_us: int) -> bool:
         """Return whether the message may be given out; remove it otherwise."""

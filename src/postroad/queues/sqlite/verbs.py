@@ -290,10 +290,9 @@ class Verbs:
         due = (self._engine.monotonic_us() + after_us, error, now_us + after_us if after_us else None)
         results, changed = self._change(tx, state, deliveries, lambda key: one(tx.connection, _RELEASE, (*key, *due)))
         state.retried += len(changed)
-        if error is not None:
-            for _, first_id, receives, sent_us, first_us in changed:
-                packed = ENTRY.pack(first_id, min(receives, 65_535), sent_us, first_us or 0)
-                self._states.add_trail(tx, state.id, "failed", packed, now_us, error)
+        for _, first_id, receives, sent_us, first_us in changed:
+            packed = ENTRY.pack(first_id, min(receives, 65_535), sent_us, first_us or 0)
+            self._states.add_trail(tx, state.id, "released" if error is None else "failed", packed, now_us, error)
         tx.touch(channel(state.id))
         return results
 
