@@ -19,7 +19,7 @@ class Store:
 
 
 @task("scrape-store", max_attempts=4, retry_on=(ConnectionError,), retry_base=0.05, timeout="30s")
-def scrape(store_id: str, ctx: TaskContext, depth: int = 2) -> Store:
+def scrape(ctx: TaskContext, store_id: str, depth: int = 2) -> Store:
     """Fetch a store's pages; the first two attempts find it busy."""
     if ctx.attempt < 3:
         raise ConnectionError(f"store {store_id} is busy")
