@@ -80,7 +80,7 @@ def _usage(command: Any, params: Sequence[Any], ctx: Any) -> str:
         if param.param_type_name == "argument":
             name = _metavar(param, ctx)
             pieces.append(name if param.required else f"[{name}]")
-    return " ".join([*pieces, "COMMAND …"] if hasattr(command, "commands") else pieces)
+    return " ".join([*pieces, "COMMAND"] if hasattr(command, "commands") else pieces)
 
 
 def _panels(command: Any, path: str) -> Iterator[tuple[str, list[Row]]]:

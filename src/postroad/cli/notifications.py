@@ -66,7 +66,7 @@ def scaling(
         int, typer.Option(min=0, max=_MOST_TASKS, metavar="N", help="How many workers run now; 0 for none.")
     ] = 1,
 ) -> None:
-    """Show how many workers there should be, even if none runs. Cooldowns are up to the caller."""
+    """Show how many workers there should be, even if none runs; cooldowns are up to the caller."""
     from postroad.notifications import Autoscaler, NotificationStore
     from postroad.notifications.health import scaling as decide
     from postroad.up.notifications import checked_database, named_queues

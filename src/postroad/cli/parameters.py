@@ -121,7 +121,9 @@ def read_file(name: str, field: str, error: type[PostroadError] = InvalidInput) 
 By = Annotated[str, typer.Option(metavar="WHO", help="Who does it; required.")]
 Dsn = Annotated[
     str | None,
-    typer.Option(metavar="DSN", help="The database: postgresql://… or sqlite:///path ($POSTROAD_OUTBOX_DSN, $PG_DSN)."),
+    typer.Option(
+        metavar="DSN", help="The database: postgresql://host/name or sqlite:///path ($POSTROAD_OUTBOX_DSN, $PG_DSN)."
+    ),
 ]
 Limit = Annotated[int, typer.Option(min=1, max=1_000, metavar="N", help="At most this many.")]
 Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why; required.")]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 RequestId = Annotated[str, typer.Argument(metavar="ID", help="The request id that `task submit` printed.")]
 JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]
-File = Annotated[str, typer.Argument(metavar="FILE", help='JSON {"tasks": […]}, or - for stdin.')]
+File = Annotated[str, typer.Argument(metavar="FILE", help='A JSON object with a list "tasks", or - for stdin.')]
 QueueOption = Annotated[str, typer.Option("--queue", metavar="Q", help="The queue of tasks.")]
 Confirm = Annotated[str | None, typer.Option(metavar="ID", help="The id again, to skip the question.")]
 
@@ -280,7 +280,7 @@ def _job(call: Call, backend: Backend, job_id: str) -> JobStatus:
 def _body(file: str, known: set[str]) -> dict[str, Any]:
     found = json_value(read_file(file, "file", InvalidJob), "file", InvalidJob)
     if not isinstance(found, dict):
-        raise InvalidJob('file: is not a JSON object {"tasks": […]}', field="file")
+        raise InvalidJob('file: is not a JSON object with a list "tasks"', field="file")
     if unknown := sorted(set(found) - known):
         raise InvalidJob(f"{unknown[0]}: is not a field of a job", field=unknown[0])
     return found

@@ -97,8 +97,9 @@ def worker(
     roles: Annotated[
         str | None,
         typer.Option(
-            metavar="ROLE,…",
-            help=f"The roles to run: {', '.join(ROLES)}; by default all, but events only with POSTROAD_TASK_EVENTS=1.",
+            metavar="ROLES",
+            help=f"The roles to run, with commas: {', '.join(ROLES)}; "
+            "by default all, but events only with POSTROAD_TASK_EVENTS=1.",
         ),
     ] = None,
     reload: Annotated[
