@@ -38,6 +38,7 @@ class TaskContext:
         job_id: The job that it belongs to.
         task_id: Its id in the job.
         send_activity: Reports a step to the worker.
+        send_progress: Reports progress to the worker; call `progress` instead.
         counts: The usage so far.
     """
 
@@ -143,7 +144,7 @@ class TaskDefinition:
         _check_scheduled(self)
 
     def retries(self, error: BaseException) -> bool | None:
-        """Return whether the task's own lists say that another attempt is made; None if they do not name the error.
+        """Return whether the task's own lists say to try again after `error`; None if they do not name it.
 
         The nearest class decides: `retry_on=(JSONDecodeError,)` counts before `never_retry=(ValueError,)`.
         """
@@ -271,7 +272,7 @@ class TaskRegistry:
         return found
 
     def find(self, task: Any) -> TaskDefinition | None:
-        """Return the task of this name or of this function; None if there is none."""
+        """Return the definition of `task`, a name or a function; None if there is none."""
         if isinstance(task, str):
             return self._tasks.get(task)
         return next((each for each in self._tasks.values() if each.function == task), None)

@@ -86,7 +86,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> Self | None:
-        """Take `schedule`, `every`, `tz` and `catch_up` out of the options of a task; None if it has no schedule."""
+        """Take `schedule`, `every`, `tz` and `catch_up` out of the `options` of a task; None if it has no schedule."""
         cron, every, tz, catch_up = (options.pop(name, None) for name in ("schedule", "every", "tz", "catch_up"))
         if isinstance(cron, cls):
             return cron
@@ -111,11 +111,11 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"every {self.every // size}{unit}"
 
     def next_after(self, moment: datetime) -> datetime | None:
-        """Return the first tick after the moment, in UTC; None if there is none for fifty years."""
+        """Return the first tick after `moment`, in UTC; None if there is none for fifty years."""
         return next(self.ticks(moment), None)
 
     def ticks(self, after: datetime) -> Iterator[datetime]:
-        """Yield every tick after the moment, in UTC.
+        """Yield every tick later than `after`, in UTC.
 
         An expression with fixed minutes and hours means the time on the wall: a tick in the hour that is skipped
         comes right after it, and one in the hour that occurs twice comes once, at the first. With a `*` in front of
@@ -153,7 +153,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return None
 
     def due(self, now: datetime, *, after: datetime) -> tuple[list[datetime], datetime]:
-        """Return the ticks to run now, at most a hundred, and the last tick that is then done with."""
+        """Return the ticks after `after` to run at `now`, at most a hundred, and the last tick that is then done."""
         if self.catch_up == "all":
             ticks: list[datetime] = []
             for tick in self.ticks(after):
