@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -49,6 +49,14 @@ class _Known(NamedTuple):
 
     state: ScheduleState
     version: int
+
+
+class _Claim(NamedTuple):
+    """A schedule whose ticks are to be submitted by this scheduler."""
+
+    name: str
+    known: _Known
+    ticks: tuple[int, ...]
 
 
 class ScheduleShown(msgspec.Struct, frozen=True):
@@ -160,6 +168,10 @@ def _readable(items: Iterable[Item], prefix: str) -> Iterator[tuple[str, _Known]
         except (ConfigurationError, msgspec.DecodeError) as error:
             # Its time zone is not known here, or a later version wrote it.
             log_event("schedule_failed", schedule=name, error=error)
+
+
+def _request_id(name: str, tick: int) -> str:
+    return tick_id(name, datetime.fromtimestamp(tick, UTC))
 
 
 def _known(item: Item) -> _Known:
@@ -319,7 +331,7 @@ class Scheduler:
         """Advance these schedules, in one commit where there is one; after an error each on its own."""
         try:
             with self._one_commit():
-                done = sum(self._advance(name, now) for name in names)
+                done = self._advance(names, now)
         except Exception as error:
             # What was written is undone, or not known.
             self._forget(names)
@@ -338,40 +350,61 @@ class Scheduler:
         self._retries.succeeded(names)
         return done
 
-    def _advance(self, name: str, now: datetime) -> int:
-        """Claim what is due of a schedule and submit what it owes; return how many runs began."""
-        known = self._known[name] or self._read(name)
-        if known is None:
+    def _advance(self, names: Sequence[str], now: datetime) -> int:
+        """Claim what is due of these schedules and submit what they owe; return how many runs began."""
+        claims = [claim for name in names if (claim := self._claim(name, now)) is not None]
+        if not claims:
             return 0
-        owed, owes = known.state.owed, True
-        if not owed:
-            claimed = known.state.claimed(now)
-            if claimed is None:
-                self._remember(name, known)
-                return 0
-            # In one commit with its runs it owes nothing.
-            owed, owes = claimed.owed, bool(claimed.owed) and not self._backend.joins_writes
-            known = self._write(name, claimed if owes else claimed.settled(), known.version)
-            if known is None:
-                return 0
         failpoints.hit("scheduler.after_claim")
-        begun = sum(self._submit(name, known.state, tick) for tick in owed)
+        begun = self._submit(claims)
         failpoints.hit("scheduler.after_submit")
-        if owes:
-            self._write(name, known.state.settled(), known.version)
+        for claim in claims:
+            if claim.known.state.owed:
+                self._write(claim.name, claim.known.state.settled(), claim.known.version)
         return begun
 
-    def _submit(self, name: str, state: ScheduleState, tick: int) -> bool:
-        request_id = tick_id(name, datetime.fromtimestamp(tick, UTC))
-        if (producer := self._producers.get(state.queue)) is None:
-            producer = TaskProducer(self._backend, queue=state.queue, tenant_id=self._tenant, app=self._app)
-            self._producers[state.queue] = producer
+    def _claim(self, name: str, now: datetime) -> _Claim | None:
+        """Claim what is due of a schedule; return None if nothing is, or if another worker was faster."""
+        known = self._known[name] or self._read(name)
+        if known is None:
+            return None
+        if known.state.owed:
+            return _Claim(name, known, known.state.owed)
+        claimed = known.state.claimed(now)
+        if claimed is None:
+            self._remember(name, known)
+            return None
+        # In one commit with its runs it owes nothing.
+        written = self._write(name, claimed.settled() if self._backend.joins_writes else claimed, known.version)
+        return None if written is None else _Claim(name, written, claimed.owed)
+
+    def _submit(self, claims: Sequence[_Claim]) -> int:
+        """Submit the runs of several schedules at once, or those of one schedule one by one."""
+        if len(claims) == 1:
+            (claim,) = claims
+            return sum(self._submit_tick(claim, tick) for tick in claim.ticks)
+        calls: dict[str, list[tuple[str, Mapping[str, Any], str]]] = {}
+        for claim in claims:
+            of_queue = calls.setdefault(claim.known.state.queue, [])
+            of_queue += [(claim.known.state.task, {}, _request_id(claim.name, tick)) for tick in claim.ticks]
+        return sum(
+            handle.created for queue, found in calls.items() for handle in self._producer(queue).submit_many(found)
+        )
+
+    def _submit_tick(self, claim: _Claim, tick: int) -> bool:
+        request_id = _request_id(claim.name, tick)
         try:
-            return producer.submit(state.task, request_id=request_id).created
+            return self._producer(claim.known.state.queue).submit(claim.known.state.task, request_id=request_id).created
         except (InvalidInput, Conflict) as error:
             # It would be refused each time.
-            log_event("schedule_refused", schedule=name, request_id=request_id, error=error)
+            log_event("schedule_refused", schedule=claim.name, request_id=request_id, error=error)
             return False
+
+    def _producer(self, queue: str) -> TaskProducer:
+        if (producer := self._producers.get(queue)) is None:
+            producer = TaskProducer(self._backend, queue=queue, tenant_id=self._tenant, app=self._app)
+            self._producers[queue] = producer
+        return producer
 
     def _read(self, name: str) -> _Known | None:
         item = self._items.get(schedule_key(self._tenant, name))
