@@ -28,6 +28,7 @@ from postroad.tasks import (
     TaskWorker,
     scheduler as scheduler_module,
 )
+from postroad.tasks.schedule_records import read_all
 from postroad.testing import FakeClock
 
 START = datetime(2026, 11, 15, 12, tzinfo=UTC)
@@ -298,7 +299,6 @@ def test_a_definition_wins_over_a_worker_of_an_older_version_that_writes_meanwhi
     backend: Backend, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, change: dict[str, str]
 ) -> None:
     scheduler(backend, **NIGHTLY).tick()
-    read_all = scheduler_module.read_all
 
     def overtaken(*given: Any) -> Any:
         found = read_all(*given)
