@@ -28,6 +28,7 @@ from postroad.tasks import (
     TaskWorker,
     scheduler as scheduler_module,
 )
+from postroad.tasks.schedule_records import read_all
 from postroad.testing import FakeClock
 
 START = datetime(2026, 11, 15, 12, tzinfo=UTC)
@@ -66,6 +67,24 @@ def runs(backend: Backend) -> list[str]:
 
 def operations(backend: Backend) -> Schedules:
     return Schedules(backend, tenant_id=TENANT, app=APP)
+
+
+def break_submissions(patch: pytest.MonkeyPatch, is_broken: Callable[[str], bool]) -> None:
+    """Let no task be submitted for whose name `is_broken` says so, alone or with others."""
+    submit, submit_many = TaskProducer.submit, TaskProducer.submit_many
+
+    def alone(producer: TaskProducer, name: str, *given: Any, **options: Any) -> Any:
+        if is_broken(name):
+            raise Unavailable("no")
+        return submit(producer, name, *given, **options)
+
+    def together(producer: TaskProducer, calls: Any) -> Any:
+        if any(is_broken(name) for name, *_ in calls):
+            raise Unavailable("no")
+        return submit_many(producer, calls)
+
+    patch.setattr(TaskProducer, "submit", alone)
+    patch.setattr(TaskProducer, "submit_many", together)
 
 
 NIGHTLY = {"nightly": {"schedule": "0 3 * * *"}}
@@ -280,7 +299,6 @@ def test_a_definition_wins_over_a_worker_of_an_older_version_that_writes_meanwhi
     backend: Backend, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, change: dict[str, str]
 ) -> None:
     scheduler(backend, **NIGHTLY).tick()
-    read_all = scheduler_module.read_all
 
     def overtaken(*given: Any) -> Any:
         found = read_all(*given)
@@ -357,14 +375,8 @@ def test_an_error_of_one_schedule_does_not_hold_up_the_others(
 ) -> None:
     one = scheduler(backend, **{f"task-{number}": {"every": "1d"} for number in range(120)})
     one.tick()
-    submit, broken = TaskProducer.submit, True
-
-    def sometimes(producer: TaskProducer, name: str, *given: Any, **options: Any) -> Any:
-        if name == "task-7" and broken:
-            raise Unavailable("no")
-        return submit(producer, name, *given, **options)
-
-    monkeypatch.setattr(TaskProducer, "submit", sometimes)
+    broken = True
+    break_submissions(monkeypatch, lambda name: name == "task-7" and broken)
     clock.advance(86_400)
     with pytest.raises(Unavailable):
         one.tick()
@@ -384,15 +396,12 @@ def test_the_role_tries_what_failed_again_after_a_pause_and_logs_it_once(
     look()
     tried = list[float]()
 
-    def sometimes(producer: TaskProducer, name: str, *given: Any, **options: Any) -> Any:
+    def sometimes(name: str) -> bool:
         if name == "bad":
             tried.append(time.monotonic())
-            if len(tried) < 4:
-                raise Unavailable("no")
-        return submit(producer, name, *given, **options)
+        return name == "bad" and len(tried) < 4
 
-    submit = TaskProducer.submit
-    monkeypatch.setattr(TaskProducer, "submit", sometimes)
+    break_submissions(monkeypatch, sometimes)
     clock.advance(86_400)
 
     # Both are first tried in one commit.
@@ -412,11 +421,8 @@ def test_a_store_that_does_not_answer_fails_the_role_and_nothing_is_lost(
     look()
     clock.advance(86_400)
 
-    def never(*given: Any, **options: Any) -> Any:
-        raise Unavailable("no")
-
     with monkeypatch.context() as patch:
-        patch.setattr(TaskProducer, "submit", never)
+        break_submissions(patch, lambda name: True)
         with pytest.raises(Unavailable):
             look()
 

@@ -24,9 +24,9 @@ from postroad.events import refusal
 from postroad.journal import PENDING, Journal, JournalEvent, whole
 from postroad.ports import Store
 from postroad.queues import MAX_DELAY, OutgoingMessage, Queue
+from postroad.tasks.delays import put_off
 from postroad.tasks.leases import Held, Lease, TaskRecords, Written, first_lease
 from postroad.tasks.messages import EventFactory, TaskMessage, open_queue, outgoing
-from postroad.tasks.schedules import put_off
 
 # How long another submission of the same request may take before it counts as dead.
 _WAIT_SECONDS = 5.0
