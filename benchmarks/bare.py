@@ -62,7 +62,8 @@ def repeating(*, batch: int) -> Open:
     def opened(directory: Path, load: Load) -> Iterator[Opened]:
         make_file(directory / "same.db")
         with closing(open_file(directory / "same.db", cache_kib=WRITER_CACHE_KIB)) as db:
-            db.execute(tables.SCHEMA.steps[0])
+            for step in tables.SCHEMA.steps:
+                db.execute(step)
             db.wal_autocheckpoint(CHECKPOINT_PAGES)
             db.execute("INSERT INTO tally (queue, next, head, seen_us) VALUES (1, 1, 1, 0)")
 
@@ -98,7 +99,7 @@ def _same_step(db: apsw.Connection, batch: list[str]) -> list[str]:
     db.execute("BEGIN IMMEDIATE")
     settled = run_many(db, verbs._ACK, [(row[0],) for row in rows], (1, -1, 1))
     run_many(db, verbs._DELETE_ACKED, [(row[0],) for row in settled])
-    db.execute(state._ADD_TRAIL, (1, now, "acked", state.ENTRY.pack(first, 1, now, now) * size, None))
+    db.execute(state._ADD_TRAIL, (1, now, "acked", state.ENTRY.pack(first, 1, now, now) * size, None, None))
     db.execute(state._STORE, (1, first + size, first + size, now, 0, -size, 0, 0, size, 0, 0, 0, 0))
     db.execute("COMMIT")
     return [str(row[5], "utf-8") for row in rows]  # type: ignore[arg-type]  # the column is a BLOB

@@ -1,8 +1,9 @@
-"""Rows of the bus: inside one process beside blinker, pyee and a bare loop; beside itself at two sizes or on a loop."""
+"""Rows of the bus: in one process beside blinker, pyee and a bare loop; beside itself; many async handlers at once."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -14,7 +15,8 @@ from typing import Any
 
 import postroad
 from benchmarks.frame import Load, Loads, Open, Opened, Row, Side, WrongResult
-from postroad.bus import Bus, InProcessEventBus, PublishResult
+from benchmarks.limits import limit
+from postroad.bus import Bus, BusConfig, InProcessEventBus, PublishResult
 
 Handler = Callable[[object], None]
 Publish = Callable[[object], object]
@@ -23,6 +25,7 @@ _LOADS = Loads(full=Load(messages=200_000), quick=Load(messages=50_000), smalles
 
 
 _COROUTINES, _THREADS = 100, 32
+_HANDLER_SECONDS, _MOST_THREADS = 0.1, 10
 
 
 class Placed:
@@ -178,7 +181,46 @@ def _by_threads(bus: Bus, count: int) -> None:
             result.raise_if_errors()
 
 
+@contextmanager
+def _waiting_handlers(directory: Path, load: Load) -> Iterator[Opened]:
+    yield Opened(lambda: asyncio.run(_received(directory, load.messages)))
+
+
+async def _received(directory: Path, count: int) -> float:
+    """Seconds until as many async handlers have ended, all of which may run at the same time, on few threads."""
+    url = f"sqlite:///{directory / f'shop-{uuid.uuid4().hex}.db'}"
+    threads, done = [0], asyncio.Event()
+
+    async def wait(event: OrderPlaced) -> None:
+        await asyncio.sleep(_HANDLER_SECONDS)
+        threads.append(threading.active_count())
+        if len(threads) > count:
+            done.set()
+
+    config = BusConfig(concurrency=count)
+    async with postroad.connect(url) as backend, backend.bus("orders", "billing", config=config) as bus:
+        bus.on(OrderPlaced)(wait)
+        await asyncio.to_thread(bus.publish_many, [OrderPlaced(number) for number in range(count)])
+        # The thread of the loop is one of those that handle.
+        others, started = threading.active_count() - 1, time.perf_counter()
+        bus.start_receiver()
+        await done.wait()
+        seconds = time.perf_counter() - started
+    if (used := max(threads) - others) > _MOST_THREADS:
+        raise WrongResult(f"{used} threads, at most {_MOST_THREADS} wanted")
+    return seconds
+
+
 ROWS = [
+    Row(
+        name="async-handlers",
+        unit="seconds",
+        target=1.0,
+        what="1,000 async handlers of 0.1 s at the same time, on at most 10 threads",
+        ours=Side(label="postroad", package="postroad", open=_waiting_handlers),
+        peer=limit("limit of 2 s", 2.0),
+        loads=Loads(full=Load(messages=1_000), quick=Load(messages=1_000), smallest=Load(messages=20)),
+    ),
     Row(
         name="async-publish",
         unit="per_second",

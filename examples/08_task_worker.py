@@ -6,39 +6,43 @@ Run it: python examples/08_task_worker.py
 from __future__ import annotations
 
 import tempfile
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
 import postroad
-from postroad.tasks import Retryable, TaskContext, TaskProducer, TaskWorker, task
+from postroad.tasks import TaskContext, TaskProducer, TaskWorker, task
 
 
-@task("scrape-store", timeout=30)
-def scrape_store(input: dict[str, Any], ctx: TaskContext) -> dict[str, Any]:
+@dataclass
+class Store:
+    store_id: str
+    pages: int
+
+
+@task("scrape-store", max_attempts=4, retry_on=(ConnectionError,), retry_base=0.05, timeout="30s")
+def scrape(ctx: TaskContext, store_id: str, depth: int = 2) -> Store:
     """Fetch a store's pages; the first two attempts find it busy."""
-    ctx.activity("step_running", "pages")
     if ctx.attempt < 3:
-        raise Retryable(f"store {input['store']} is busy", category="rate-limit")
-    return {"store": input["store"], "pages": 12, "attempt": ctx.attempt}
+        raise ConnectionError(f"store {store_id} is busy")
+    ctx.progress(0.5, "page 3 of 6")
+    return Store(store_id, pages=3 * depth)
 
 
-def main() -> None:
+def main(url: str) -> None:
     """Submit the task, run a worker until there is nothing left to do, and tell what happened."""
-    with tempfile.TemporaryDirectory() as folder, postroad.connect(f"sqlite:///{Path(folder) / 'shop.db'}") as backend:
+    with postroad.connect(url) as backend:
         producer = TaskProducer(backend)
-        handle = producer.submit("scrape-store", {"store": 7}, request_id="store-7")
-        again = producer.submit("scrape-store", {"store": 7}, request_id="store-7")
+        handle = producer.options(request_id="store-7").submit(scrape, store_id="s7")
+        again = producer.options(request_id="store-7").submit(scrape, store_id="s7")
         print(f"submitted {handle.request_id}; the same request again is a new run: {again.created}")
 
-        TaskWorker(backend, retry_base=0.05).run(until_idle=True)
+        TaskWorker(backend).run(until_idle=True)  # or, in another terminal: postroad worker --import shop
 
         for event in producer.history(handle.request_id):
             print(f"{event.event_type:26} {event.properties.get('error', '')}")
-        state = producer.status(handle.request_id)
-        assert state is not None
-        print(f"{state.state} after {state.attempt} attempts: {state.output}")
+        print(f"the result: {handle.wait(timeout=10)}")
 
 
 # Children import this file to find the task, so what starts it stands behind this line.
 if __name__ == "__main__":
-    main()
+    with tempfile.TemporaryDirectory() as directory:
+        main(f"sqlite:///{directory}/shop.db")

@@ -47,21 +47,27 @@ def text(pattern: str, what: str, *, remedy: str | None = None) -> Any:
     return Annotated[str, Meta(pattern=rf"\A(?:{pattern})\Z", description=what, extra=extra)]
 
 
-_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([smhd])")
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([smhd]?)")
+_SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+def duration_of(text: str) -> float | None:
+    """Return the seconds of a text such as "90", "90s", "5m", "2h" or "7d"; None if it is not a duration."""
+    found = _DURATION.fullmatch(text)
+    return None if found is None else float(found[1]) * _SECONDS[found[2]]
 
 
 def seconds_of(value: Any, field: str, error: type[PostroadError] = InvalidInput) -> Any:
-    """Return the seconds of a timedelta or of a text such as "90s", "5m", "2h" or "7d"; anything else as it is."""
+    """Return the seconds of a timedelta or of a duration with its unit, such as "5m"; anything else as it is."""
     if isinstance(value, timedelta):
         return value.total_seconds()
     if not isinstance(value, str):
         return value
-    found = _DURATION.fullmatch(value)
-    if found is None:
+    # In code a number is a number: a text without a unit is a mistake.
+    if (seconds := duration_of(value)) is None or value[-1].isdigit():
         shown = repr(value[:_SHOWN])
         raise error(f"{field}: {shown} is not a duration", field=field, remedy="Write '30s', '5m', '2h' or '7d'.")
-    return float(found[1]) * _SECONDS[found[2]]
+    return seconds
 
 
 def check(

@@ -174,6 +174,19 @@ def test_a_message_that_fails_too_often_is_dead_and_its_group_goes_on(heard: Pos
     assert heard.agents.dead_letters("dan") == []
 
 
+def test_dead_letters_are_read_on_behind_a_sequence_and_nothing_else(heard: Post) -> None:
+    heard.publish("ann", 1, 2)
+    heard.agents.queue("cat").reject(heard.take("cat", 2), reason="poison")
+    first, second = heard.agents.dead_letters("cat")
+
+    for after in (first.sequence, str(first.sequence)):
+        assert heard.agents.dead_letters("cat", after=after) == [second]
+    for wrong in ("x", "", "-1", "1" * 30, True):
+        with pytest.raises(InvalidInput, match="after") as refused:
+            heard.agents.dead_letters("cat", after=wrong)
+        assert (refused.value.field, "sequence" in refused.value.remedy) == ("after", True)
+
+
 def test_a_rejected_message_is_dead_at_once(heard: Post) -> None:
     heard.publish("ann", 1, 2)
     held = heard.take("cat", 1)

@@ -286,6 +286,7 @@ def two(a: object, b: object) -> None: ...
         (lambda bob: bob.on(event_type=""), "event_type"),
         (lambda bob: bob.on()(two), "handler"),
         (lambda bob: bob.on()(7), "handler"),
+        (lambda bob: bob.on(two), "producer"),
     ],
 )
 def test_what_cannot_be_a_handler_is_refused_by_name(

@@ -77,5 +77,6 @@ def test_why_knows_the_outbox_and_says_what_it_cannot_know(
 
     assert backend.message_history() is None
     assert story.summary.endswith("on AWS only what Postroad itself saw is known")
-    with pytest.raises(NotFound, match="nothing is known"):
+    with pytest.raises(NotFound, match="there is no DynamoDB table 'events-dev'") as unknown:
         why(backend, str(sent.message_id), tenant="default", app="postroad")
+    assert "SQS" in unknown.value.remedy

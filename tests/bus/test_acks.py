@@ -117,11 +117,12 @@ def test_an_ack_waits_for_a_heartbeat_in_progress(make_bus: MakeBus, queue: Queu
             steps.append("acked")
             return self.queue.ack(deliveries)
 
-    began, proceed = threading.Event(), threading.Event()
+    began, proceed, ended = threading.Event(), threading.Event(), threading.Event()
 
     def handler(_: object) -> None:
         began.set()
         proceed.wait(5)
+        ended.set()
 
     bus = make_bus(Watched(queue))
     bus.subscribe(Placed, handler)
@@ -132,7 +133,7 @@ def test_an_ack_waits_for_a_heartbeat_in_progress(make_bus: MakeBus, queue: Queu
     clock.advance(16)
     extending.wait(5)
     proceed.set()
-    eventually(lambda: bus.health().handled == 1)
+    ended.wait(5)
     go_on.set()
 
     eventually(lambda: len(steps) == 2)
@@ -142,14 +143,17 @@ def test_an_ack_waits_for_a_heartbeat_in_progress(make_bus: MakeBus, queue: Queu
 def test_a_failed_heartbeat_is_tried_again_while_the_lease_holds(
     make_bus: MakeBus, queue: Queue, clock: FakeClock
 ) -> None:
-    extended: list[bool] = []
+    extended: list[str] = []
 
     class Flaky(Around):
         def extend(self, deliveries: Sequence[Delivery], *, seconds: float) -> list[AckResult]:
-            extended.append(bool(extended))
-            if len(extended) == 1:
+            if not extended:
+                extended.append("failed")
                 raise Unavailable("no network")
-            return self.queue.extend(deliveries, seconds=seconds)
+            results = self.queue.extend(deliveries, seconds=seconds)
+            # Not before: the test moves the clock past the end of the old lease as soon as it sees this.
+            extended.append("done")
+            return results
 
     began, proceed = threading.Event(), threading.Event()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -75,6 +76,27 @@ def test_a_handler_that_gave_up_is_not_called_again_and_the_others_still_are(
     assert error_of_the_dead_letter(queues) == "ValueError: mail failed"
 
 
+def test_the_log_tells_the_failure_of_each_handler(
+    make_bus: MakeBus, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    bus = make_bus(queue, REMOTE)
+    for name in ("one", "two", "three"):
+        bus.on(Placed, name=name, max_attempts=2 if name == "three" else 1)(Failing(name))
+    make_bus(queue).publish(Placed())
+
+    receive(bus, times=2)
+
+    lines = [record.getMessage() for record in caplog.records]
+    told = [(line.split()[0], name) for line in lines for name in ("one", "two", "three") if f"handler={name}" in line]
+    assert told == [
+        ("bus_handler_failed", "one"),
+        ("bus_handler_failed", "two"),
+        ("bus_retried", "three"),
+        ("bus_handler_failed", "three"),
+        ("bus_dead_lettered", "one"),
+    ]
+
+
 def test_a_redriven_event_gives_every_handler_that_gave_up_new_attempts(
     make_bus: MakeBus, queue: Queue, queues: SQLiteQueues
 ) -> None:
@@ -127,6 +149,34 @@ def test_an_event_comes_again_after_the_longest_delay_of_those_who_need_it(
     clock.advance(2)
 
     assert (early, queue.stats().visible) == (0, 1)
+
+
+def test_a_handler_that_waited_for_something_cancelled_has_failed_and_the_others_run(
+    make_bus: MakeBus, queue: Queue
+) -> None:
+    called: list[str] = []
+    bus = make_bus(queue, REMOTE)
+
+    @bus.on(Placed, name="first")
+    async def first(event: Placed) -> None:
+        called.append("first")
+
+    @bus.on(Placed, name="cancelled", max_attempts=2)
+    async def cancelled(event: Placed) -> None:
+        called.append("cancelled")
+        waiting = asyncio.create_task(asyncio.sleep(60))
+        waiting.cancel()
+        await waiting
+
+    @bus.on(Placed, name="last")
+    async def last(event: Placed) -> None:
+        called.append("last")
+
+    make_bus(queue).publish(Placed())
+    bus.start_receiver()
+
+    eventually(lambda: bus.health().dead_lettered == 1)
+    assert called == ["first", "cancelled", "last", "cancelled"]
 
 
 def test_without_dead_letters_a_handler_is_tried_until_it_succeeds(make_bus: MakeBus, queue: Queue) -> None:

@@ -250,6 +250,17 @@ def generating(event: Placed) -> Iterator[int]:
     yield 1
 
 
+def test_what_cannot_be_called_is_refused_and_not_registered(backend: Backend) -> None:
+    wrong: Any = None
+    bus = backend.bus("orders", "billing")
+
+    for subscribe in (bus.on(Placed), bus.on_any):
+        with pytest.raises(ConfigurationError, match="handler: None cannot be called") as caught:
+            subscribe(wrong)
+        assert caught.value.field == "handler"
+    assert not bus.has_handlers
+
+
 def test_a_generator_is_refused_as_a_handler(make_bus: MakeBus, queue: Queue) -> None:
     bus = make_bus(queue, REMOTE)
 

@@ -108,6 +108,63 @@ def test_an_event_that_is_released_again_and_again_becomes_a_dead_letter(url: st
     assert asyncio.run(main()) == 0
 
 
+def test_a_loop_that_is_left_costs_its_event_one_attempt(url: str) -> None:
+    async def main() -> int:
+        async with opened(url, max_receives=1_000) as (backend, bus):
+            await bus.apublish(Placed(1))
+            for _ in range(10):
+                async for _event in bus.events(Placed):
+                    break
+                gc.collect()
+                await until(lambda: not bus.health().running)
+            queue = backend.queue("orders--billing")
+            await until(lambda: queue.stats().visible == 1)
+            (delivery,) = queue.receive()
+            return delivery.receive_count
+
+    assert asyncio.run(main()) == 11
+
+
+def test_a_backend_that_is_closed_behind_a_loop_has_released_its_event(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'bus.db'}"
+
+    async def main() -> None:
+        async with opened(url) as (_, bus):
+            await bus.apublish(Placed(1))
+            async with aclosing(bus.events(Placed)) as events:
+                await anext(events)
+
+    asyncio.run(main())
+
+    with postroad.connect(url) as backend:
+        assert backend.queue("orders--billing").stats().visible == 1
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_loop_whose_event_loop_ends_leaves_nothing_behind(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    with postroad.connect(url) as backend:
+        bus = backend.bus("orders", "billing", config=QUICK)
+
+        async def main() -> None:
+            await bus.apublish(Placed(1))
+            began = asyncio.Event()
+
+            async def follow() -> None:
+                async for _event in bus.events(Placed):
+                    began.set()
+                    await asyncio.sleep(60)
+
+            following = asyncio.create_task(follow())
+            await began.wait()
+            assert not following.done()
+
+        asyncio.run(main())
+        gc.collect()
+
+        eventually(lambda: backend.queue("orders--billing").stats().visible == 1)
+    assert caplog.text == ""
+
+
 def test_a_loop_takes_several_types_and_runs_beside_handlers(url: str) -> None:
     handled: list[object] = []
 

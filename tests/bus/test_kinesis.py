@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -362,30 +361,37 @@ def test_a_large_event_travels_by_reference(narrow: Stream, make: MakeBus, clock
     assert make(narrow).publish(Large("x" * 1_500_000)).remote == "failed"
 
 
-def test_a_slow_handler_keeps_its_shards(tmp_path: Path) -> None:
-    config = BusConfig(wait_time_seconds=0, poll_interval_seconds=0.01, visibility_timeout_seconds=1)
-    with postroad.connect(f"sqlite:///{tmp_path}/slow.db") as backend:
-        stream = backend.stream("narrow", shards=1)
-        first = KinesisEventBus(stream=stream, consumer="workers", config=config)
-        second = KinesisEventBus(stream=stream, consumer="workers", config=config)
-        other = heard(second)
-        going_on, tries = threading.Event(), []
+def test_a_slow_handler_keeps_its_shards(
+    narrow: Stream, make: MakeBus, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = make(narrow, consumer="workers"), make(narrow, consumer="workers")
+    other, lease, going_on = heard(second), narrow.lease, threading.Event()
+    tries: list[int] = []
+    asked: set[str] = set()
 
-        def slow(event: Placed) -> None:
-            tries.append(event.number)
-            going_on.wait(10)
+    def watched(consumer: str, worker: str, *, seconds: float) -> Any:
+        leases = lease(consumer, worker, seconds=seconds)
+        asked.add(worker)
+        return leases
 
-        first.subscribe(Placed, slow)
-        KinesisEventBus(stream=stream).publish(Placed(1))
-        first.start_receiver()
-        eventually(lambda: tries)
-        second.start_receiver()
-        going_on.wait(2.5)
-        going_on.set()
-        eventually(lambda: stream.position("workers", stream.shards()[0]) is not None)
-        first.close()
-        second.close()
+    def slow(event: Placed) -> None:
+        tries.append(event.number)
+        going_on.wait(60)
 
+    monkeypatch.setattr(narrow, "lease", watched)
+    first.subscribe(Placed, slow)
+    make(narrow).publish(Placed(1))
+    first.start_receiver()
+    eventually(lambda: tries)
+    second.start_receiver()
+    for _ in range(5):
+        asked.clear()
+        clock.advance(20)
+        # The first renews its lease of 30 seconds, the second asks for what is free.
+        eventually(lambda: len(asked) == 2)
+    going_on.set()
+
+    eventually(lambda: narrow.position("workers", narrow.shards()[0]) is not None)
     assert (tries, other) == ([1], [])
 
 

@@ -289,7 +289,8 @@ def test_a_local_publish_has_no_context(bus: InProcessEventBus) -> None:
     assert contexts == [None]
 
 
-def test_an_async_handler_that_was_cancelled_has_failed_and_the_others_run() -> None:
+@pytest.mark.parametrize("publishes", ["publish", "apublish"])
+def test_an_async_handler_that_was_cancelled_has_failed_and_the_others_run(publishes: str) -> None:
     async def cancelled(_: object) -> None:
         raise asyncio.CancelledError("no more")
 
@@ -298,7 +299,7 @@ def test_an_async_handler_that_was_cancelled_has_failed_and_the_others_run() -> 
     bus.subscribe(Placed, cancelled)
     bus.subscribe(Placed, seen.append)
 
-    result = bus.publish(Placed())
+    result = bus.publish(Placed()) if publishes == "publish" else asyncio.run(bus.apublish(Placed()))
 
     assert [type(failure.error) for failure in result.errors] == [concurrent.futures.CancelledError]
     assert seen == [Placed()]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.bus.vocabulary import QUICK, Placed, Shipped
+from tests.waiting import eventually
 
 import postroad
 from postroad import Bus, BusConfig
@@ -240,6 +241,51 @@ def test_a_sync_close_on_the_loop_hands_back_what_has_not_begun_and_aclose_waits
     assert (at_return, ended, waiting) == ([], [1], 1)
     _, at_return, waiting = asyncio.run(main("aclose"))
     assert (at_return, waiting) == ([1], 1)
+
+
+def test_a_close_after_a_sync_close_on_the_loop_waits_for_the_handlers() -> None:
+    ended: list[int] = []
+
+    async def main() -> list[int]:
+        async with postroad.connect("memory://") as backend:
+            bus = backend.bus("orders", "billing", config=QUICK)
+            began = asyncio.Event()
+
+            @bus.on(Placed)
+            async def slow(event: Placed) -> None:
+                began.set()
+                await asyncio.sleep(0.2)
+                ended.append(event.number)
+
+            bus.start_receiver()
+            await bus.apublish(Placed(1))
+            await began.wait()
+            bus.close()
+            await bus.aclose()
+            return list(ended)
+
+    assert asyncio.run(main()) == [1]
+
+
+def test_a_bus_whose_loop_ended_can_be_started_on_another_loop() -> None:
+    seen: list[int] = []
+    with postroad.connect("memory://") as backend:
+        bus = backend.bus("orders", "billing", config=QUICK)
+
+        @bus.on(Placed)
+        async def note(event: Placed) -> None:
+            seen.append(event.number)
+
+        async def main(number: int) -> None:
+            bus.start_receiver()
+            await bus.apublish(Placed(number))
+            await until(lambda: number in seen)
+
+        asyncio.run(main(1))
+        eventually(lambda: not bus.health().running)
+        asyncio.run(main(2))
+
+    assert seen == [1, 2]
 
 
 def test_a_connection_that_the_program_opened_on_its_loop_works_in_handlers() -> None:

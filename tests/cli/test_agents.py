@@ -43,7 +43,7 @@ def test_agents_are_listed_and_shown(village: Postroad) -> None:
 def test_a_missing_age_is_shown_as_a_dash(village: Postroad) -> None:
     shown = village("agent", "show", "bob")
 
-    assert "oldestAgeSeconds: -\n" in shown.out
+    assert "oldest age seconds: -\n" in shown.out
     assert "None" not in shown.out
 
 

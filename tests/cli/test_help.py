@@ -57,6 +57,7 @@ def test_a_help_page_is_whole_at_every_width(
         shown = page.partition("Example\n")[0] if width < 60 else page
         assert max(map(len, shown.splitlines())) <= min(width, 120)
         assert "..." not in page.replace("NAME...", "")
+        assert "…" not in page
         # Wrapping changes spaces only; a note in parentheses stands before the last period.
         for text in (*_texts(command), *below):
             assert text.rstrip(".") in _flat(page)

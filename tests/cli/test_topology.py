@@ -277,7 +277,7 @@ def test_a_topology_is_named_in_one_way_only(postroad: Postroad, more: tuple[str
 
 def test_the_topology_of_the_documentation_is_complete(postroad: Postroad) -> None:
     page = (Path(__file__).parents[2] / "docs" / "topology.md").read_text()
-    (block,) = re.findall(r"^```python shop_topology.py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (block,) = re.findall(r'^```python title="shop_topology.py"\n(.*?)^```$', page, re.MULTILINE | re.DOTALL)
     Path("shop_topology.py").write_text(block)
     lines = [line for line in page.splitlines() if line.startswith("postroad topology ") and "--load" in line]
 

@@ -10,6 +10,18 @@ from pathlib import Path
 import pytest
 from tests.docs.pages import PAGES, ROOT
 
+ENTRIES = {
+    "Start": ["Why Postroad", "Quickstart", "Tutorial: a shop in 20 minutes"],
+    "Guides": [
+        *("Events", "Bus", "Async", "Sessions and request/response", "Outbox and inbox", "Tasks", "Schedules", "Jobs"),
+        *("Agents", "Notifications", "Dead letters and redrive", "Testing your code", "Going to AWS", "Deploying"),
+        "Upgrading",
+    ],
+    "Reference": ["CLI", "HTTP", "Settings", "Errors", "Events and metrics", "Python API"],
+    "Operations": ["Runbooks", "Alerts", "Backup and restore", "Capacity", "Security"],
+    "Inside": ["Map", "Engine", "Decisions", "Benchmarks", "Proof"],
+    "Coming from": ["Celery", "FastStream", "Home-made SQS loops", "dramatiq, huey, Temporal and DBOS"],
+}
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
@@ -71,6 +83,13 @@ def test_the_navigation_has_every_page_once() -> None:
     pages = list(named(nav))
 
     assert sorted(pages) == sorted(docs - decisions)
-    assert [title for section in nav for title in section] == [
-        *("Start", "Guides", "Reference", "Operations", "Inside", "Coming from"),
-    ]
+
+
+def test_the_navigation_has_the_entries_that_readers_look_for() -> None:
+    """An entry may hold several pages; further pages stand below the entry that they belong to."""
+    nav = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]
+
+    found = {title: [name for entry in entries for name in entry] for part in nav for title, entries in part.items()}
+
+    assert found == ENTRIES
+    assert list(found) == list(ENTRIES)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from tests.http.agent_servers import KillableServer
 from tests.http.village import Village
-from tests.waiting import eventually
+from tests.waiting import NEVER_SECONDS, eventually
 
 import postroad
 from postroad import AgentClient, NonRetryable, Retryable
@@ -309,13 +309,18 @@ def test_a_server_that_cannot_be_reached_is_named() -> None:
         ("127.0.0.1:8787", "pr_ann." + "x" * 43, {}, "url"),
         ("http://", "pr_ann." + "x" * 43, {}, "url"),
         ("http://x?token=1", "pr_ann." + "x" * 43, {}, "url"),
+        ("http://x:port", "pr_ann." + "x" * 43, {}, "url"),
+        ("http://[::1", "pr_ann." + "x" * 43, {}, "url"),
+        ("http://x\n", "pr_ann." + "x" * 43, {}, "url"),
+        ("http://ann:secret@x", "pr_ann." + "x" * 43, {}, "url"),
+        (5, "pr_ann." + "x" * 43, {}, "url"),
         ("http://x", "secret", {}, "token"),
         ("http://x", None, {}, "token"),
         ("http://x", "pr_ann." + "x" * 43, {"timeout": -1}, "timeout"),
     ],
 )
 def test_what_cannot_work_is_refused_by_name_and_shows_no_token(
-    url: str, token: Any, options: dict[str, Any], field: str
+    url: Any, token: Any, options: dict[str, Any], field: str
 ) -> None:
     with pytest.raises(ConfigurationError) as refused:
         AgentClient(url, token, **options)
@@ -362,7 +367,9 @@ def test_a_client_survives_a_server_that_is_killed_and_started_again(tmp_path: P
         agents.subscribe("bob", "ann")
         handled: list[int] = []
         try:
-            with AgentClient(server.url, tokens["ann"]) as ann, AgentClient(server.url, tokens["bob"]) as bob:
+            # A busy machine takes its time to start the server.
+            patient = AgentClient(server.url, tokens["ann"], timeout=NEVER_SECONDS)
+            with patient as ann, AgentClient(server.url, tokens["bob"]) as bob:
                 bob.on()(lambda event: handled.append(event.data["n"]))
                 with running(bob):
                     for n in range(60):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
@@ -209,6 +210,18 @@ def test_a_poll_that_waits_in_vain_answers_the_state(api: Api) -> None:
     assert api.client.get("/tasks/r", params={"wait": 0.2}).json()["state"] == "pending"
     assert api.client.get("/tasks/r", params={"wait": 21}).status_code == 400
     assert api.client.get("/tasks/nobody", params={"wait": 5}).status_code == 404
+
+
+def test_a_server_that_stops_answers_a_poll_with_the_state(api: Api) -> None:
+    api.client.post("/tasks", json={"name": "x", "requestId": "r"})
+    with ThreadPoolExecutor(1) as threads:
+        poll = threads.submit(api.client.get, "/tasks/r", params={"wait": 20})
+        eventually(lambda: api.context.polls.open)
+
+        api.stop()
+        answer = poll.result(10)
+
+    assert (answer.status_code, answer.json()["state"]) == (200, "pending")
 
 
 def test_polls_for_tasks_count_among_all_polls(serve: Serve) -> None:

@@ -14,8 +14,8 @@ from postroad import Backend
 from postroad.errors import Conflict, InvalidInput, InvalidJob, NotFound, PostroadError, Unavailable
 from postroad.items import ItemResult
 from postroad.jobs import Jobs
+from postroad.jobs.coordinator import JobCoordinator
 from postroad.jobs.graph import JobRecords
-from postroad.jobs.scheduler import Scheduler
 from postroad.journal import AppendResult, JournalEvent
 
 
@@ -193,15 +193,15 @@ class JobRules:
         self, floor: Floor, monkeypatch: pytest.MonkeyPatch, verb: str, look: int
     ) -> None:
         _fail(floor)
-        states, looks = Scheduler.states, count(1)
+        states, looks = JobCoordinator.states, count(1)
 
-        def opened_afterwards(scheduler: Scheduler, *arguments: Any) -> dict[str, str | None]:
-            found = states(scheduler, *arguments)
+        def opened_afterwards(coordinator: JobCoordinator, *arguments: Any) -> dict[str, str | None]:
+            found = states(coordinator, *arguments)
             if next(looks) == look:
                 _open(floor, verb)
             return found
 
-        monkeypatch.setattr(Scheduler, "states", opened_afterwards)
+        monkeypatch.setattr(JobCoordinator, "states", opened_afterwards)
         floor.dispatcher.dispatch("j")
 
         assert list(JobRecords(floor.backend, floor.tenant).open_jobs()) == ["j"]

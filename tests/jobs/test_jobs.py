@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -109,3 +110,9 @@ def test_open_jobs_are_looked_at_every_half_minute_without_any_wake_up(backend: 
     roles = {role.name: role.every for role in worker_roles(backend, tenant_id=TENANT, app=APP)}
 
     assert roles == {"dlq": 5.0, "scheduler": 0.1, "reconciler": 30.0, "jobs": 30.0, "dispatcher": 0.0, "health": 60.0}
+
+
+def test_a_worker_of_several_queues_has_one_scheduler(backend: Backend) -> None:
+    roles = Counter(role.name for role in worker_roles(backend, queue=["a", "b"], tenant_id=TENANT, app=APP))
+
+    assert roles == {"scheduler": 1, "health": 1, "dlq": 2, "reconciler": 2, "jobs": 2, "dispatcher": 2}

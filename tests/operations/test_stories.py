@@ -17,7 +17,7 @@ from postroad.errors import NotFound
 from postroad.journal import Story
 from postroad.notifications import NotificationStore, NotificationWorker, OfflineProcessor, TokenResult
 from postroad.notifications.devices import offline_push_id
-from postroad.operations import redrive, why
+from postroad.operations import purge, redrive, why
 from postroad.outbox import DomainEvent, Outbox
 from postroad.testing.clock import FakeClock
 
@@ -134,6 +134,65 @@ def test_an_expired_message_is_told(backend: Backend, clock: FakeClock) -> None:
     assert told(backend, message_id).verdict == "expired"
 
 
+def test_a_lease_that_ended_unsettled_is_a_step_before_and_after_the_next_receive(
+    backend: Backend, clock: FakeClock
+) -> None:
+    message_id, jobs = send(backend), backend.queue("jobs")
+    jobs.receive()
+    clock.advance(40)
+    lost = told(backend, message_id)
+    jobs.ack(jobs.receive())
+    handled = told(backend, message_id)
+
+    assert (lost.verdict, lost.next) == ("retrying", "a receiver of queue jobs takes it again")
+    assert "did not settle it before its lease ended" in lost.summary
+    assert words(lost)[-1] == ("lease_expired", "jobs", False)
+    assert [what for what, *_ in words(handled)] == ["sent", "received", "lease_expired", "acked"]
+    assert handled.steps[2].at == lost.steps[2].at
+
+
+def test_the_last_lease_of_a_dead_letter_is_a_step_too(backend: Backend, clock: FakeClock) -> None:
+    queue = backend.create_queue(QueueSpec("keyed.fifo", fifo=True, dead_letter=_fifo_dead(backend), max_receives=1))
+    [sent] = queue.send([OutgoingMessage("1", group="k", dedup_id="1")])
+    queue.receive()
+    clock.advance(40)
+    assert queue.receive() == []
+
+    assert [what for what, *_ in words(told(backend, sent.message_id))] == ["sent", "received", "lease_expired", "dead"]
+
+
+def _fifo_dead(backend: Backend) -> str:
+    return backend.create_queue(QueueSpec("keyed-dead.fifo", fifo=True)).name
+
+
+def test_a_release_without_an_error_is_a_step_that_is_no_failure(backend: Backend) -> None:
+    message_id, jobs = send(backend), backend.queue("jobs")
+    jobs.release(jobs.receive())
+
+    assert words(told(backend, message_id))[-1] == ("released", "jobs", True)
+
+
+@pytest.mark.parametrize("way", ["purge", "take out", "delete"])
+def test_a_purged_message_and_its_event_are_remembered(backend: Backend, tmp_path: Path, way: str) -> None:
+    event_id = "0190b5b8-0000-7000-8000-000000000001"
+    message_id = send(backend, f'{{"event_id":"{event_id}"}}', attributes={"EventType": "a"})
+    send(backend)
+    match way:
+        case "purge":
+            purge(backend, "jobs", confirm="jobs", reason="tidy")
+        case "take out":
+            purge(backend, "jobs", confirm="jobs", reason="tidy", archive=tmp_path / "purged.jsonl")
+        case "delete":
+            backend.delete_queue("jobs")
+    where = None if way == "delete" else "jobs"
+
+    story, of_event = told(backend, message_id), told(backend, event_id)
+
+    assert (story.verdict, of_event.verdict, story.next) == ("expired", "expired", "nothing: it is gone")
+    assert words(story)[-1] == words(of_event)[-1] == ("purged", where, False)
+    assert ("queue was deleted" if way == "delete" else "was purged from queue jobs") in story.summary
+
+
 @pytest.fixture
 def groups(live: Backend) -> Callable[[], Any]:
     """Two groups that handle the event; `billing` fails."""
@@ -209,6 +268,8 @@ def test_an_event_names_what_caused_it(live: Backend, groups: Callable[[], Any])
     story = told(live, paid_id)
 
     assert (str(event_id), "caused_by", "event") in [(each.id, each.relation, each.type) for each in story.related]
+    causes = [(each.id, each.type) for each in told(live, event_id).related if each.relation == "causes"]
+    assert causes == [(paid_id, "event")]
 
 
 def test_an_event_whose_id_holds_another_time_is_found_all_the_same(backend: Backend) -> None:
@@ -302,6 +363,7 @@ def test_a_push_is_told_from_its_message_to_the_answer_of_each_device(
         pushed = told(backend, push_id)
 
     assert (recorded.kind, recorded.verdict) == ("push", "waiting")
+    assert recorded.next == "a notification worker sends it: postroad notifications worker"
     assert (pushed.kind, pushed.verdict, pushed.next) == ("push", "handled", "nothing: done")
     assert {(what, ok) for what, _, ok in words(pushed)} >= {
         ("outbox_added", True),

@@ -55,7 +55,7 @@ CANCELLED = TaskFilter(state="cancelled")
 
 def test_all_tasks_that_match_run_again_with_an_audit_record(shop: Shop) -> None:
     shop.cancelled("a", "b")
-    shop.cancelled("c", name="scrape")
+    shop.cancelled("c", name="crop")
 
     report = shop.retries.retry_all(TaskFilter(state="cancelled", name="resize"), reason="mended", actor="ann")
 

@@ -13,6 +13,7 @@ import pytest
 from postroad.cli.outbox_run import run
 from postroad.inbox import Consumer, Inbox, Windows
 from postroad.outbox import DispatcherConfig, Outbox, OutboxDispatcher
+from postroad.settings import Settings
 
 MONTH = timedelta(days=30)
 DEFAULTS = [
@@ -35,7 +36,8 @@ DEFAULTS = [
     (Consumer, {"effects": "database", "types": None, "dead_letters": None, "windows": Windows(), "transaction": None}),
     (Consumer, {"concurrency": 1, "on_unknown": "dead_letter", "service": "default"}),
     (Consumer.run_once, {"wait": 0.0}),
-    (run, {"batch": 50, "concurrency": 10, "retry_max": 10, "policy": "block", "service": "default"}),
+    (run, {"batch": 50, "concurrency": 10, "retry_max": 10, "policy": "block", "service": None}),
+    (Settings, {"outbox_service": "default"}),
 ]
 
 

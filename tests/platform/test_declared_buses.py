@@ -88,6 +88,13 @@ def test_run_ends_with_the_error_that_ended_the_thread_of_a_bus() -> None:
         assert not orders.health().running
 
 
+def test_run_refuses_a_bus_without_handlers_by_name() -> None:
+    with pytest.raises(ConfigurationError, match="the bus 'orders' has no handlers") as caught:
+        postroad.run(Bus("orders", "billing"), url="memory://")
+
+    assert caught.value.field == "buses"
+
+
 def test_run_connects_binds_and_receives_until_it_is_stopped(tmp_path: Path) -> None:
     url, stop = f"sqlite:///{tmp_path / 'events.db'}", threading.Event()
     seen: list[OrderPlaced] = []

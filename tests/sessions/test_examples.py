@@ -16,8 +16,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("03_sessions.py", [f"{who} ['research', 'review', 'write']" for who in ("this one has ", "the other has")]),
-        ("04_request_response.py", ["main.py: line 7 is never reached", "ValueError('notes.txt is not Python')"]),
+        ("04_sessions.py", [f"{who} ['research', 'review', 'write']" for who in ("this one has ", "the other has")]),
+        ("05_request_response.py", ["main.py: line 7 is never reached", "ValueError('notes.txt is not Python')"]),
     ],
 )
 def test_an_example_is_short_and_shows_what_it_promises(name: str, says: list[str], tmp_path: Path) -> None:

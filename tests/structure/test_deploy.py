@@ -247,3 +247,9 @@ def test_the_commands_in_the_head_of_the_unit_make_what_it_starts() -> None:
     assert head[0] == f"sudo python3 -m venv {Path(program).parents[1]}"
     assert head[1] == f'sudo {Path(program).parent}/python -m pip install "postroad[all]"'
     assert head[2] == "sudo cp deploy/postroad.service /etc/systemd/system/"
+
+
+def test_the_guide_uses_every_file() -> None:
+    text = (ROOT / "docs" / "deploying.md").read_text()
+
+    assert [path.name for path in DEPLOY.iterdir() if f"deploy/{path.name}" not in text] == []

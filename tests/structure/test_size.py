@@ -15,9 +15,9 @@ PACKAGE = ROOT / "src" / "postroad"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 MOST = {
     "files": 389,
-    "lines": 72_000,
+    "lines": 81_000,
     "Protocols": 40,
-    "hand-written checks": 100,
+    "hand-written checks": 106,
     "fmt: skip": 20,
     "files of an event": 38,
     "files of an outbox row": 50,

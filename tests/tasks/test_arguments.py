@@ -311,6 +311,15 @@ def test_a_retryable_error_says_when_the_next_attempt_is_made(bench: Bench, tmp_
     assert 0.7 <= (second - first).total_seconds() < 5
 
 
+def test_an_error_that_was_caused_by_a_retryable_one_waits_as_long(bench: Bench, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+
+    assert bench.producer.submit(errands.asks_in_between, notes=str(notes), after=0.7).wait(SECONDS) == 2
+
+    first, second = map(datetime.fromisoformat, lines(notes))
+    assert 0.7 <= (second - first).total_seconds() < 5
+
+
 @pytest.mark.parametrize("after", [-1, 43_201, float("nan"), "60", True])
 def test_a_time_that_is_none_is_refused_where_it_is_raised(after: Any) -> None:
     with pytest.raises(InvalidInput, match="after"):

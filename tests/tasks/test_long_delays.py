@@ -13,7 +13,7 @@ from tests.tasks.benches import APP, TENANT
 import postroad
 from postroad import Backend
 from postroad.errors import Conflict, InvalidTask, Unavailable
-from postroad.tasks import Reconciler, Scheduler, TaskMessage, TaskProducer, TaskRegistry, schedules
+from postroad.tasks import Reconciler, Scheduler, TaskMessage, TaskProducer, TaskRegistry, delays
 from postroad.tasks.submissions import Submissions
 from postroad.testing import FakeClock
 
@@ -208,7 +208,7 @@ def test_the_rest_of_a_submission_that_died_is_kept_for_an_hour_and_then_removed
 ) -> None:
     now = int(clock.now().timestamp() * 1_000)
     message = TaskMessage(request_id="late", name="echo")
-    schedules.put_off(backend, TENANT, message, queue="tasks", due_at=now + 1_000_000)
+    delays.put_off(backend, TENANT, message, queue="tasks", due_at=now + 1_000_000)
 
     # The lease is written after the item, so it may still come.
     clock.advance(1_100)
@@ -228,5 +228,19 @@ def test_the_role_looks_when_the_next_one_is_due(
     clock.advance(999)
     assert look() == 0
     clock.advance(1)
+
+    assert look() == 1
+
+
+def test_a_clock_that_is_set_back_by_years_holds_up_no_later_task(
+    clock: FakeClock, producer: TaskProducer, scheduler: Scheduler
+) -> None:
+    look = scheduler.role().run_once
+    clock.step(4 * 31_536_000)
+    assert look() == 0
+    clock.step(-4 * 31_536_000)
+    producer.submit("echo", delay=1_000)
+
+    clock.advance(1_000)
 
     assert look() == 1

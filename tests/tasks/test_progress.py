@@ -28,11 +28,14 @@ def test_the_progress_of_a_running_task_is_seen_before_its_first_heartbeat(bench
         # The second report follows the first at once, and must not be lost.
         eventually(lambda: str(progress(bench, handle.request_id)) == "40% page 4 of 10")
         story = task_story(bench.backend, TENANT, handle.request_id)
+        status = handle.status()
         wait.unlink()
         eventually(lambda: bench.state(handle.request_id).state == "completed")
 
     assert story is not None
     assert story.summary.endswith(": 40% page 4 of 10")
+    assert status is not None
+    assert str(status.progress) == "40% page 4 of 10"
     assert "Task Heartbeat" not in bench.types(handle.request_id)
     assert progress(bench, handle.request_id) is None
 

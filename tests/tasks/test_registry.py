@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -102,6 +102,36 @@ def test_a_function_that_cannot_be_called_by_names_nor_with_an_input_is_refused(
         registry.register(function, "odd")
 
     assert refused.value.field == "function"
+    assert registry.names() == []
+
+
+def test_what_is_no_function_is_refused_before_its_name_is_asked_for() -> None:
+    with pytest.raises(ConfigurationError, match="function: 7 is not a function"):
+        TaskRegistry().register(cast(Any, 7))
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "text"),
+    [
+        ({"retry_on": "ValueError"}, "retry_on", "retry_on: 'ValueError' is not an exception class"),
+        ({"retry_on": (3,)}, "retry_on", "retry_on: 3 is not an exception class"),
+        ({"never_retry": KeyboardInterrupt}, "never_retry", "is not an exception class"),
+        ({"pass_env": "HOME"}, "pass_env", "pass_env: 'HOME' are not names"),
+        ({"pass_env": 3}, "pass_env", "pass_env: 3 are not names"),
+        ({"timeout": "5 minutes"}, "timeout", "timeout: '5 minutes' is not a duration"),
+        ({"max_attempt": 3}, "max_attempt", "max_attempt: is not an option of a task"),
+    ],
+)
+def test_an_option_that_is_not_valid_is_refused_and_nothing_is_registered(
+    options: dict[str, Any], field: str, text: str
+) -> None:
+    registry = TaskRegistry()
+
+    with pytest.raises(ConfigurationError) as refused:
+        task(registry=registry, **options)(scrape)
+
+    assert (refused.value.field, text in str(refused.value)) == (field, True)
+    assert refused.value.remedy
     assert registry.names() == []
 
 

@@ -28,6 +28,7 @@ from postroad.tasks import (
     TaskWorker,
     scheduler as scheduler_module,
 )
+from postroad.tasks.schedule_records import read_all
 from postroad.testing import FakeClock
 
 START = datetime(2026, 11, 15, 12, tzinfo=UTC)
@@ -66,6 +67,24 @@ def runs(backend: Backend) -> list[str]:
 
 def operations(backend: Backend) -> Schedules:
     return Schedules(backend, tenant_id=TENANT, app=APP)
+
+
+def break_submissions(patch: pytest.MonkeyPatch, is_broken: Callable[[str], bool]) -> None:
+    """Let no task be submitted for whose name `is_broken` says so, alone or with others."""
+    submit, submit_many = TaskProducer.submit, TaskProducer.submit_many
+
+    def alone(producer: TaskProducer, name: str, *given: Any, **options: Any) -> Any:
+        if is_broken(name):
+            raise Unavailable("no")
+        return submit(producer, name, *given, **options)
+
+    def together(producer: TaskProducer, calls: Any) -> Any:
+        if any(is_broken(name) for name, *_ in calls):
+            raise Unavailable("no")
+        return submit_many(producer, calls)
+
+    patch.setattr(TaskProducer, "submit", alone)
+    patch.setattr(TaskProducer, "submit_many", together)
 
 
 NIGHTLY = {"nightly": {"schedule": "0 3 * * *"}}
@@ -144,6 +163,33 @@ def test_a_clock_that_is_set_back_repeats_no_tick(backend: Backend, clock: FakeC
 
     assert one.tick() == 0
     assert len(runs(backend)) == 1
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
+def test_a_clock_that_was_far_ahead_does_not_stop_a_schedule_for_so_long(
+    backend: Backend, clock: FakeClock, restarted: bool
+) -> None:
+    one = scheduler(backend, **NIGHTLY)
+    one.tick()
+    clock.step(365 * 86_400)
+    assert one.role().run_once() == 1
+
+    clock.step(-365 * 86_400)
+    one = scheduler(backend, **NIGHTLY) if restarted else one
+    assert one.role().run_once() == 0
+    clock.advance(86_400)
+
+    assert one.role().run_once() == 1
+    assert runs(backend) == ["schedule-nightly-20261116T030000Z", "schedule-nightly-20271115T030000Z"]
+
+
+def test_a_clock_that_jumps_ahead_is_a_gap_that_is_caught_up_on(backend: Backend, clock: FakeClock) -> None:
+    one = scheduler(backend, often={"every": "10m"}, each={"every": "10m", "catch_up": "all"})
+    one.tick()
+
+    clock.step(3_600)
+
+    assert one.tick() == 1 + 6
 
 
 def test_a_paused_schedule_runs_no_more_until_it_is_resumed(backend: Backend, clock: FakeClock) -> None:
@@ -248,6 +294,35 @@ def test_a_task_that_lost_its_schedule_runs_by_itself_no_more(backend: Backend, 
     assert operations(backend).list_all() == []
 
 
+@pytest.mark.parametrize("change", [{"schedule": "0 4 * * *"}, {}], ids=["changed", "removed"])
+def test_a_definition_wins_over_a_worker_of_an_older_version_that_writes_meanwhile(
+    backend: Backend, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, change: dict[str, str]
+) -> None:
+    scheduler(backend, **NIGHTLY).tick()
+
+    def overtaken(*given: Any) -> Any:
+        found = read_all(*given)
+        operations(backend).run("nightly")
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(scheduler_module, "read_all", overtaken)
+        scheduler(backend, nightly=change).tick()
+
+    assert [each.schedule for each in operations(backend).list_all()] == list(change.values())
+
+
+def test_a_task_has_its_runs_in_its_own_queue(backend: Backend, clock: FakeClock) -> None:
+    one = scheduler(backend, nightly={"schedule": "0 3 * * *", "queue": "slow"})
+    one.tick()
+
+    clock.advance(86_400)
+
+    assert one.tick() == 1
+    operations(backend).run("nightly")
+    assert (backend.queue("slow").stats().visible, backend.queue("tasks").stats().visible) == (2, 0)
+
+
 def test_a_worker_without_the_task_leaves_its_schedule_alone(backend: Backend, clock: FakeClock) -> None:
     scheduler(backend, **NIGHTLY).tick()
 
@@ -272,6 +347,16 @@ def test_a_schedule_that_this_machine_cannot_read_holds_nothing_up(backend: Back
     assert [each.name for each in operations(backend).page()[0]] == ["nightly"]
 
 
+def test_a_definition_replaces_what_this_machine_cannot_read(backend: Backend, clock: FakeClock) -> None:
+    backend.items().put(f"{TENANT}/SCHEDULE#nightly", b"{")
+    one = scheduler(backend, **NIGHTLY)
+    one.tick()
+
+    clock.advance(86_400)
+
+    assert one.tick() == 1
+
+
 def test_a_tick_that_was_submitted_by_hand_holds_nothing_up(backend: Backend, clock: FakeClock) -> None:
     one = scheduler(backend, nightly={"schedule": "0 3 * * *"}, later={"schedule": "0 3 * * *"})
     one.tick()
@@ -290,14 +375,8 @@ def test_an_error_of_one_schedule_does_not_hold_up_the_others(
 ) -> None:
     one = scheduler(backend, **{f"task-{number}": {"every": "1d"} for number in range(120)})
     one.tick()
-    submit, broken = TaskProducer.submit, True
-
-    def sometimes(producer: TaskProducer, name: str, *given: Any, **options: Any) -> Any:
-        if name == "task-7" and broken:
-            raise Unavailable("no")
-        return submit(producer, name, *given, **options)
-
-    monkeypatch.setattr(TaskProducer, "submit", sometimes)
+    broken = True
+    break_submissions(monkeypatch, lambda name: name == "task-7" and broken)
     clock.advance(86_400)
     with pytest.raises(Unavailable):
         one.tick()
@@ -317,15 +396,12 @@ def test_the_role_tries_what_failed_again_after_a_pause_and_logs_it_once(
     look()
     tried = list[float]()
 
-    def sometimes(producer: TaskProducer, name: str, *given: Any, **options: Any) -> Any:
+    def sometimes(name: str) -> bool:
         if name == "bad":
             tried.append(time.monotonic())
-            if len(tried) < 4:
-                raise Unavailable("no")
-        return submit(producer, name, *given, **options)
+        return name == "bad" and len(tried) < 4
 
-    submit = TaskProducer.submit
-    monkeypatch.setattr(TaskProducer, "submit", sometimes)
+    break_submissions(monkeypatch, sometimes)
     clock.advance(86_400)
 
     # Both are first tried in one commit.
@@ -345,11 +421,8 @@ def test_a_store_that_does_not_answer_fails_the_role_and_nothing_is_lost(
     look()
     clock.advance(86_400)
 
-    def never(*given: Any, **options: Any) -> Any:
-        raise Unavailable("no")
-
     with monkeypatch.context() as patch:
-        patch.setattr(TaskProducer, "submit", never)
+        break_submissions(patch, lambda name: True)
         with pytest.raises(Unavailable):
             look()
 
@@ -372,7 +445,9 @@ def test_the_schedules_of_a_worker_are_those_that_its_children_found(on_sqlite: 
 
     found = worker.tasks()
     assert found is not None
-    assert {name: each.schedule for name, each in found.items()} == {"beat": Schedule(every=1, catch_up="all")}
+    assert {name: (each.schedule, each.queue) for name, each in found.items()} == {
+        "beat": (Schedule(every=1, catch_up="all"), None)
+    }
 
 
 def test_four_processes_run_each_second_once_even_when_they_are_killed(on_sqlite: Backend) -> None:

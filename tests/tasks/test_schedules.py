@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as some
 
 from postroad.errors import ConfigurationError
-from postroad.tasks import Schedule, TaskRegistry, task
+from postroad.tasks import Schedule, TaskContext, TaskRegistry, task
 
 ATHENS = "Europe/Athens"
 
@@ -200,6 +200,28 @@ def test_what_cannot_be_a_schedule_is_refused_with_its_field_and_a_remedy(
     assert registry.names() == []
 
 
+def test_a_task_that_needs_an_argument_cannot_run_by_itself() -> None:
+    registry = TaskRegistry()
+
+    def scrape(ctx: TaskContext, depth: int = 2, *, store_id: str) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="needs the argument 'store_id'") as refused:
+        registry.register(scrape, every="10m")
+
+    assert refused.value.field == "schedule"
+    assert registry.names() == []
+
+
+def test_a_task_whose_arguments_have_defaults_runs_by_itself() -> None:
+    registry = TaskRegistry()
+
+    def scrape(ctx: TaskContext, depth: int = 2, **further: int) -> None: ...
+
+    registry.register(scrape, every="10m")
+
+    assert registry.get("scrape").schedule == Schedule(every=600)
+
+
 def test_a_misspelt_time_zone_is_told_the_nearest_one() -> None:
     with pytest.raises(ConfigurationError) as refused:
         Schedule(cron="0 3 * * *", tz="Europe/Atens")
@@ -218,3 +240,19 @@ def test_any_text_either_fires_or_is_refused(cron: str) -> None:
         return
 
     assert found.next_after(datetime(2026, 11, 16, tzinfo=UTC)) is not None
+
+
+@pytest.mark.parametrize("cron", ["30 3 * * *", "*/20 3 * * *", "15,45 1-4 * * *", "0 */2 * * *", "*/30 * * * *"])
+@pytest.mark.parametrize(
+    ("tz", "day"),
+    [(ATHENS, (2026, 3, 29)), (ATHENS, (2026, 10, 25)), ("America/New_York", (2026, 3, 8)), ("UTC", (2026, 3, 29))],
+)
+def test_a_restart_at_any_moment_of_a_change_of_the_clock_gives_the_same_ticks(
+    cron: str, tz: str, day: tuple[int, int, int]
+) -> None:
+    schedule, begin = Schedule(cron=cron, tz=tz), datetime(*day, tzinfo=UTC) - timedelta(hours=12)
+    ticks = [tick for tick in first(schedule, begin, 100) if tick < begin + timedelta(days=2)]
+
+    for minutes in range(0, 36 * 60, 10):
+        after = begin + timedelta(minutes=minutes)
+        assert schedule.next_after(after) == next(tick for tick in ticks if tick > after)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from tests.tasks.benches import APP, TENANT, Bench
 
 import postroad
 from postroad.jobs import JobDispatcher, Jobs
-from postroad.journal import HEARTBEAT, STARTED, Story
+from postroad.journal import HEARTBEAT, STARTED, Story, iso
 from postroad.tasks import EventFactory, TaskRecords
 from postroad.tasks.stories import task_story
 from postroad.testing import FakeClock
@@ -130,6 +131,16 @@ def told(bench: Bench, request_id: str) -> tuple[str, str, str]:
     return story.verdict, story.summary.partition(": ")[2], story.next
 
 
+def test_a_task_that_is_put_off_tells_until_when_and_who_sends_it(workplace: Workplace) -> None:
+    due = workplace.clock.now() + timedelta(hours=2)
+    workplace.producer.options(at=due, request_id="later").submit("echo")
+
+    story = workplace.story("later")
+
+    assert story.summary == f"task later, run 1: is put off until {iso(round(due.timestamp() * 1_000))}"
+    assert story.next.endswith("postroad worker --roles scheduler")
+
+
 @pytest.mark.usefixtures("job")
 def test_a_task_that_waits_for_others_of_its_job_names_them(bench: Bench) -> None:
     story = task_story(bench.backend, TENANT, "j.d")
@@ -143,6 +154,9 @@ def test_a_task_that_waits_for_others_of_its_job_names_them(bench: Bench) -> Non
     assert story is not None
     assert [step.what for step in story.steps] == ["Job Created"]
     assert [each.id for each in story.related] == ["j", "j.b", "j.c"]
+    begun = task_story(bench.backend, TENANT, "j.c")
+    assert begun is not None
+    assert [(each.id, each.relation) for each in begun.related] == [("j", "caused_by"), ("j.d", "causes")]
 
 
 @pytest.mark.usefixtures("job")

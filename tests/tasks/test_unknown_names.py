@@ -94,6 +94,15 @@ def test_an_unknown_task_fails_with_the_nearest_name_when_its_grace_is_over(benc
     assert dead.reason == "unknown task 'ehco'; did you mean 'echo'?"
 
 
+def test_the_grace_of_a_task_with_a_delay_begins_when_the_delay_is_over(bench: Bench) -> None:
+    handle = bench.producer.options(delay=1.5).submit("echo")
+
+    with old_worker(bench, unknown_grace=1.0):
+        eventually(lambda: was_handed_back(bench))
+
+    assert bench.types(handle.request_id) == ["Task Pending"]
+
+
 def test_an_unknown_task_fails_at_once_where_nobody_waits(bench: Bench) -> None:
     handle = bench.producer.submit("no-such-task")
 

@@ -117,6 +117,8 @@ def _logged(path: Path) -> Iterator[Any]:
                 args=[first, *_],
             ) if level in _LEVELS:
                 yield from (part.value for part in ast.walk(first) if isinstance(part, ast.Constant))
+            case ast.Call(func=ast.Name(id="log_event"), args=[ast.Constant(value=word), *_]):
+                yield word
             case ast.Constant(value=str(word)) if re.fullmatch(_RECEIVERS.get(path.parent.name, "(?!)"), word):
                 yield word
             case ast.Constant(value=str(word)) if path.parent.name == "dispatching" and word.startswith("outbox_"):

@@ -28,7 +28,7 @@ from postroad.agents.model import (
 from postroad.agents.port import AgentRecord, AgentStore, NewAgent
 from postroad.agents.runner import Runner
 from postroad.agents.stream import Published, publish
-from postroad.arguments import check, seconds_between, whole_number
+from postroad.arguments import check, seconds_between, text, whole_number
 from postroad.clock import Clock
 from postroad.errors import ConsentRequired, SubscriptionNotFound
 from postroad.events import uuid7
@@ -37,6 +37,9 @@ from postroad.streams import TRIM_HORIZON, Stream
 
 T = TypeVar("T")
 _MOST = 100_000
+_SEQUENCE = text(
+    "[0-9]{1,18}", "the sequence of a dead letter", remedy="Give the sequence of the last one that was returned."
+)
 # Inside the class `list` is a method.
 ManyRegistered = list[Registered]
 PublishResults = list[AgentPublishResult]
@@ -178,7 +181,10 @@ class Agents:
         return self.subscribe_many([(listener_id, producer_id)], event_types=event_types) == 1
 
     def subscribe_many(self, pairs: Sequence[tuple[str, str]], *, event_types: Sequence[str] | None = None) -> int:
-        """Subscribe each of `pairs` (listener, producer), all or none, on AWS by hundreds; return how many are new."""
+        """Subscribe each of `pairs` (listener, producer), to `event_types` or to all; return how many are new.
+
+        All are stored or none; on AWS this holds for each hundred.
+        """
         wanted = model.checked_event_types(event_types)
         for listener_id, producer_id in pairs:
             _known_id(listener_id)
@@ -253,7 +259,7 @@ class Agents:
         return self._store.queue(_known_id(agent_id))
 
     def agent(self, agent_id: str) -> AgentHandle:
-        """Return one agent as its own program uses it: to handle what it receives, and to publish under its id.
+        """Return `agent_id` as its own program uses it: to handle what it receives, and to publish under its id.
 
         Raises:
             AgentNotFound: The agent is not registered.
@@ -265,9 +271,12 @@ class Agents:
         """Return the counters of the queue of `agent_id`."""
         return self._store.stats(_known_id(agent_id))
 
-    def dead_letters(self, agent_id: str, *, limit: int = 10, after: str | None = None) -> Peeked:
+    def dead_letters(self, agent_id: str, *, limit: int = 10, after: int | str | None = None) -> Peeked:
         """Return up to `limit` (1 to 1,000) dead letters of `agent_id`, oldest first, behind the sequence `after`."""
         check(limit, whole_number(1, 1_000), "limit")
+        if after is not None:
+            after = str(after)
+            check(after, _SEQUENCE, "after")
         return self._store.dead_letters(_known_id(agent_id), limit, after)
 
     def redrive(self, agent_id: str, *, limit: int | None = None) -> int:

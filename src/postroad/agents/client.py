@@ -105,11 +105,11 @@ class AgentClient:
         timestamp: str | datetime | None = None,
         event_id: str | None = None,
     ) -> AgentPublishResult:
-        """Publish an event as `publish` does, without blocking the event loop."""
+        """Publish as `publish` does, without blocking the event loop. `AgentEvent` explains the arguments."""
         return await in_thread(lambda: self.publish(event_type, data, timestamp=timestamp, event_id=event_id))
 
     def subscribe(self, producer_id: str, *, event_types: Sequence[str] | None = None) -> None:
-        """Subscribe this agent to a producer that granted it, to these event types or to all.
+        """Subscribe this agent to `producer_id`, which granted it: to `event_types` or to all.
 
         Raises:
             AgentNotFound: There is no such producer.
@@ -117,15 +117,17 @@ class AgentClient:
             InvalidInput: `event_types` are not 1 to 20 types.
         """
         wanted = checked_event_types(event_types)
-        self._change("PUT", "subscriptions", producer_id, {} if wanted is None else {"eventTypes": wanted})
+        body = {} if wanted is None else {"eventTypes": wanted}
+        self._change("PUT", f"subscriptions/{check_agent_id(producer_id, field='producer_id')}", body)
 
     def unsubscribe(self, producer_id: str, *, discard: bool = False) -> None:
-        """End the subscription to a producer; `discard` also removes its waiting events."""
-        self._change("DELETE", "subscriptions", producer_id, query="?discard=true" if discard else "")
+        """End the subscription to `producer_id`; `discard` also removes its waiting events."""
+        query = "?discard=true" if discard else ""
+        self._change("DELETE", f"subscriptions/{check_agent_id(producer_id, field='producer_id')}{query}")
 
     def grant(self, listener_id: str) -> None:
-        """Allow another agent to subscribe to this one."""
-        self._change("PUT", "grants", listener_id)
+        """Allow `listener_id` to subscribe to this agent."""
+        self._change("PUT", f"grants/{check_agent_id(listener_id, field='listener_id')}")
 
     def run(self, stop: threading.Event | None = None, *, concurrency: int = 1) -> None:
         """Call the handlers until `stop` is set or SIGTERM comes; then let running ones end and give back the rest.
@@ -175,9 +177,8 @@ class AgentClient:
         queue = HttpAgentQueue(self._server, self.agent_id, ends.fail)
         return self._handlers.receiver(queue, concurrency=concurrency, hooks=_HOOKS)
 
-    def _change(self, method: str, what: str, other_id: str, body: object = None, *, query: str = "") -> None:
-        path = f"/agents/{self.agent_id}/{what}/{check_agent_id(other_id)}{query}"
-        self._server.call(method, path, body, patience=self._timeout)
+    def _change(self, method: str, what: str, body: object = None) -> None:
+        self._server.call(method, f"/agents/{self.agent_id}/{what}", body, patience=self._timeout)
 
 
 class _Ends:

@@ -28,8 +28,7 @@ from postroad.receiving import (
 )
 from postroad.signals import stopped_by_sigterm
 from postroad.tasks import NonRetryable, Retryable
-from postroad.telemetry import get_logger
-from postroad.telemetry.tracing import handling_by
+from postroad.telemetry import get_logger, tracing
 
 INVALID: Final = "invalid"
 NOT_RETRYABLE: Final = "not_retryable"
@@ -112,6 +111,9 @@ class Handlers:
 
     def on(self, producer: str | None = None, event_type: str | None = None) -> Callable[[F], F]:
         """Return a decorator that registers a handler for the events of this producer and of this type."""
+        if callable(producer):
+            remedy = "Put parentheses behind the name of the decorator."
+            raise InvalidInput("producer: is a function, not an agent id", field="producer", remedy=remedy)
         if producer is not None:
             check_agent_id(producer, field="producer")
         if event_type is not None:
@@ -127,7 +129,7 @@ class Handlers:
     def receiver(self, queue: Queue, *, concurrency: int, hooks: Hooks = Hooks()) -> Receiver:  # noqa: B008  # frozen
         """Return the receiver of the queue; raise `ConfigurationError` if there is no handler."""
         if not self._registered:
-            remedy = "Register one with @agent.on() before the agent runs."
+            remedy = "Register a handler before the agent runs."
             raise ConfigurationError("handlers: the agent has none", field="handlers", remedy=remedy)
         waits = any(is_async(each.function) for each in self._registered)
         return Receiver(queue, self._adecide if waits else self._decide, concurrency=concurrency, hooks=hooks)
@@ -158,7 +160,7 @@ class Handlers:
             if key in progress.given_up:
                 continue
             try:
-                with handling_by(handler, event.traceparent):
+                with tracing.handling_by(handler, event.traceparent):
                     await self._call(handler, event, in_threads=in_threads)
                 progress.done.add(key)
             except NonRetryable as error:

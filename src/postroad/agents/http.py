@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -91,16 +90,18 @@ class Server:
     """
 
     def __init__(self, url: str, token: str) -> None:
-        place = urlsplit(url)
-        if place.scheme not in ("http", "https") or not place.hostname or place.query or place.fragment:
-            remedy = "Write it like https://postroad.example.com, without a query."
-            raise ConfigurationError(f"url: {url} is not an address of HTTP", field="url", remedy=remedy)
         try:
             import httpx
         except ImportError as error:
             raise ConfigurationError(
                 "the HTTP client is not installed", field="url", remedy="Run: pip install 'postroad[client]'"
             ) from error
+        try:
+            place = httpx.URL(url)
+        except (TypeError, httpx.InvalidURL):
+            raise _bad_address() from None
+        if place.scheme not in ("http", "https") or not place.host or place.query or place.fragment or place.userinfo:
+            raise _bad_address()
         self._url = url
         self._unsent = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
         self._failed = httpx.TransportError
@@ -154,6 +155,12 @@ class Server:
         if answer.status_code >= _REFUSED:
             raise _refusal(self._url, answer)
         return answer.content
+
+
+def _bad_address() -> ConfigurationError:
+    # What was given is not shown: it may hold a password.
+    remedy = "Write it like https://postroad.example.com, without a user, a query or a fragment."
+    return ConfigurationError("url: is not an address of HTTP", field="url", remedy=remedy)
 
 
 def _refusal(url: str, answer: httpx.Response) -> PostroadError:

@@ -23,7 +23,7 @@ from postroad.inbox import (
     fingerprint_of,
     in_database,
 )
-from postroad.queues import Delivery
+from postroad.queues import Delivery, legible
 from postroad.receiving import (
     HANDLER_FAILED,
     Ack,
@@ -313,16 +313,25 @@ class Dispatch:
         if not needing:
             self.memory.forget_given_up(event_id)
             first = (*given_up, *ended)[0]
+            self._log_others(ready.envelope, failed, first.name)
             about = Handled(ready.envelope, handler=first.name)
             delay = max((each.delay(self.config, attempt) for each in failed), default=None)
             return Reject(first.reason, first.error, after=delay, about=about)
         self.memory.note_done(event_id, ended)
+        self._log_others(ready.envelope, failed, needing[0].subscription.name)
         return Retry(
             max(each.delay(self.config, attempt) for each in needing),
             needing[0].outcome.error,
             about=Handled(ready.envelope, handler=needing[0].subscription.name),
             max_attempts=max(each.limits.most(self.config) for each in needing),
         )
+
+    def _log_others(self, envelope: Envelope, failed: Sequence[_Failure], told: str | None) -> None:
+        """Log the failures that the line about the event does not tell, because it names one handler."""
+        for each in failed:
+            if each.subscription.name != told:
+                error = legible(each.outcome.error or "")
+                self.telemetry.log("bus_handler_failed", envelope, handler=each.subscription.name, error=error)
 
     def _failed_elsewhere(self, ready: _Ready, failure: HandlerFailure) -> Outcome:
         """Return the outcome for a failure of a bus of another kind."""

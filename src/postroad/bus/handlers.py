@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from concurrent.futures import Future
+from functools import partial
 from inspect import isabstract
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast, overload
 
@@ -21,6 +21,7 @@ from postroad.bus.subscriptions import (
     Subscribe,
     Subscription,
     check_declared,
+    check_handler,
     check_handler_name,
     check_types,
 )
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F")
 G = TypeVar("G")
+_STOP_SECONDS = 5.0
 
 
 class HandlingBus:
@@ -56,8 +58,6 @@ class HandlingBus:
         self._iterations: dict[Iteration, Sequence[type]] = {}
         self._runs_for_loops = False
         """Whether the receiver was started for an `async for`, and ends with the last of them."""
-        self.ending: Future[None] | None = None
-        """The end of the receiver after the last of them; the next one waits for it."""
         self._lifecycle = threading.Lock()
         self._opened = self._closed = False
         self._pid = os.getpid()
@@ -138,7 +138,7 @@ class HandlingBus:
         limits = HandlerLimits(max_attempts, retry_delays, timeout)
 
         def subscribe(handler: Handler) -> Handler:
-            check_subscription(event_types[0], handler)
+            check_handler(handler)
             declared = Subscription(
                 handler=handler,
                 name=name_of(handler) if name is None else name,
@@ -193,13 +193,18 @@ class HandlingBus:
         if self._inlet is not None and limits.max_attempts is not None:
             self._inlet.allow(limits.max_attempts, starts=starts)
 
+    @property
+    def has_handlers(self) -> bool:
+        """Whether a handler is subscribed, as far as the bus can know."""
+        return not isinstance(self._local, InProcessEventBus) or bool(self._local.subscribed)
+
     def on_any(self, handler: Handler) -> Handler:
         """Call the handler for every event that can be read, after those of its type.
 
         Raises:
-            ConfigurationError: The bus was given another bus that calls its handlers.
+            ConfigurationError: The handler cannot be called, or the bus was given another bus that calls its handlers.
         """
-        check_subscription(object, handler)
+        check_handler(handler)
         self._subscribe(Subscription(handler=handler, name=name_of(handler)), None)
         return handler
 
@@ -243,8 +248,8 @@ class HandlingBus:
         """Return the events of these types for `async for`, received as by `on`.
 
         An event is acked when the next one is asked for. When the loop is left by `break` or an exception, it is
-        released and delivered again. The receiver is started if it does not run, and stopped at the end; a bus that is
-        stopped or closed ends the loop.
+        released and delivered again. The receiver is started if it does not run, and stopped at the end. A bus that is
+        stopped or closed elsewhere ends the loop; inside of it, `break` first, because closing waits for its event.
 
         Args:
             event_types: The classes of the events, as for `on`.
@@ -274,17 +279,17 @@ class HandlingBus:
         self._runs_for_loops |= starts
         return starts
 
-    def leave(self, iteration: Iteration) -> Future[None] | None:
+    def leave(self, iteration: Iteration) -> Callable[[], object] | None:
         """Deliver no more events to a loop that was left.
 
-        If the receiver ran only for such loops, return the future that the caller sets after it has stopped it.
+        If the receiver ran only for such loops, it receives no more; return the function that waits for its end.
         """
         for each in dict.fromkeys(self._iterations.pop(iteration, ())):
             self._local.unsubscribe(each, iteration.handle)
-        if not self._runs_for_loops or self._iterations:
+        if not self._runs_for_loops or self._iterations or self._receiver is None:
             return None
-        self._runs_for_loops, self.ending = False, Future()
-        return self.ending
+        self._runs_for_loops = False
+        return partial(self._receiver.halt(), _STOP_SECONDS)
 
     def _admit(self) -> None:
         """Let the group receive the types that have handlers here."""

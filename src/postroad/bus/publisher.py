@@ -75,7 +75,7 @@ class _Prepared:
     sent: Sent | None = None
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(repr=False, slots=True, kw_only=True)
 class Publisher:
     """Publishes for one bus."""
 
@@ -89,6 +89,10 @@ class Publisher:
     sender: Sender
     allows: Callable[[type], bool] | None
     """Returns whether events of a type are sent; None if all are."""
+
+    def __repr__(self) -> str:
+        # Results name the handler that failed, and this is the one that sends.
+        return f"<publisher of {self.outlet.name!r}>"
 
     def publish(self, event: E, key: str | None = None) -> PublishResult[E]:
         """Run the local handlers, then send; both outcomes are in the result."""

@@ -236,10 +236,11 @@ class RemoteEventBus(HandlingBus):
         if os.getpid() != self._pid:
             return
         with self._lifecycle:
-            if self._closed:
-                return
-            self._closed = True
+            again, self._closed = self._closed, True
+        # Also the second time: the first may have been on the loop of the handlers, and so have waited for none.
         self.stop_receiver()
+        if again:
+            return
         if self._inlet is not None:
             self._inlet.close()
         self._sender.close()

@@ -121,6 +121,16 @@ def check_handler_name(name: object) -> None:
         )
 
 
+def check_handler(handler: object) -> None:
+    """Raise ConfigurationError for what cannot be called."""
+    if not callable(handler):
+        raise ConfigurationError(
+            f"handler: {handler!r:.80} cannot be called",
+            field="handler",
+            remedy="Give a function that takes the event, as in @bus.on(OrderPlaced) above one.",
+        )
+
+
 def check_declared(declared: Subscription, others: Sequence[Subscription]) -> None:
     """Check a handler that `on` subscribes.
 

@@ -25,7 +25,7 @@ _WARNINGS = frozenset(
     {
         *("bus_publish_failed", "bus_retried", "bus_dead_lettered", "bus_gap", "bus_unhandled", "bus_lease_lost"),
         *("bus_ack_failed", "bus_heartbeat_failed", "bus_receive_failed", "bus_chore_failed"),
-        *("bus_stop_timed_out", "bus_no_receivers"),
+        *("bus_stop_timed_out", "bus_no_receivers", "bus_handler_failed"),
     }
 )
 # What the receiver did with a message and its label: the log line, and the counter of health.

@@ -95,6 +95,11 @@ class Bus(RemoteEventBus):
         self._declare(handlers)
 
     @property
+    def topic(self) -> str:
+        """The topic as it was given: its name or its ARN."""
+        return self._declared.topic
+
+    @property
     def is_bound(self) -> bool:
         """Whether it has a store."""
         return "name" in vars(self)
@@ -106,7 +111,7 @@ class Bus(RemoteEventBus):
             if name.startswith("__") or self.is_bound:
                 raise AttributeError(name)
             raise ConfigurationError(
-                f"the bus {self._declared.topic!r} has no store yet",
+                f"the bus {self.topic!r} has no store yet",
                 remedy="Call bind(backend) first, or run it with postroad.run(bus).",
             )
 
@@ -118,7 +123,7 @@ class Bus(RemoteEventBus):
         """
         if self.is_bound:
             raise ConfigurationError(
-                f"concurrency: the bus {self._declared.topic!r} is bound already",
+                f"concurrency: the bus {self.topic!r} is bound already",
                 field="concurrency",
                 remedy="Give it in the config of the bus.",
             )
@@ -135,7 +140,7 @@ class Bus(RemoteEventBus):
         """
         if self.is_bound:
             raise ConfigurationError(
-                f"the bus {self._declared.topic!r} is bound already", remedy="Make another bus for another backend."
+                f"the bus {self.topic!r} is bound already", remedy="Make another bus for another backend."
             )
         backend.bind(self)
         return self

@@ -10,7 +10,8 @@ from postroad.cli.parameters import short_duration
 from postroad.telemetry import counted, legible
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.table import Table
     from rich.text import Text
 
     from postroad.views import FailureGroupRow, PeekedRow, QueueDetail, QueueRow
@@ -23,16 +24,67 @@ def table(headings: Sequence[str], rows: Iterable[Iterable[Any]], nothing: str |
 
     Headings that begin with '>' align to the right. A cell is a `Text`, or any value; None is shown as '-'.
     """
-    from rich.table import Table
     from rich.text import Text
 
-    found = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    for heading in headings:
-        found.add_column(heading.lstrip(">"), justify="right" if heading.startswith(">") else "left", overflow="fold")
-    for row in rows:
-        cells = (cell if isinstance(cell, Text) else Text(legible("-" if cell is None else cell)) for cell in row)
-        found.add_row(*cells)
-    return found if nothing is None or found.row_count else Text(nothing)
+    cells = [
+        [cell if isinstance(cell, Text) else Text(legible("-" if cell is None else cell)) for cell in row]
+        for row in rows
+    ]
+    return _Table(headings, cells) if cells or nothing is None else Text(nothing)
+
+
+class _Table:
+    """Rows below their headings; if the terminal is too narrow for the words, a block for each row."""
+
+    def __init__(self, headings: Sequence[str], rows: Sequence[Sequence[Text]]) -> None:
+        from rich.cells import cell_len
+
+        self._names = [heading.lstrip(">") for heading in headings]
+        self._to_the_right = [heading.startswith(">") for heading in headings]
+        self._rows = rows
+        columns = [[row[index] for row in rows] for index in range(len(headings))]
+        # What has no space is a name, an id or a number, which nobody could copy if it were broken.
+        self._whole = [not any(" " in cell.plain for cell in cells) for cells in columns]
+        self._narrowest = sum(
+            2 + max(cell_len(part) for text in (name, *(cell.plain for cell in cells)) for part in _parts(text, whole))
+            for name, cells, whole in zip(self._names, columns, self._whole, strict=True)
+        )
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        fits = self._narrowest <= options.max_width
+        if fits or len(self._names) < 3:
+            yield self._columns(fits)
+        else:
+            yield from self._blocks()
+
+    def _columns(self, fits: bool) -> RenderableType:
+        found = _grid(header_style="dim")
+        for name, to_the_right, whole in zip(self._names, self._to_the_right, self._whole, strict=True):
+            found.add_column(name, justify="right" if to_the_right else "left", no_wrap=fits and whole, overflow="fold")
+        for row in self._rows:
+            found.add_row(*row)
+        return found
+
+    def _blocks(self) -> Iterator[RenderableType]:
+        for number, row in enumerate(self._rows):
+            if number:
+                yield ""
+            block = _grid(show_header=False)
+            block.add_column(style="dim", no_wrap=True)
+            block.add_column(overflow="fold")
+            for name, cell in zip(self._names, row, strict=True):
+                block.add_row(name, cell)
+            yield block
+
+
+def _parts(text: str, whole: bool) -> list[str]:
+    return [text] if whole else text.split(" ")
+
+
+def _grid(**options: Any) -> Table:
+    from rich.table import Table
+
+    return Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, **options)
 
 
 def queue_table(rows: Sequence[QueueRow], dead_letter_queues: Collection[str | None] = ()) -> RenderableType:

@@ -28,7 +28,8 @@ def doctor(
         list[str] | None, typer.Option(metavar="QUEUE=SECONDS", help="The p99 of a queue's handler; repeatable.")
     ] = None,
     dsn: Annotated[
-        str | None, typer.Option(metavar="DSN", help="The application's database: postgresql://… or sqlite:///path.")
+        str | None,
+        typer.Option(metavar="DSN", help="The application's database: postgresql://host/name or sqlite:///path."),
     ] = None,
     outbox_horizon: Annotated[float | None, duration_option("How long the outbox retries (4.6h).")] = None,
     inbox_retention: Annotated[float | None, duration_option("How long the inbox remembers (30d).")] = None,

@@ -78,9 +78,9 @@ def _usage(command: Any, params: Sequence[Any], ctx: Any) -> str:
     pieces = ["[OPTIONS]"]
     for param in params:
         if param.param_type_name == "argument":
-            name = param.make_metavar(ctx=ctx).strip("[]")
+            name = _metavar(param, ctx)
             pieces.append(name if param.required else f"[{name}]")
-    return " ".join([*pieces, "COMMAND …"] if hasattr(command, "commands") else pieces)
+    return " ".join([*pieces, "COMMAND"] if hasattr(command, "commands") else pieces)
 
 
 def _panels(command: Any, path: str) -> Iterator[tuple[str, list[Row]]]:
@@ -106,7 +106,7 @@ def _parameters(params: Sequence[Any], ctx: Any) -> Iterator[tuple[str, list[Row
 
 def _row(param: Any, ctx: Any) -> Row:
     """Return how a parameter is written, and what it means with its default."""
-    metavar = param.make_metavar(ctx=ctx).strip("[]")
+    metavar = _metavar(param, ctx)
     if param.param_type_name == "argument":
         return metavar, param.help or ""
     names = " / ".join(", ".join(sorted(each, key=len)) for each in (param.opts, param.secondary_opts) if each)
@@ -117,6 +117,12 @@ def _row(param: Any, ctx: Any) -> Row:
         notes = "required"
     name = names if param.is_flag else f"{names} {metavar}"
     return name, f"{text} ({notes})." if notes else f"{text}."
+
+
+def _metavar(param: Any, ctx: Any) -> str:
+    """Return what stands for the value, without the brackets that mark an optional one."""
+    text = str(param.make_metavar(ctx=ctx))
+    return text[1:-1] if text.startswith("[") and text.endswith("]") else text
 
 
 def _default_text(param: Any) -> str:

@@ -66,7 +66,7 @@ def scaling(
         int, typer.Option(min=0, max=_MOST_TASKS, metavar="N", help="How many workers run now; 0 for none.")
     ] = 1,
 ) -> None:
-    """Show how many workers there should be, even if none runs. Cooldowns are up to the caller."""
+    """Show how many workers there should be, even if none runs; cooldowns are up to the caller."""
     from postroad.notifications import Autoscaler, NotificationStore
     from postroad.notifications.health import scaling as decide
     from postroad.up.notifications import checked_database, named_queues
@@ -121,7 +121,7 @@ def show(call: Call, user_id: Annotated[str, typer.Argument(metavar="USER", help
         (_at(each.updated_at), each.push_id, each.token_hash[:12], each.outcome, each.reason or "-")
         for each in shown.results
     )
-    waiting = f"{shown.pending_total:,} message{'' if shown.pending_total == 1 else 's'} waiting"
+    waiting = f"{counted(shown.pending_total, 'message')} waiting"
     call.show(
         shown,
         table(["DEVICE", "PLATFORM", "REGISTERED", "STATE"], devices, "no devices"),

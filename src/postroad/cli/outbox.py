@@ -200,7 +200,7 @@ def alarms(
     call.show(document, json.dumps(document, indent=2))
 
 
-@verb("outbox iam", "--role producer --topic-arn arn:aws:sns:…:events.fifo")
+@verb("outbox iam", "--role producer --topic-arn arn:aws:sns:eu-west-1:123456789012:shop.fifo")
 def iam(
     call: Call,
     role: Annotated[

@@ -58,7 +58,10 @@ def run(
     poll: Annotated[float | None, duration_option("How often to poll (1s).")] = None,
     retry_max: Annotated[int, typer.Option(metavar="N", help="Attempts before a row has failed.")] = 10,
     backoff: Annotated[
-        Any, typer.Option(parser=pauses, metavar="S,S,…", help="Pauses between attempts (1,5,30,120,600,3600).")
+        Any,
+        typer.Option(
+            parser=pauses, metavar="SECONDS", help="Pauses between attempts, with commas (1,5,30,120,600,3600)."
+        ),
     ] = None,
     policy: Annotated[
         Literal["block", "park", "skip"],

@@ -251,8 +251,10 @@ def progress_line(
 @contextmanager
 def _live_line(page: Console, text: str) -> Iterator[Callable[[str], None]]:
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.table import Column
 
-    columns = (SpinnerColumn("line"), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    wrapped = TextColumn("{task.description}", markup=False, table_column=Column(overflow="fold"))
+    columns = (SpinnerColumn("line"), wrapped, TimeElapsedColumn())
     with Progress(*columns, console=page, transient=True) as live:
         task = live.add_task(text, total=None)
         yield lambda changed: live.update(task, description=changed)

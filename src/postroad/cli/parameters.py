@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from postroad.arguments import duration_of
 from postroad.errors import ConfigurationError, InvalidInput, PostroadError
-from postroad.settings import data_path, database_dsn, load, seconds_of
+from postroad.settings import data_path, database_dsn, load
 from postroad.telemetry import legible
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 def duration(text: str) -> float:
     """Return the seconds of a number with or without a unit."""
-    seconds = seconds_of(text)
+    seconds = duration_of(text)
     if seconds is None:
         raise typer.BadParameter(f'"{text}" is not a duration such as 30, 30s, 5m, 2h or 7d')
     return int(seconds) if seconds.is_integer() else seconds
@@ -120,7 +121,9 @@ def read_file(name: str, field: str, error: type[PostroadError] = InvalidInput) 
 By = Annotated[str, typer.Option(metavar="WHO", help="Who does it; required.")]
 Dsn = Annotated[
     str | None,
-    typer.Option(metavar="DSN", help="The database: postgresql://… or sqlite:///path ($POSTROAD_OUTBOX_DSN, $PG_DSN)."),
+    typer.Option(
+        metavar="DSN", help="The database: postgresql://host/name or sqlite:///path ($POSTROAD_OUTBOX_DSN, $PG_DSN)."
+    ),
 ]
 Limit = Annotated[int, typer.Option(min=1, max=1_000, metavar="N", help="At most this many.")]
 Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why; required.")]

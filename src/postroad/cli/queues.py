@@ -43,7 +43,7 @@ def create(
         int | None, typer.Option(metavar="N", help="Receives before a message becomes a dead letter (3).")
     ] = None,
 ) -> None:
-    """Create a queue. One that exists with the same settings stays as it is."""
+    """Create a queue; one that exists with the same settings stays as it is."""
     from postroad.queues import QueueSpec
     from postroad.views import open_queue, queue_detail
 

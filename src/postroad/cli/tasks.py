@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from math import inf
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,9 +13,9 @@ from postroad.cli.parameters import duration_option, per_second, short_duration
 from postroad.cli.work import RequestId, check_request_id, status_lines
 from postroad.errors import InvalidInput, NotFound
 from postroad.signals import interrupted_by_sigterm
+from postroad.telemetry import counted
 
 if TYPE_CHECKING:
-    from postroad.journal import TaskState
     from postroad.operations import RetryReport, TaskRetries
     from postroad.tasks import ListedTask, TaskFilter
     from postroad.wiring import Backend
@@ -31,8 +29,6 @@ Since = Annotated[
     str | None,
     typer.Option(metavar="TIME", help="Only since then: 1h, 2026-01-31T08:00:00Z or milliseconds."),
 ]
-_OPEN = ("pending", "processing")
-_FIRST_PAUSE, _LONGEST_PAUSE, _LONGEST_FAR_PAUSE = 0.05, 0.5, 2.0
 
 
 @verb("task list", "--state failed --since 1h")
@@ -72,37 +68,21 @@ def wait(
     timeout: Annotated[float | None, duration_option("Give up after this time; by default never.")] = None,
 ) -> None:
     """Wait until a task has ended and show its state; exit 1 unless it is completed."""
+    from postroad.tasks import TaskRecords, TaskRuns
     from postroad.views import task_shown
 
     check_request_id(request_id)
     with call.backend() as backend, interrupted_by_sigterm():
-        state = _awaited(call, backend, request_id, inf if timeout is None else timeout)
+        runs = TaskRuns(backend.journal(), TaskRecords(backend), call.settings().tenant)
+        _, run = runs.latest(request_id)
+        end = runs.wait(request_id, run, timeout)
+        state = runs.state(request_id, end=end)
+    if state is None:
+        # A task of a job that waits for others.
+        raise NotFound(f'task "{request_id}" has not begun', remedy=f"See why: postroad why {request_id}")
     task = task_shown(state)
-    late = [f"it is still {state.state} after {short_duration(timeout)}"] if state.state in _OPEN else []
+    late = [f"it is still {state.state} after {short_duration(timeout)}"] if end is None else []
     call.show(task, *status_lines(task), *late, ok=state.state == "completed")
-
-
-def _awaited(call: Call, backend: Backend, request_id: str, timeout: float) -> TaskState:
-    """Return the state of a task when it has ended, or after the timeout."""
-    from postroad.tasks import TaskRecords, current_state
-    from postroad.tasks.producer import name_in_job
-
-    tenant, records = call.settings().tenant, TaskRecords(backend)
-    longest = _LONGEST_FAR_PAUSE if backend.stage_prefix else _LONGEST_PAUSE
-    until, pause, is_known = time.monotonic() + timeout, _FIRST_PAUSE, False
-    while True:
-        state = current_state(backend.journal(), records, tenant, request_id)
-        if state is None and not is_known:
-            # A task of a job that waits for others has no state of its own yet.
-            is_known = name_in_job(backend.journal(), tenant, request_id) is not None
-        if state is None and not is_known:
-            raise NotFound(f'there is no task "{request_id}"')
-        if state is None and time.monotonic() >= until:
-            raise NotFound(f'task "{request_id}" has not begun', remedy=f"See why: postroad why {request_id}")
-        if state is not None and (state.state not in _OPEN or time.monotonic() >= until):
-            return state
-        time.sleep(max(0.0, min(pause, until - time.monotonic())))
-        pause = min(1.5 * pause, longest)
 
 
 @verb("task retry", "--state failed --name resize --since 1h --rate 10")
@@ -197,4 +177,4 @@ def _summary(report: RetryReport) -> list[str]:
 
 
 def _tasks(count: int) -> str:
-    return f"{count:,} task" if count == 1 else f"{count:,} tasks"
+    return counted(count, "task")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 RequestId = Annotated[str, typer.Argument(metavar="ID", help="The request id that `task submit` printed.")]
 JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]
-File = Annotated[str, typer.Argument(metavar="FILE", help='JSON {"tasks": […]}, or - for stdin.')]
+File = Annotated[str, typer.Argument(metavar="FILE", help='A JSON object with a list "tasks", or - for stdin.')]
 QueueOption = Annotated[str, typer.Option("--queue", metavar="Q", help="The queue of tasks.")]
 Confirm = Annotated[str | None, typer.Option(metavar="ID", help="The id again, to skip the question.")]
 
@@ -128,14 +128,13 @@ def _event_lines(event: JournalEvent) -> list[str]:
 @verb("task cancel", "req-123 --confirm req-123", destructive=True)
 def cancel(call: Call, request_id: RequestId, confirm: Confirm = None) -> None:
     """Prevent a task from running, or kill it if it runs; exit 1 if it had ended already."""
-    from postroad.tasks.producer import name_in_job
+    from postroad.tasks import TaskRecords, TaskRuns
     from postroad.views import TaskCancelled
 
     check_request_id(request_id)
     with call.backend() as backend:
-        # A task of a job that waits for others has no state of its own yet.
-        if name_in_job(backend.journal(), call.settings().tenant, request_id) is None:
-            _state(call, backend, request_id)
+        # No question about a task that does not exist.
+        TaskRuns(backend.journal(), TaskRecords(backend), call.settings().tenant).latest(request_id)
         confirm_name(request_id, confirm, f'cancels task "{request_id}"')
         cancelled = _producer(call, backend).cancel(request_id)
     text = "cancelled" if cancelled else "it had ended already"
@@ -281,7 +280,7 @@ def _job(call: Call, backend: Backend, job_id: str) -> JobStatus:
 def _body(file: str, known: set[str]) -> dict[str, Any]:
     found = json_value(read_file(file, "file", InvalidJob), "file", InvalidJob)
     if not isinstance(found, dict):
-        raise InvalidJob('file: is not a JSON object {"tasks": […]}', field="file")
+        raise InvalidJob('file: is not a JSON object with a list "tasks"', field="file")
     if unknown := sorted(set(found) - known):
         raise InvalidJob(f"{unknown[0]}: is not a field of a job", field=unknown[0])
     return found

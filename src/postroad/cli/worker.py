@@ -97,8 +97,9 @@ def worker(
     roles: Annotated[
         str | None,
         typer.Option(
-            metavar="ROLE,…",
-            help=f"The roles to run: {', '.join(ROLES)}; by default all, but events only with POSTROAD_TASK_EVENTS=1.",
+            metavar="ROLES",
+            help=f"The roles to run, with commas: {', '.join(ROLES)}; "
+            "by default all, but events only with POSTROAD_TASK_EVENTS=1.",
         ),
     ] = None,
     reload: Annotated[
@@ -145,21 +146,17 @@ def _chosen(roles: str | None, settings: Settings) -> tuple[str, ...]:
 
 
 def _roles(backend: Backend, settings: Settings, chosen: Collection[str], running: TaskWorker | None) -> list[Role]:
-    """Return the roles besides running tasks: those of each queue, and once those that look at all of them."""
-    from postroad.jobs.dispatcher import QUEUE_ROLES, worker_roles
+    """Return the roles besides running tasks."""
+    from postroad.jobs.dispatcher import worker_roles
 
-    found = []
-    for number, queue in enumerate(settings.task_queues):
-        roles = chosen if number == 0 else QUEUE_ROLES.intersection(chosen)
-        found += worker_roles(
-            backend,
-            queue=queue,
-            tenant_id=settings.tenant,
-            app=settings.app,
-            roles=roles,
-            tasks=None if running is None else running.tasks,
-        )
-    return found
+    return worker_roles(
+        backend,
+        queue=settings.task_queues,
+        tenant_id=settings.tenant,
+        app=settings.app,
+        roles=chosen,
+        tasks=None if running is None else running.tasks,
+    )
 
 
 def _worker(

@@ -17,10 +17,10 @@ import apsw
 
 from postroad.clock import SYSTEM_CLOCK, Clock, microseconds
 from postroad.engine.disk import Checkpoints, Disk, Reserve
-from postroad.engine.failures import SIGNS_OF_DAMAGE, explain, raise_from, translate
+from postroad.engine.failures import SIGNS_OF_DAMAGE, explain, explained, raise_from, translate
 from postroad.engine.file import Schema, close_at_forks, close_pair, make_file, open_pair, read_salt, resolved
 from postroad.engine.read_only import ReadOnlyFile, may_write
-from postroad.engine.transaction import Counters, Request, Transaction, Turns
+from postroad.engine.transaction import AllCounters, Counters, Request, Transaction, Turns
 from postroad.engine.wakeup import Listener, Listeners, Watch
 from postroad.errors import ConfigurationError, PostroadError, StorageDamaged, StorageFull
 from postroad.telemetry import get_logger
@@ -52,7 +52,7 @@ class Engine:
         self._reading = threading.Lock()
         self._forking: Request | None = None
         self._prepared: set[str] = set()
-        self._counters: list[Counters] = []
+        self._counters = AllCounters()
         make_file(path)
         self._open()
         self.monotonic_us, self.now_us = microseconds(clock)
@@ -72,13 +72,7 @@ class Engine:
         if version == len(schema.steps) and (self.read_only or boot == self.clock.boot_id()):
             self._prepared.add(schema.part)
             return
-
-        def work(tx: Transaction) -> None:
-            rebooted = schema.migrate(tx.connection, self.clock.boot_id(), self.path)
-            if rebooted and after_reboot is not None:
-                after_reboot(tx)
-
-        self.write(work, relieves=True)
+        self.write(lambda tx: schema.migrate(tx, self.clock.boot_id(), self.path, after_reboot), relieves=True)
         self._prepared.add(schema.part)
 
     def keep(self, counters: Counters) -> None:
@@ -134,20 +128,14 @@ class Engine:
         self._check_usable()
         if self._joined is not None and self.in_transaction:
             if not self._in_unit:
-                self._store_counters(self._joined)
-            return self._look(work, self._joined.connection)
+                self._counters.store(self._joined)
+            return explained(work, self._joined.connection, self.path)
         with self._reading:
             # It may have been closed while this thread waited for the lock.
             self._check_usable()
             if self._looked_at is not None:
                 return self._looked_at.read(work)
-            return self._look(work, self._reader)
-
-    def _look(self, work: Callable[[apsw.Connection], T], connection: apsw.Connection) -> T:
-        try:
-            return work(connection)
-        except (apsw.Error, *SIGNS_OF_DAMAGE) as error:
-            raise_from(error, explain(error, connection, self.path))
+            return explained(work, self._reader, self.path)
 
     @property
     def read_only(self) -> bool:
@@ -220,10 +208,7 @@ class Engine:
     def alone(self, work: Callable[[apsw.Connection], None]) -> None:
         """Run the work outside of any transaction while no other thread of this process writes, then cut the log."""
         with self._own_turn():
-            try:
-                work(self._writer)
-            except apsw.Error as error:
-                raise translate(error, self.path, system_errno=self._writer.system_errno) from error
+            explained(work, self._writer, self.path)
             self._checkpoints.cut()
 
     @property
@@ -307,7 +292,7 @@ class Engine:
     def _open_for_writing(self) -> None:
         self._writer, self._reader = open_pair(self.path, self._disk)
         self._checkpoints.follow(self._writer)
-        self._drop_counters()
+        self._counters.drop()
         self._reserve.open(self._writer)
 
     def _close_file(self) -> None:
@@ -361,7 +346,7 @@ class Engine:
             except Exception as error:
                 self._unit_error = error
                 raise
-        self._store_counters(tx)
+        self._counters.store(tx)
         mark = tx.mark()
         self._writer.execute("SAVEPOINT joined")
         try:
@@ -369,7 +354,7 @@ class Engine:
         except BaseException as error:
             if self._writer.in_transaction:
                 self._writer.execute("ROLLBACK TO joined")
-            self._drop_counters()
+            self._counters.drop()
             tx.undo(mark)
             if isinstance(error, (apsw.Error, *SIGNS_OF_DAMAGE)):
                 raise_from(error, explain(error, self._writer, self.path))
@@ -462,21 +447,13 @@ class Engine:
 
     def _commit(self, tx: Transaction) -> None:
         tx.finish()
-        self._store_counters(tx)
+        self._counters.store(tx)
         if tx.kept_quarters:
             look = self._checkpoints.is_look_due()
             if look or tx.kept_quarters == 4:
                 self._reserve.require_growth(self._writer, quarters=tx.kept_quarters, look=look)
         tx.committing = True
         self._writer.execute("COMMIT")
-
-    def _store_counters(self, tx: Transaction) -> None:
-        for counters in self._counters:
-            counters.store(tx)
-
-    def _drop_counters(self) -> None:
-        for counters in self._counters:
-            counters.drop()
 
     def _undone(self, tx: Transaction, error: Exception) -> Exception:
         """Roll back, and return the error as one of Postroad's."""
@@ -494,13 +471,12 @@ class Engine:
         if tx.committing and not self._writer.in_transaction:
             for request in tx.requests:
                 request.finished = True
-            for counters in self._counters:
-                counters.committed(tx)
+            self._counters.committed(tx)
             tx.committed()
         else:
             if self._writer.in_transaction:
                 self._writer.execute("ROLLBACK")
-            self._drop_counters()
+            self._counters.drop()
             tx.undo()
         self._current = self._writing_by = None
 

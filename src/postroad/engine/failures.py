@@ -5,13 +5,16 @@ from __future__ import annotations
 import errno
 import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 import apsw
 import msgspec
 
 from postroad.errors import ConfigurationError, OutcomeUnknown, PostroadError, StorageDamaged, StorageFull, Unavailable
+
+T = TypeVar("T")
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
@@ -88,6 +91,14 @@ def explain(error: Exception, connection: apsw.Connection, path: Path) -> Except
         except apsw.Error as found:
             damage = found
     return error if damage == "ok" else StorageDamaged(f"{path}: the file is damaged: {damage}")
+
+
+def explained(work: Callable[[apsw.Connection], T], connection: apsw.Connection, path: Path) -> T:
+    """Run the work on the connection; raise its errors as Postroad's."""
+    try:
+        return work(connection)
+    except (apsw.Error, *SIGNS_OF_DAMAGE) as error:
+        raise_from(error, explain(error, connection, path))
 
 
 def raise_from(error: BaseException, explained: Exception) -> NoReturn:

@@ -12,7 +12,7 @@ import os
 import stat
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ from postroad.errors import ConfigurationError, PostroadError, SchemaMismatch, S
 
 if TYPE_CHECKING:
     from postroad.engine.engine import Engine
+    from postroad.engine.transaction import Transaction
 
 APPLICATION_ID: Final = 0x706F7374  # "post"
 BUSY_SECONDS: Final = 5.0
@@ -268,15 +269,19 @@ class Schema:
             raise SchemaMismatch(text)
         return version, boot
 
-    def migrate(self, connection: apsw.Connection, boot_id: str, path: Path) -> bool:
-        """Bring the tables to the newest version; return whether the machine was booted since the last time."""
+    def migrate(
+        self, tx: Transaction, boot_id: str, path: Path, after_reboot: Callable[[Transaction], None] | None
+    ) -> None:
+        """Bring the tables to the newest version; call `after_reboot` if the machine was booted since the last time."""
+        connection = tx.connection
         version, boot = self.stored(connection, path)
         newest = len(self.steps)
         for step in self.steps[version:]:
             connection.execute(step)
         if version != newest or boot != boot_id:
             connection.execute(_SET_PART, (self.part, newest, boot_id))
-        return version > 0 and boot != boot_id
+        if version > 0 and boot != boot_id and after_reboot is not None:
+            after_reboot(tx)
 
 
 def read_salt(connection: apsw.Connection) -> int:

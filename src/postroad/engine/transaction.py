@@ -38,6 +38,25 @@ class Counters(Protocol):
         """Forget everything: the transaction was rolled back."""
 
 
+class AllCounters(list[Counters]):
+    """The counters of every store on one file, as one."""
+
+    def store(self, tx: Transaction) -> None:
+        """Write what this transaction changed."""
+        for counters in self:
+            counters.store(tx)
+
+    def committed(self, tx: Transaction) -> None:
+        """Keep what was stored."""
+        for counters in self:
+            counters.committed(tx)
+
+    def drop(self) -> None:
+        """Forget everything."""
+        for counters in self:
+            counters.drop()
+
+
 class Transaction:
     """One write transaction of the engine, shared by the work of several threads."""
 

@@ -31,7 +31,12 @@ class UnknownTask(InvalidInput):
 
 
 class TaskRunFailed(PostroadError):
-    """A run of a task failed; `error`, `category` and `traceback` are those that the journal holds."""
+    """A run of a task failed; `error`, `category` and `traceback` are those that the journal holds.
+
+    Attributes:
+        request_id: The task.
+        run: Which of its runs, from 1.
+    """
 
     remedy = "`postroad why ID` shows each attempt; `postroad task retry ID` runs the task again."
 
@@ -50,7 +55,13 @@ class TaskRunFailed(PostroadError):
 
 
 class TaskRunCancelled(PostroadError):
-    """A run of a task was cancelled, so that it has no result."""
+    """A run of a task was cancelled, so it has no result.
+
+    Attributes:
+        request_id: The task.
+        run: Which of its runs, from 1.
+        reason: Why it was cancelled.
+    """
 
     status = 409
     remedy = "`postroad task retry ID` runs the task again."

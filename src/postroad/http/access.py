@@ -29,6 +29,7 @@ from postroad.tasks import (
     TaskPage,
     TaskProducer,
     TaskRecords,
+    TaskRuns,
     current_state,
 )
 from postroad.telemetry import recorded
@@ -154,6 +155,11 @@ class WorkAccess:
         check(request_id, AnyRequestId, "requestId", InvalidTask)
         journal, records = self._backend.journal(), TaskRecords(self._backend)
         return current_state(journal, records, self._settings.tenant, request_id, at)
+
+    @property
+    def runs(self) -> TaskRuns:
+        """Waits for the ends of tasks."""
+        return TaskRuns(self._backend.journal(), TaskRecords(self._backend), self._settings.tenant)
 
     def task_page(self, wanted: TaskFilter, *, limit: int, cursor: str | None) -> TaskPage:
         """Return tasks, newest first."""

@@ -10,9 +10,9 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -90,6 +90,7 @@ class Polls:
         self._max_open = max_open
         self._open = 0
         self._stopping = False
+        self._others: set[asyncio.Future[Any]] = set()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="poll")
         self._waiting_threads = ThreadPoolExecutor(_MAX_WAITING_THREADS, thread_name_prefix="wait")
         self._lines: dict[str, _Line] = {}
@@ -108,21 +109,32 @@ class Polls:
         """How many polls and streams wait."""
         return self._open
 
-    @property
-    def stopping(self) -> bool:
-        """Whether everyone who waits should be answered now."""
-        return self._stopping
+    async def wait_for(self, coming: Coroutine[Any, Any, T], seconds: float) -> T | None:
+        """Wait for something else than messages; return None if it does not come in time, or if the server stops.
 
-    @contextmanager
-    def counted(self) -> Iterator[None]:
-        """Count a poll that waits for something else than messages; raise `TooManyPolls` if too many wait."""
+        Raises:
+            TooManyPolls: Too many wait.
+        """
+        waiting = asyncio.ensure_future(coming)
+        try:
+            self._count()
+        except TooManyPolls:
+            waiting.cancel()
+            raise
+        self._others.add(waiting)
+        try:
+            if not self._stopping:
+                await asyncio.wait({waiting}, timeout=seconds)
+            return waiting.result() if waiting.done() and not waiting.cancelled() else None
+        finally:
+            waiting.cancel()
+            self._others.discard(waiting)
+            self._open -= 1
+
+    def _count(self) -> None:
         if self._open >= self._max_open:
             raise TooManyPolls(f"{self._open} long polls and streams are open, which is the limit")
         self._open += 1
-        try:
-            yield
-        finally:
-            self._open -= 1
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run storage work of those who wait on a thread."""
@@ -169,9 +181,7 @@ class Polls:
 
     def join(self, queue: Queue, waiter: Waiter) -> None:
         """Wait in line for the queue until `leave`; raise `TooManyPolls` if too many wait."""
-        if self._open >= self._max_open:
-            raise TooManyPolls(f"{self._open} long polls and streams are open, which is the limit")
-        self._open += 1
+        self._count()
         if self._stopping:
             waiter.take([])
             return
@@ -200,6 +210,8 @@ class Polls:
         self._stopping = True
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
+        for waiting in self._others:
+            waiting.cancel()
         lines = list(self._lines.values())
         for line in lines:
             waiters, line.waiters = line.waiters, []

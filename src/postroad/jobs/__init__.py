@@ -1,8 +1,8 @@
 """Jobs: graphs of tasks, each of which begins when the tasks it depends on are completed."""
 
+from postroad.jobs.coordinator import DispatchResult
 from postroad.jobs.dispatcher import JobDispatcher
 from postroad.jobs.jobs import Cancelled, JobCreatedResult, Jobs, Resumed, TasksAdded
-from postroad.jobs.scheduler import DispatchResult
 from postroad.jobs.status import (
     JobPage,
     JobStatus,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from postroad.errors import InvalidMessage, PostroadError
-from postroad.jobs.scheduler import DispatchResult, Scheduler
+from postroad.jobs.coordinator import DispatchResult, JobCoordinator
 from postroad.journal import COMPLETED, EVENT_TO_STATE, TERMINAL, JournalEvent, Overflow
 from postroad.ports import Store
 from postroad.queues import Delivery, Queue
@@ -64,7 +64,7 @@ class JobDispatcher:
         self._queue_name = queue
         self._tenant, self._app = tenant_and_app(tenant_id, app)
         self._overflow = Overflow(backend.blobs())
-        self._schedulers: dict[str, Scheduler] = {}
+        self._coordinators: dict[str, JobCoordinator] = {}
         self._publisher: EventPublisher | None = None
         if wants_events(publish_events):
             # A dispatcher that publishes nothing does not import the bus.
@@ -82,7 +82,7 @@ class JobDispatcher:
             # An event that comes directly from a bus may have its output in a blob.
             output = {"output": self._overflow.unpack(event).properties.get("output")}
         state = EVENT_TO_STATE[event.event_type]
-        result = self._scheduler(event.tenant_id).advance(job_id, task_id, state=state, output=output)
+        result = self._coordinator(event.tenant_id).advance(job_id, task_id, state=state, output=output)
         self._publish_events()
         return result
 
@@ -96,17 +96,17 @@ class JobDispatcher:
 
     def dispatch(self, job_id: str) -> DispatchResult:
         """Examine the whole job `job_id` and advance it as far as possible."""
-        result = self._scheduler(self._tenant).dispatch(job_id)
+        result = self._coordinator(self._tenant).dispatch(job_id)
         self._publish_events()
         return result
 
     def reconcile(self) -> int:
         """Advance every open job; return how many tasks were begun, jobs completed and failures recorded."""
-        scheduler = self._scheduler(self._tenant)
+        coordinator = self._coordinator(self._tenant)
         moved = 0
-        for job_id in list(scheduler.jobs.open_jobs()):
+        for job_id in list(coordinator.jobs.open_jobs()):
             try:
-                result = scheduler.dispatch(job_id)
+                result = coordinator.dispatch(job_id)
             except Exception as error:
                 # An error of one job must not stop the others.
                 log_event("job_dispatch_failed", job_id=job_id, error=error)
@@ -133,7 +133,7 @@ class JobDispatcher:
             self._queue.ack([delivery])
             return
         try:
-            self._scheduler(wake_up.tenant_id).advance(wake_up.job_id, wake_up.task_id, state=wake_up.state)
+            self._coordinator(wake_up.tenant_id).advance(wake_up.job_id, wake_up.task_id, state=wake_up.state)
         except Exception as error:
             log_event("job_dispatch_failed", job_id=wake_up.job_id, error=error)
             if delivery.receive_count < _MOST_WAKINGS:
@@ -147,17 +147,15 @@ class JobDispatcher:
         # Opened at its first use: a function behind EventBridge does not need it and has no rights to it.
         return open_queue(self._backend, self._queue_name, ending="-dispatch")
 
-    def _scheduler(self, tenant: str) -> Scheduler:
-        scheduler = self._schedulers.get(tenant)
-        if scheduler is None:
-            scheduler = Scheduler(self._backend, queue=self._queue_name, tenant=tenant, app=self._app)
-            self._schedulers[tenant] = scheduler
-        return scheduler
+    def _coordinator(self, tenant: str) -> JobCoordinator:
+        coordinator = self._coordinators.get(tenant)
+        if coordinator is None:
+            coordinator = JobCoordinator(self._backend, queue=self._queue_name, tenant=tenant, app=self._app)
+            self._coordinators[tenant] = coordinator
+        return coordinator
 
 
 ROLES: Final = ("dispatcher", "dlq", "reconciler", "scheduler", "health", "events")
-QUEUE_ROLES: Final = frozenset({"dispatcher", "dlq", "reconciler"})
-"""The roles that look at one queue; a worker of several queues has them once for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +175,7 @@ _FAR: Final = _Pace(dead_letters=60.0, reconcile=75.0, wake_up_wait=20.0)
 def worker_roles(
     backend: Store,
     *,
-    queue: str = "tasks",
+    queue: str | Sequence[str] = "tasks",
     tenant_id: str | None = None,
     app: str | None = None,
     roles: Collection[str] | None = None,
@@ -185,11 +183,11 @@ def worker_roles(
 ) -> list[Role]:
     """Return the roles of a worker; by default all, `events` only if the settings say so, `health` only off AWS.
 
-    `tasks` returns those whose schedules are run, by default those of `@task` in this process. Where looks cost
-    requests, a lease lets only one worker of the tenant reconcile.
+    `tasks` returns those whose schedules are run, by default those of `@task` in this process. A worker of several
+    queues has the roles `dispatcher`, `dlq` and `reconciler` once for each, and the others once.
     """
     found = []
-    tenant = tenant_and_app(tenant_id, app)[0]
+    queues = [queue] if isinstance(queue, str) else list(queue)
     if roles is None:
         # On AWS a function checks the health of tasks.
         off = {"health"} if backend.stage_prefix else set[str]()
@@ -201,17 +199,26 @@ def worker_roles(
     if "events" in roles:
         from postroad.tasks.event_publisher import EventPublisher
 
-        found.append(EventPublisher(backend, tenant=tenant).role())
+        found.append(EventPublisher(backend, tenant=tenant_and_app(tenant_id, app)[0]).role())
+    if "scheduler" in roles:
+        from postroad.tasks import Scheduler
+
+        found.append(Scheduler(backend, queue=queues[0], tenant_id=tenant_id, app=app, tasks=tasks).role())
+    for name in queues:
+        found += _queue_roles(backend, name, tenant_id, app, roles)
+    return found
+
+
+def _queue_roles(
+    backend: Store, queue: str, tenant_id: str | None, app: str | None, roles: Collection[str]
+) -> list[Role]:
+    """Return the roles that look at one queue. Where looks cost requests, one worker of the tenant reconciles."""
+    found = []
     is_near = open_queue(backend, queue).traits.short_waits
     pace = _NEAR if is_near else _FAR
     if "dlq" in roles:
         letters = DeadLetterHandler(backend, queue=queue, tenant_id=tenant_id, app=app)
         found.append(Role("dlq", pace.dead_letters, letters.run_once))
-    if "scheduler" in roles:
-        from postroad.tasks.scheduler import Scheduler as TaskScheduler
-
-        scheduler = TaskScheduler(backend, queue=queue, tenant_id=tenant_id, app=app, tasks=tasks)
-        found.append(scheduler.role())
     looks: dict[str, Callable[[], int]] = {}
     if "reconciler" in roles:
         looks["reconciler"] = Reconciler(backend, queue=queue, tenant_id=tenant_id, app=app).run_once
@@ -220,8 +227,9 @@ def worker_roles(
         looks["jobs"] = dispatcher.reconcile
         found.append(Role("dispatcher", 0.0, lambda: dispatcher.run_once(wait=pace.wake_up_wait)))
     if is_near:
-        found += [Role(name, pace.reconcile, look) for name, look in looks.items()]
-    elif looks:
+        return found + [Role(name, pace.reconcile, look) for name, look in looks.items()]
+    if looks:
+        tenant = tenant_and_app(tenant_id, app)[0]
         lease = ReconcilerLease(backend, tenant=tenant, queue=queue, seconds=2 * pace.reconcile)
         found.append(
             Role("reconciler", pace.reconcile, lambda: _each(looks.values()) if lease.hold() else 0, lease.give_up)

@@ -11,8 +11,8 @@ import msgspec
 
 from postroad.arguments import check
 from postroad.errors import Conflict, InvalidJob
+from postroad.jobs.coordinator import FAILED, JobCoordinator, quietly
 from postroad.jobs.graph import Graph, GraphTask, HeldJob, Job, JobId, read_tasks
-from postroad.jobs.scheduler import FAILED, Scheduler, quietly
 from postroad.jobs.status import JobPage, JobStatus, JobViews, not_found
 from postroad.journal import JOB_CREATED, JOB_TASKS_ADDED, Appends, Id, JournalEvent
 from postroad.ports import Store
@@ -113,9 +113,9 @@ class Jobs:
         tenant, app = tenant_and_app(tenant_id, app)
         self._registry = registry
         self._queue_name = queue
-        self._scheduler = Scheduler(backend, queue=queue, tenant=tenant, app=app, journal=journal)
-        self._scheduler.submissions.open_queue()
-        self._views = JobViews(self._scheduler)
+        self._coordinator = JobCoordinator(backend, queue=queue, tenant=tenant, app=app, journal=journal)
+        self._coordinator.submissions.open_queue()
+        self._views = JobViews(self._coordinator)
 
     def submit_job(
         self, tasks: Sequence[Any], *, job_id: str | None = None, request_id: str | None = None
@@ -148,11 +148,11 @@ class Jobs:
             created_at=event.timestamp,
             request_id=request_id,
         )
-        held = self._scheduler.jobs.write(job_id, job, [event], expect=None, is_open=True)
+        held = self._coordinator.jobs.write(job_id, job, [event], expect=None, is_open=True)
         if held is not None:
-            self._scheduler.graphs.keep(job_id, graph)
+            self._coordinator.graphs.keep(job_id, graph)
         known = held or self._same(job_id, job.digest)
-        quietly(lambda: self._scheduler.dispatch(job_id), job_id)
+        quietly(lambda: self._coordinator.dispatch(job_id), job_id)
         return JobCreatedResult(
             job_id, "created", known.job.total, graph.roots, known.job.created_at, created=held is not None
         )
@@ -180,11 +180,11 @@ class Jobs:
                 JOB_TASKS_ADDED, job_id, newTasks=recorded, previousTotalTasks=held.job.total, totalTasksNow=total
             )
             job = msgspec.structs.replace(held.job, total=total)
-            if self._scheduler.jobs.write(job_id, job, [event], expect=held, is_open=True) is not None:
+            if self._coordinator.jobs.write(job_id, job, [event], expect=held, is_open=True) is not None:
                 break
-        self._scheduler.graphs.keep(job_id, Graph([*graph.tasks.values(), *new]))
+        self._coordinator.graphs.keep(job_id, Graph([*graph.tasks.values(), *new]))
         added = [task.task_id for task in new]
-        begun = quietly(lambda: self._scheduler.begin(job_id, added), job_id).dispatched
+        begun = quietly(lambda: self._coordinator.begin(job_id, added), job_id).dispatched
         return TasksAdded(job_id, added, begun, total)
 
     def resume(self, job_id: str) -> Resumed:
@@ -201,9 +201,9 @@ class Jobs:
             job = msgspec.structs.replace(
                 held.job, status="processing", resumes=number, failure_recorded=False, resuming=runs
             )
-            if self._scheduler.jobs.write(job_id, job, [event], expect=held, is_open=True) is not None:
+            if self._coordinator.jobs.write(job_id, job, [event], expect=held, is_open=True) is not None:
                 break
-        quietly(lambda: self._scheduler.dispatch(job_id), job_id)
+        quietly(lambda: self._coordinator.dispatch(job_id), job_id)
         return Resumed(job_id, list(runs))
 
     def cancel(self, job_id: str) -> Cancelled:
@@ -214,17 +214,17 @@ class Jobs:
                 raise Conflict(f"job {job_id!r} is completed; there is nothing to cancel")
             graph = self._graph(job_id, held)
             if held.job.status == "cancelled":
-                return Cancelled(job_id, self._scheduler.cancel_tasks(job_id, graph))
+                return Cancelled(job_id, self._coordinator.cancel_tasks(job_id, graph))
             event = self._event(
-                JOB_CANCELLED, job_id, totalTasks=held.job.total, taskStatuses=self._scheduler.states(job_id, graph)
+                JOB_CANCELLED, job_id, totalTasks=held.job.total, taskStatuses=self._coordinator.states(job_id, graph)
             )
             job = msgspec.structs.replace(held.job, status="cancelled", completed_at=event.timestamp, resuming={})
-            if (written := self._scheduler.jobs.write(job_id, job, [event], expect=held, is_open=True)) is not None:
+            if (written := self._coordinator.jobs.write(job_id, job, [event], expect=held, is_open=True)) is not None:
                 break
-        mark = self._scheduler.jobs.claim_mark(job_id)
-        cancelled = self._scheduler.cancel_tasks(job_id, graph)
+        mark = self._coordinator.jobs.claim_mark(job_id)
+        cancelled = self._coordinator.cancel_tasks(job_id, graph)
         if mark is not None:
-            self._scheduler.jobs.close(job_id, written, mark=mark)
+            self._coordinator.jobs.close(job_id, written, mark=mark)
         return Cancelled(job_id, cancelled)
 
     def job_status(self, job_id: str) -> JobStatus | None:
@@ -240,7 +240,7 @@ class Jobs:
         return self._views.graph(job_id, format)
 
     def _event(self, event_type: str, job_id: str, **properties: Any) -> JournalEvent:
-        return self._scheduler.event(event_type, job_id, origin="producer", **properties)
+        return self._coordinator.event(event_type, job_id, origin="producer", **properties)
 
     def _read(self, tasks: object, known: Graph | None = None) -> list[GraphTask]:
         found = read_tasks(tasks, known)
@@ -251,7 +251,7 @@ class Jobs:
 
     def _known(self, job_id: str) -> HeldJob:
         check(job_id, JobId, "jobId", InvalidJob)
-        held = self._scheduler.jobs.read(job_id)
+        held = self._coordinator.jobs.read(job_id)
         if held is None:
             raise not_found(job_id)
         return held
@@ -267,7 +267,7 @@ class Jobs:
         return held
 
     def _graph(self, job_id: str, held: HeldJob) -> Graph:
-        progress = self._scheduler.graphs.get(job_id, held.job)
+        progress = self._coordinator.graphs.get(job_id, held.job)
         if progress is None:
             raise Conflict(
                 f"job {job_id!r}: the journal does not show all of its tasks yet", remedy="Try again in a moment."
@@ -276,9 +276,9 @@ class Jobs:
 
     def _failed_runs(self, job_id: str, graph: Graph) -> dict[str, int]:
         """Return the failed tasks with the number of their next run."""
-        leases = ((task_id, self._scheduler.lease(job_id, task_id)) for task_id in graph.tasks)
+        leases = ((task_id, self._coordinator.lease(job_id, task_id)) for task_id in graph.tasks)
         return {
             task_id: held.lease.run + 1
             for task_id, held in leases
-            if held is not None and self._scheduler.state(job_id, task_id) in FAILED
+            if held is not None and self._coordinator.state(job_id, task_id) in FAILED
         }

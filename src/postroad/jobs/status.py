@@ -9,8 +9,8 @@ import msgspec
 
 from postroad.arguments import check, whole_number
 from postroad.errors import InvalidInput, InvalidJob, NotFound
+from postroad.jobs.coordinator import JobCoordinator, fails
 from postroad.jobs.graph import STATUSES, GraphTask, Job, JobId, request_id_of
-from postroad.jobs.scheduler import Scheduler, fails
 from postroad.journal import (
     EVENT_TO_STATE,
     JOB,
@@ -97,12 +97,12 @@ class JobStatus(msgspec.Struct, frozen=True, rename="camel"):
         return dict(msgspec.to_builtins(self))
 
 
-def status_of(scheduler: Scheduler, job_id: str, job: Job) -> JobStatus:
+def status_of(coordinator: JobCoordinator, job_id: str, job: Job) -> JobStatus:
     """Return the status of the job from its item and its tasks."""
-    known = scheduler.graphs.get(job_id, job)
-    graph = scheduler.graphs.graph(job_id) if known is None else known.graph
-    leases = scheduler.leases(job_id)
-    tasks = [_task_status(scheduler, job_id, task, leases.get(task.task_id)) for task in graph.tasks.values()]
+    known = coordinator.graphs.get(job_id, job)
+    graph = coordinator.graphs.graph(job_id) if known is None else known.graph
+    leases = coordinator.leases(job_id)
+    tasks = [_task_status(coordinator, job_id, task, leases.get(task.task_id)) for task in graph.tasks.values()]
     progress = {name: sum(task.status == name for task in tasks) for name in _SIGNS}
     return JobStatus(
         job_id=job_id,
@@ -122,7 +122,7 @@ def _status(job: Job, tasks: Iterable[JobTaskStatus]) -> str:
     return "partial_failure" if any(fails(job, task.task_id, task.status) for task in tasks) else "processing"
 
 
-def _task_status(scheduler: Scheduler, job_id: str, task: GraphTask, held: Held | None) -> JobTaskStatus:
+def _task_status(coordinator: JobCoordinator, job_id: str, task: GraphTask, held: Held | None) -> JobTaskStatus:
     request_id = request_id_of(job_id, task.task_id)
     status, last_event_type, last_event_at = "waiting", None, None
     if held is not None and held.lease.last_event_type is not None:
@@ -130,7 +130,7 @@ def _task_status(scheduler: Scheduler, job_id: str, task: GraphTask, held: Held 
         status = EVENT_TO_STATE[last_event_type]
     elif held is not None:
         # The lease was written by an older version.
-        state = task_state(scheduler.journal, scheduler.tenant, request_id, raw=True)
+        state = task_state(coordinator.journal, coordinator.tenant, request_id, raw=True)
         if state is not None:
             status, last_event_type, last_event_at = state.state, state.last_event_type, state.last_event_at
     return JobTaskStatus(
@@ -208,19 +208,19 @@ class JobPage(msgspec.Struct, frozen=True):
 class JobViews:
     """The queries about the jobs of one tenant."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
+    def __init__(self, coordinator: JobCoordinator) -> None:
+        self._coordinator = coordinator
 
     @classmethod
     def of(cls, backend: Store, *, tenant_id: str, app: str) -> Self:
         """Return the queries of a process that submits nothing."""
-        return cls(Scheduler(backend, queue="tasks", tenant=tenant_id, app=app))
+        return cls(JobCoordinator(backend, queue="tasks", tenant=tenant_id, app=app))
 
     def job_status(self, job_id: str) -> JobStatus | None:
         """Return the status of the job and of each task; None if there is no such job."""
         check(job_id, JobId, "jobId", InvalidJob)
-        held = self._scheduler.jobs.read(job_id)
-        return None if held is None else status_of(self._scheduler, job_id, held.job)
+        held = self._coordinator.jobs.read(job_id)
+        return None if held is None else status_of(self._coordinator, job_id, held.job)
 
     def list_jobs(self, limit: int = 20, cursor: str | None = None, status: str | None = None) -> JobPage:
         """Return jobs, newest first; with `status` only jobs of that status."""
@@ -231,9 +231,9 @@ class JobViews:
             )
         found: list[JobSummary] = []
         while len(found) < limit:
-            page = self._scheduler.journal.query(
+            page = self._coordinator.journal.query(
                 "GSI4",
-                tenant=self._scheduler.tenant,
+                tenant=self._coordinator.tenant,
                 event_type=JOB_CREATED,
                 descending=True,
                 limit=limit - len(found),
@@ -254,7 +254,7 @@ class JobViews:
         return draw(found, format)
 
     def _summary(self, job_id: str, status: str | None) -> JobSummary | None:
-        held = self._scheduler.jobs.read(job_id)
+        held = self._coordinator.jobs.read(job_id)
         if held is None or status not in (None, held.job.status):
             return None
         return JobSummary(job_id, held.job.status, held.job.total, held.job.created_at)

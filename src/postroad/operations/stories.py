@@ -12,9 +12,9 @@ import msgspec
 
 from postroad.agents import AgentStore, EventDelivery
 from postroad.connections import dialect_of, path_of
-from postroad.errors import InvalidInput, NotFound, PostroadError
+from postroad.errors import ConfigurationError, InvalidInput, NotFound, PostroadError
 from postroad.jobs import JobViews, job_story
-from postroad.journal import Kind, Step, Story, Verdict
+from postroad.journal import Kind, Related, Step, Story, Verdict
 from postroad.notifications import NotificationStore, configured_store, push_results
 from postroad.operations.story_parts import Part, agent_part, answers_part, message_part, row_part
 from postroad.outbox import Outbox
@@ -28,9 +28,15 @@ _WORST_FIRST: Final[tuple[Verdict, ...]] = (
     *("expired", "handled", "completed"),
 )
 _OFFLINE: Final = "offline:"
+_DISPATCHER: Final = "a dispatcher publishes it: postroad outbox run"
+_PUSHER: Final = "a notification worker sends it: postroad notifications worker"
 _REMEDY: Final = (
-    "Give the id of an event, a message, a push, a task or a job. Of settled messages the embedded engine remembers "
-    "the last ones (`trail_keep`), and SQS none."
+    "Give the id of an event, a message, a push, a task or a job. Of settled messages the last ones are remembered "
+    "(`trail_keep`)."
+)
+_REMEDY_ON_AWS: Final = (
+    "Give the id of an event of the outbox, a push, a task or a job. SQS tells nothing about a message by its id, and "
+    "events of agents have no index there."
 )
 
 
@@ -55,16 +61,21 @@ def why(backend: Store, name: str, *, tenant: str, app: str, agents: Callable[[]
         lambda: _push_story(backend.url, history, name),
         lambda: _event_story(history, name, _deliveries(agents, name)),
     )
+    unread: list[str] = []
     for tell in tellers:
-        # A text that cannot be an id is not found either.
-        with suppress(InvalidInput):
+        try:
             if (story := tell()) is not None:
-                return story if history is not None or story.kind in ("task", "job") else _limited(story)
-    raise NotFound(f'nothing is known of "{name[:300]}"', remedy=_REMEDY)
+                return story if history is not None else _limited(story)
+        except InvalidInput:
+            continue  # A text that cannot be an id is not found either.
+        except ConfigurationError as error:
+            unread.append(str(error))  # Who only uses queues has no tables of tasks.
+    text = "; ".join(dict.fromkeys([f'nothing is known of "{name[:300]}"', *unread]))
+    raise NotFound(text, remedy=_REMEDY_ON_AWS if history is None else _REMEDY)
 
 
 def _limited(story: Story) -> Story:
-    """Return the story with what it cannot know: SQS does not say where a message is."""
+    """Return the story with what it cannot know: SQS tells neither where a message is nor what became of it."""
     return msgspec.structs.replace(story, summary=f"{story.summary}; on AWS only what Postroad itself saw is known")
 
 
@@ -87,7 +98,9 @@ def _event_story(history: MessageHistory | None, name: str, deliveries: Sequence
     sent = sorted(step.at for step in (*_steps(copies), *_steps(by_agents)))
     published = [Step(at=sent[0], what="published")] if sent else []
     kind: Kind = "message" if len(deliveries) == 1 and deliveries[0].message_id == name else "event"
-    return _told(kind, name, parts, [*(() if recorded is None else recorded.steps), *published])
+    story = _told(kind, name, parts, [*(() if recorded is None else recorded.steps), *published])
+    causes = [Related(each, "causes", "event") for each in ([] if history is None else history.caused_by(name))]
+    return msgspec.structs.replace(story, related=[*story.related, *causes])
 
 
 def _told(kind: Kind, name: str, parts: Sequence[Part], first: Sequence[Step] = ()) -> Story:
@@ -134,7 +147,7 @@ def _outbox_part(name: str) -> Part | None:
         return None
     with suppress(PostroadError), closing(Outbox.open(dsn)) as outbox:
         row = outbox.get(event_id)
-        return None if row is None else row_part(row, outbox.why(event_id))
+        return None if row is None else row_part(row, outbox.why(event_id), _DISPATCHER)
     return None
 
 
@@ -164,7 +177,7 @@ def _push_story(backend_url: str, history: MessageHistory | None, name: str) -> 
 def _recorded_push(store: NotificationStore, name: str) -> Part | None:
     event_id = _uuid(name.removeprefix(_OFFLINE)) if name.startswith(_OFFLINE) else None
     row = None if event_id is None else store.outbox.get(event_id)
-    return None if row is None or event_id is None else row_part(row, store.outbox.why(event_id))
+    return None if row is None or event_id is None else row_part(row, store.outbox.why(event_id), _PUSHER)
 
 
 def _uuid(text: str) -> UUID | None:

@@ -14,9 +14,12 @@ from postroad.journal import NOTHING, Related, Step, Verdict, iso
 from postroad.notifications import PushShown
 from postroad.outbox import OutboxRow
 from postroad.queues import Located, MessageHistory, Settled, legible, read_dead
+from postroad.telemetry import counted
 
 _GONE: Final = "nothing: it is gone"
 _FOR_EVER: Final = 1e9
+_WELL: Final = ("acked", "redriven", "released")
+_NOT_SETTLED: Final = "its receiver did not settle it before its lease ended"
 
 
 class Part(NamedTuple):
@@ -46,10 +49,12 @@ def _message_steps(located: Located | None, settled: Sequence[Settled], first: s
     steps = [] if sent_at is None else [Step(at=_at(sent_at), what=first, where=source)]
     if received:
         steps.append(Step(at=_at(min(received)), what="received", where=source))
-    for each in settled:
-        ok = each.what in ("acked", "redriven")
-        detail = _first_line(each.detail) or (f"receive {each.receives}" if each.receives > 1 else None)
-        steps.append(Step(at=_at(each.at), what=each.what, where=each.queue, ok=ok, detail=detail))
+    happened = [(each.what, each.at, each.queue, each.receives, each.detail) for each in settled]
+    if located is not None and located.lease_ended_at is not None:
+        happened.append(("lease_expired", located.lease_ended_at, located.queue, located.message.receive_count, None))
+    for what, at, queue, receives, error in happened:
+        detail = _first_line(error) or (f"receive {receives}" if receives > 1 else None)
+        steps.append(Step(at=_at(at), what=what, where=queue, ok=what in _WELL, detail=detail))
     return steps
 
 
@@ -72,7 +77,9 @@ def _standing(located: Located | None, settled: Sequence[Settled]) -> tuple[Verd
                 return "handled", f"was handled from queue {last.queue}", NOTHING
             case "expired":
                 return "expired", f"was not handled in time in queue {last.queue}", _GONE
-        return "expired", "is gone: its queue was purged or deleted", _GONE
+            case "purged" if last.queue is not None:
+                return "expired", f"was purged from queue {last.queue}", _GONE
+        return "expired", "is gone: its queue was deleted", _GONE
     queue, message = located.queue, located.message
     dead = read_dead(message.attributes)
     if dead is not None or (settled and settled[-1].what == "dead"):
@@ -81,8 +88,9 @@ def _standing(located: Located | None, settled: Sequence[Settled]) -> tuple[Verd
         return "dead", what, f"redrive queue {queue}"
     if located.head is not None:
         return "blocked", f"waits in queue {queue} behind its key's head", f"waits for its key's head {located.head}"
-    times = f"{message.receive_count} receive{'' if message.receive_count == 1 else 's'}"
-    failed = f"is in queue {queue} after {times}: {_first_line(located.error) or 'no error recorded'}"
+    times = counted(message.receive_count, "receive")
+    error = located.error if located.lease_ended_at is None else _NOT_SETTLED
+    failed = f"is in queue {queue} after {times}: {_first_line(error) or 'no error recorded'}"
     if located.due_seconds > _FOR_EVER:
         return "blocked", f"was set aside in queue {queue}: {_first_line(located.error)}", f"purge queue {queue}"
     seconds = max(1, round(located.due_seconds))
@@ -152,8 +160,8 @@ def _agent_standing(each: EventDelivery, to: str) -> tuple[Verdict, str, str]:
     return "waiting", f"waits for agent {to}", f"agent {to} receives it"
 
 
-def row_part(row: OutboxRow, waits_for: str) -> Part:
-    """Return how far an event is in its outbox, which says what it waits for."""
+def row_part(row: OutboxRow, waits_for: str, if_ready: str) -> Part:
+    """Return how far an event is in its outbox, which says what it waits for; `if_ready` says who takes it."""
     steps = [Step(at=_at(row.created_at), what="outbox_added", where="outbox")]
     match row.state:
         case "SENT":
@@ -167,7 +175,7 @@ def row_part(row: OutboxRow, waits_for: str) -> Part:
             return Part("retrying", f"is retried by the outbox: {_first_line(row.last_error)}", waits_for, steps)
         case "PENDING":
             verdict: Verdict = "blocked" if waits_for.startswith(("blocked", "target")) else "waiting"
-            following = "a dispatcher publishes it: postroad outbox run" if waits_for == "ready" else waits_for
+            following = if_ready if waits_for == "ready" else waits_for
             return Part(verdict, "waits in the outbox", following, steps)
     following = f"postroad outbox redrive {row.event_id} --by NAME --reason TEXT"
     steps.append(

@@ -26,7 +26,14 @@ Status = Literal["running", "done", "limit", "stopped", "dry_run"]
 
 
 class RetryReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a retry of many tasks did. `stopped`: it was stopped and can be continued; `limit`: more tasks match."""
+    """What a retry of many tasks did.
+
+    Attributes:
+        run_id: The id of this retry, in the log and in the audit record.
+        status: `stopped`: it was stopped and can be continued; `limit`: more tasks match.
+        matched: How many tasks matched.
+        retried: How many run again.
+    """
 
     run_id: str
     status: Status
@@ -60,7 +67,7 @@ class TaskRetries:
         self._producers: dict[str, TaskProducer] = {}
 
     def retry(self, request_id: str) -> TaskHandle[object]:
-        """Run a failed or cancelled task again; raise `NotFound` or `Conflict` if that is not possible."""
+        """Run the failed or cancelled task `request_id` again; raise `NotFound` or `Conflict` if it cannot be."""
         held = self._records.read(self._tenant, request_id)
         return self._producer("tasks" if held is None else held.lease.queue or "tasks").retry(request_id)
 

@@ -10,7 +10,6 @@ from typing import Any, Final
 from uuid import UUID
 
 import msgspec
-from opentelemetry.trace import INVALID_SPAN, get_current_span
 
 from postroad.clock import Clock
 from postroad.errors import InvalidMessage, MessageTooLarge
@@ -87,7 +86,8 @@ class Drafts:
 def _traced(event: DomainEvent) -> DomainEvent:
     """Return the event with its own traceparent if that is valid, else with that of the current span."""
     if event.traceparent is None:
-        return event if get_current_span() is INVALID_SPAN else replace(event, traceparent=traceparent())
+        current = traceparent()
+        return event if current is None else replace(event, traceparent=current)
     return event if _TRACEPARENT.fullmatch(str(event.traceparent)) else replace(event, traceparent=None)
 
 

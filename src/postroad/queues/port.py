@@ -294,7 +294,7 @@ class QueueStore(Protocol):
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """One thing that happened to a message: acked, failed, dead, redriven or expired."""
+    """One thing that happened to a message: acked, failed, released, lease_expired, dead, redriven, expired, purged."""
 
     what: str
     at: datetime
@@ -318,6 +318,8 @@ class Located(msgspec.Struct, frozen=True, kw_only=True):
     """Why it was released last."""
     head: str | None = None
     """The message of its group that has to be settled before it."""
+    lease_ended_at: datetime | None = None
+    """When its last lease ended unsettled; None if it is leased now, was released, or was never received."""
 
 
 @runtime_checkable
@@ -334,6 +336,10 @@ class MessageHistory(Protocol):
 
     def messages_of(self, event_id: str) -> list[str]:
         """Return the ids of the messages that carry, or carried, the event."""
+        ...
+
+    def caused_by(self, event_id: str) -> list[str]:
+        """Return the ids of the events that the event caused, as far as their messages are still stored."""
         ...
 
 

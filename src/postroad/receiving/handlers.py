@@ -132,9 +132,9 @@ class LoopThread:
     async def arun(self, awaitable: Awaitable[Result]) -> Result:
         """Await it on this loop, or on the program's own if that is another one."""
         home = self._free_home()
-        if home is None:
-            return await awaitable
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_awaited(awaitable), home))
+        if home is not None:
+            awaitable = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(settled(awaitable), home))
+        return await settled(awaitable)
 
     def _free_home(self) -> asyncio.AbstractEventLoop | None:
         """Return the loop that the caller may wait for; None if it is the caller's own, or waits for the caller."""
@@ -257,13 +257,22 @@ def completed(coroutine: Coroutine[Any, Any, Result]) -> Result:
     raise RuntimeError("the coroutine waits for something; await it on an event loop")
 
 
-async def _awaited(awaitable: Awaitable[Result]) -> Result:
-    return await awaitable
-
-
 async def settled(value: Result | Awaitable[Result]) -> Result:
-    """Return the value, awaited if it is awaitable."""
-    return await cast(Awaitable[Result], value) if isinstance(value, Awaitable) else value
+    """Return the value, awaited if it is awaitable.
+
+    Raises:
+        concurrent.futures.CancelledError: Something that it waited for was cancelled, but not the caller's task, so it
+            has failed like any other.
+    """
+    if not isinstance(value, Awaitable):
+        return value
+    try:
+        return await cast(Awaitable[Result], value)
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise CancelledError(*error.args).with_traceback(error.__traceback__) from None
 
 
 def is_async(handler: _Callable) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Annotated, Any, cast
 
 from msgspec import Meta
@@ -181,6 +182,8 @@ class Receiver:
         self._users = Users()
         self._lifecycle = threading.Lock()
         self._loop: Loop | None = None
+        self._halted: Loop | None = None
+        """What was stopped and may still have running handlers."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -261,7 +264,7 @@ class Receiver:
     def start(self) -> None:
         """Receive on another thread; an async `decide` runs on the caller's loop, if there is one."""
         with self._lifecycle:
-            if self._loop is not None:
+            if self.is_running:
                 raise RuntimeError("the receiver is already started; stop it first")
             self._started_on = self._own_loop.home = running_loop()
             self._loop = Loop(self._poller, self._work(), self._settlement, self._users)
@@ -271,19 +274,33 @@ class Receiver:
         """Begin nothing more, let running handlers end, give back the rest; return whether all ended in time.
 
         Stopping twice is allowed. If one of its own handlers calls this, it does not wait for that handler. On the
-        event loop on which handlers run it waits for none of them, and those that run may end; `arun` waits.
+        event loop on which handlers run it waits for none of them, and those that run may end; `arun` waits, and so
+        does another stop from elsewhere.
 
         Args:
             timeout: Seconds to wait for running handlers. When they are over, async handlers are cancelled and their
                 messages released; other handlers go on, and their messages are delivered again if nothing acks them.
         """
+        return self.halt()(timeout)
+
+    def halt(self) -> Callable[[float], bool]:
+        """Begin nothing more from now on, without waiting; return the function that does the rest of `stop`."""
         with self._lifecycle:
-            loop, self._loop = self._loop, None
+            if self._loop is not None:
+                self._loop.halt()
+                self._halted, self._loop = self._loop, None
             self._own_loop.home = None
-        if loop is None:
+            return partial(self._finish, self._halted)
+
+    def _finish(self, halted: Loop | None, timeout: float) -> bool:
+        """Stop a loop that was halted; one stop may begin while another one still waits."""
+        if halted is None:
             return True
         waits = self._started_on is None or running_loop() is not self._started_on
-        return loop.stop(min(timeout, _YEAR_SECONDS), waits=waits)
+        ended = halted.stop(min(timeout, _YEAR_SECONDS), waits=waits)
+        if waits and self._halted is halted:
+            self._halted = None
+        return ended
 
     def when_idle(self, action: Callable[[], None]) -> None:
         """Run `action` when no thread polls or handles any more: now, or on the last thread that ends."""

@@ -172,12 +172,9 @@ class Work:
     async def _adecided(self, deliveries: Sequence[Delivery]) -> Sequence[Outcome]:
         try:
             return await self._adecide(deliveries)
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is None or not task.cancelling():
-                # Something that the handler waited for was cancelled, not the handler.
-                return [Retry(error=describe(error))] * len(deliveries)
-            task.uncancel()
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is not None:
+                task.uncancel()
             if not self.is_over:
                 # This was not a stop, so the loop is about to end.
                 self.halt()
@@ -367,10 +364,13 @@ class Loop:
         """Receive on a thread from now on."""
         self._thread.start()
 
+    def halt(self) -> None:
+        """Start no handler from the moment this returns."""
+        self._work.halt()
+
     def stop(self, timeout: float, *, waits: bool = True) -> bool:
-        """Start no handler from the moment this returns, after at most `timeout` seconds."""
+        """Give back what has not begun and wait for the rest; return after at most `timeout` seconds."""
         work, deadline = self._work, time.monotonic() + timeout
-        work.halt()
         self._within(deadline, work.give_back)
         if not waits:
             return work.wait_until_idle(0)

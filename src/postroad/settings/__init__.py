@@ -36,6 +36,6 @@ from postroad.settings.loading import (
     no_color as no_color,
 )
 from postroad.settings.notifications import NotificationSettings, notification_settings
-from postroad.settings.settings import Settings, Source, adapter as adapter, seconds_of as seconds_of
+from postroad.settings.settings import Settings, Source, adapter as adapter
 
 __all__ = ["NotificationSettings", "Settings", "Source", "load", "notification_settings"]

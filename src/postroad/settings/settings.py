@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
+from postroad.arguments import duration_of
 from postroad.errors import without_credentials
 
 if TYPE_CHECKING:
@@ -56,21 +57,11 @@ def whole(low: int, high: int) -> Reader:
     return read
 
 
-_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([smhd]?)")
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
-
-
-def seconds_of(text: str) -> float | None:
-    """Return the seconds of a duration such as 30, 30s, 5m, 2h or 7d; None if the text is not one."""
-    match = _DURATION.fullmatch(text)
-    return None if match is None else float(match[1]) * _UNITS[match[2]]
-
-
 def duration(low: float, high: float) -> Reader:
     """Accept a number of seconds within bounds, or text with a unit such as 30s, 5m, 2h or 7d."""
 
     def read(value: Any) -> float:
-        number = seconds_of(value) if isinstance(value, str) else value
+        number = duration_of(value) if isinstance(value, str) else value
         if isinstance(number, bool) or not isinstance(number, int | float) or not low <= number <= high:
             raise Refused(f"a duration such as 30s or 5m, from {low:g} to {high:.0f} seconds")
         return float(number)

@@ -6,7 +6,7 @@ from postroad.errors import NonRetryable, Retryable
 from postroad.lazy import lazy_names
 from postroad.tasks.dead_letters import DeadLetterHandler
 from postroad.tasks.error_categories import ErrorClass, classify_error
-from postroad.tasks.handles import TaskHandle
+from postroad.tasks.handles import OPEN as OPEN, TaskHandle, TaskRuns as TaskRuns
 from postroad.tasks.leases import (
     Held as Held,
     Lease as Lease,
@@ -54,7 +54,8 @@ if TYPE_CHECKING:
         SlackAlerts as SlackAlerts,
         health_role as health_role,
     )
-    from postroad.tasks.scheduler import Scheduler as Scheduler, Schedules as Schedules, ScheduleShown as ScheduleShown
+    from postroad.tasks.schedule_records import Schedules as Schedules, ScheduleShown as ScheduleShown
+    from postroad.tasks.scheduler import Scheduler as Scheduler
     from postroad.tasks.stories import task_story as task_story
 else:
     # Children import this folder, and need neither the bus nor HTTPS.
@@ -63,7 +64,8 @@ else:
         {
             "postroad.tasks.event_publisher": "EventPublisher",
             "postroad.tasks.health": "HealthCheck SlackAlerts health_role",
-            "postroad.tasks.scheduler": "Scheduler Schedules ScheduleShown",
+            "postroad.tasks.schedule_records": "Schedules ScheduleShown",
+            "postroad.tasks.scheduler": "Scheduler",
             "postroad.tasks.stories": "task_story",
         },
     )

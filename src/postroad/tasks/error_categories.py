@@ -212,11 +212,6 @@ def classify_exception(error: BaseException) -> ErrorClass:
     return ErrorClass(UNKNOWN.category, bool(decided))
 
 
-def retry_after(error: BaseException) -> float | None:
-    """Return the seconds that the first `Retryable` asks for, in the error or in what caused it."""
-    return next((each.after for each in _chain(error) if isinstance(each, Retryable)), None)
-
-
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """Yield the exception, then its `reason`, its cause and its context, and theirs; each once."""
     waiting, seen = [error], set[int]()

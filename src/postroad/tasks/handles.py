@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, cast
 from msgspec import Meta
 
 from postroad.arguments import FINITE, check
-from postroad.errors import InvalidTask, TaskRunCancelled, TaskRunFailed
+from postroad.errors import InvalidTask, NotFound, TaskRunCancelled, TaskRunFailed
 from postroad.journal import (
     CANCELLED,
     COMPLETED,
@@ -23,11 +23,14 @@ from postroad.journal import (
     JournalEvent,
     StoredJournal,
     TaskState,
-    task_state,
+    fold,
+    task_history,
+    tasks_of_job,
     whole,
 )
-from postroad.tasks.leases import TaskRecords
+from postroad.tasks.leases import TaskRecords, current_state
 from postroad.tasks.signatures import Signature
+from postroad.tasks.submissions import last_pending
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -42,20 +45,44 @@ _SOON, _SELDOM = 0.1, 1.0
 _SAFETY = 30.0
 _FEW = 10
 _TASK = "TASK"
+OPEN = ("pending", "processing")
+"""The states of a run that has not ended."""
 
 
-class Runs:
+class TaskRuns:
     """The runs of the tasks of one tenant: how they ended, and who waits for that."""
 
-    def __init__(self, journal: Journal, records: TaskRecords, tenant: str, cancel: Callable[[str, int], bool]) -> None:
+    def __init__(self, journal: Journal, records: TaskRecords, tenant: str) -> None:
         self._journal = journal
         self._records = records
         self._tenant = tenant
-        self.cancel = cancel
 
-    def state(self, request_id: str) -> TaskState | None:
-        """Return the state of a task."""
-        return task_state(self._journal, self._tenant, request_id)
+    def latest(self, request_id: str) -> tuple[str, int]:
+        """Return the name of a task and the number of its latest run, or raise `NotFound`."""
+        held = self._records.read(self._tenant, request_id)
+        if held is not None:
+            return held.lease.name, held.lease.run
+        # Leases are removed long after the end of a run, and the task of a job has none before it begins.
+        pending = last_pending(self._journal, self._tenant, request_id)
+        if pending is not None:
+            return str(pending.properties.get("name")), pending.properties.get("run", 1)
+        return self.name_in_job(request_id), 1
+
+    def name_in_job(self, request_id: str) -> str:
+        """Return the name of a job's task, begun or not, or raise `NotFound`."""
+        job_id, dot, task_id = request_id.partition(".")
+        found = tasks_of_job(self._journal, self._tenant, job_id) if dot else []
+        name = next((task["name"] for task in found if task["taskId"] == task_id), None)
+        if name is None:
+            raise NotFound(f"there is no task {request_id!r}")
+        return str(name)
+
+    def state(self, request_id: str, *, end: JournalEvent | None = None) -> TaskState | None:
+        """Return the state of a task; `end` counts even if the journal does not hold it yet."""
+        state = current_state(self._journal, self._records, self._tenant, request_id)
+        if end is None or (state is not None and state.state not in OPEN):
+            return state
+        return fold([*task_history(self._journal, self._tenant, request_id), end])
 
     def end(self, request_id: str, run: int) -> JournalEvent | None:
         """Return the event that ended a run; None if it has not ended."""
@@ -80,7 +107,63 @@ class Runs:
                     return whole(event)
         return None
 
-    def watch(self, request_id: str, call: Callable[[bool], None]) -> AbstractContextManager[object] | None:
+    def wait(self, request_id: str, run: int, timeout: float | None = None) -> JournalEvent | None:
+        """Wait for the end of a run; return None if it has not ended within so many seconds."""
+        deadline = inf if timeout is None else time.monotonic() + timeout
+        # The first is set whenever the task may have ended, the second when it has.
+        woken, sure = threading.Event(), threading.Event()
+
+        def call(certain: bool) -> None:
+            if certain:
+                sure.set()
+            woken.set()
+
+        watched = self._watch(request_id, call)
+        pace = _Pace(is_woken=watched is not None)
+        with watched or contextlib.nullcontext():
+            while (event := self.end(request_id, run)) is None:
+                if (left := deadline - time.monotonic()) <= 0:
+                    return None
+                woken.wait(min(left, pace.sleep()))
+                woken.clear()
+                sure.wait(min(pace.rest(), max(0.0, deadline - time.monotonic())))
+                sure.clear()
+        return event
+
+    async def wait_async(self, request_id: str, run: int) -> JournalEvent:
+        """Wait for the end of a run without blocking the event loop."""
+        # Children of workers import this folder, and most of them need no event loop.
+        import asyncio
+
+        from postroad.receiving import in_thread
+
+        loop = asyncio.get_running_loop()
+        woken, sure = asyncio.Event(), asyncio.Event()
+
+        def wake(certain: bool) -> None:
+            if certain:
+                sure.set()
+            woken.set()
+
+        def call(certain: bool) -> None:
+            # The loop may have ended.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(wake, certain)
+
+        async def asleep(event: asyncio.Event, seconds: float) -> None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(event.wait(), seconds)
+            event.clear()
+
+        watched = self._watch(request_id, call)
+        pace = _Pace(is_woken=watched is not None)
+        with watched or contextlib.nullcontext():
+            while (event := await in_thread(self.end, request_id, run)) is None:
+                await asleep(woken, pace.sleep())
+                await asleep(sure, pace.rest())
+        return event
+
+    def _watch(self, request_id: str, call: Callable[[bool], None]) -> AbstractContextManager[object] | None:
         """Call `call` when the task may have ended (True: it has); None if nothing does so on this store."""
         journal = self._journal
         return journal.watch(self._tenant, (_TASK, request_id), call) if isinstance(journal, StoredJournal) else None
@@ -123,8 +206,9 @@ class TaskHandle(Generic[R]):
     request_id: str
     run: int
     created: bool
-    _runs: Runs | None = field(default=None, repr=False, compare=False)
+    _runs: TaskRuns | None = field(default=None, repr=False, compare=False)
     _signature: Signature | None = field(default=None, repr=False, compare=False)
+    _cancel: Callable[[str, int], bool] | None = field(default=None, repr=False, compare=False)
 
     def wait(self, timeout: float | None = None) -> R:
         """Wait for the end of the run and return the task's result, as its return annotation says.
@@ -138,26 +222,9 @@ class TaskHandle(Generic[R]):
             TimeoutError: It did not end in time. It goes on, and a later call may wait again.
         """
         check(timeout, _Wait | None, "timeout", InvalidTask)
-        runs = self._known()
-        deadline = inf if timeout is None else time.monotonic() + timeout
-        # The first is set whenever the task may have ended, the second when it has.
-        woken, sure = threading.Event(), threading.Event()
-
-        def call(certain: bool) -> None:
-            if certain:
-                sure.set()
-            woken.set()
-
-        watched = runs.watch(self.request_id, call)
-        pace = _Pace(is_woken=watched is not None)
-        with watched or contextlib.nullcontext():
-            while (event := runs.end(self.request_id, self.run)) is None:
-                if (left := deadline - time.monotonic()) <= 0:
-                    raise TimeoutError(f"task {self.request_id!r} did not end within {timeout:g} seconds")
-                woken.wait(min(left, pace.sleep()))
-                woken.clear()
-                sure.wait(min(pace.rest(), max(0.0, deadline - time.monotonic())))
-                sure.clear()
+        event = self._known().wait(self.request_id, self.run, timeout)
+        if event is None:
+            raise TimeoutError(f"task {self.request_id!r} did not end within {timeout:g} seconds")
         return self._result(event)
 
     def __await__(self) -> Generator[Any, None, R]:
@@ -169,41 +236,14 @@ class TaskHandle(Generic[R]):
 
     def cancel(self) -> bool:
         """Cancel the run, killing it where it runs; return False if it had ended already."""
-        return self._known().cancel(self.request_id, self.run)
+        self._known()
+        assert self._cancel is not None
+        return self._cancel(self.request_id, self.run)
 
     async def _waited(self) -> R:
-        # Children of workers import this folder, and most of them need no event loop.
-        import asyncio
+        return self._result(await self._known().wait_async(self.request_id, self.run))
 
-        from postroad.receiving import in_thread
-
-        runs, loop = self._known(), asyncio.get_running_loop()
-        woken, sure = asyncio.Event(), asyncio.Event()
-
-        def wake(certain: bool) -> None:
-            if certain:
-                sure.set()
-            woken.set()
-
-        def call(certain: bool) -> None:
-            # The loop may have ended.
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(wake, certain)
-
-        async def asleep(event: asyncio.Event, seconds: float) -> None:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(event.wait(), seconds)
-            event.clear()
-
-        watched = runs.watch(self.request_id, call)
-        pace = _Pace(is_woken=watched is not None)
-        with watched or contextlib.nullcontext():
-            while (event := await in_thread(runs.end, self.request_id, self.run)) is None:
-                await asleep(woken, pace.sleep())
-                await asleep(sure, pace.rest())
-        return self._result(event)
-
-    def _known(self) -> Runs:
+    def _known(self) -> TaskRuns:
         if self._runs is None:
             raise InvalidTask(
                 f"requestId: the handle of {self.request_id!r} was not made by a producer",

@@ -79,7 +79,7 @@ class Lease(Owing, frozen=True, kw_only=True, rename="camel"):
     job_id: str | None = None
     task_id: str | None = None
     begun_at: int = 0
-    """When the run was submitted, in milliseconds."""
+    """When a worker could receive the run for the first time, in milliseconds."""
     failure: Failure | None = None
     last_event_type: str | None = None
     """The last event that was recorded with a write of this item; None if it is not known."""
@@ -237,11 +237,11 @@ def pause_before_retry(attempt: int, *, base: float, cap: float, chance: float) 
 def pause_while_unknown(age: float, *, grace: float) -> float | None:
     """Return the seconds until a task with an unknown name is received again; None when the grace is over.
 
-    The pause grows with the age of the run: a worker that knows the name gets a young task soon, and an old task does
-    not use up the receives that its queue allows.
+    The pause grows with the age of the run. Whoever is first receives the task, so a young one needs many chances to
+    meet a worker that knows it; an old one must not use up the receives that its queue allows.
     """
     left = grace - age
-    return None if left <= 0 else min(max(1.0, age / 2), max(60.0, grace / 30), left)
+    return None if left <= 0 else min(max(1.0, (age - 10) / 4), max(60.0, grace / 10), left)
 
 
 class WakeUp(msgspec.Struct, frozen=True, rename="camel"):

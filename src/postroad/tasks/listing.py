@@ -18,7 +18,7 @@ from uuid import UUID
 
 import msgspec
 
-from postroad.arguments import check, whole_number
+from postroad.arguments import check, duration_of, whole_number
 from postroad.errors import InvalidCursor, InvalidInput, InvalidTask
 from postroad.journal import (
     CANCELLED,
@@ -36,7 +36,7 @@ from postroad.journal import (
     task_history,
 )
 from postroad.ports import Store
-from postroad.settings import nearest, seconds_of
+from postroad.settings import nearest
 from postroad.tasks.leases import Lease, TaskRecords
 from postroad.tasks.messages import TaskName
 
@@ -93,10 +93,10 @@ def since_of(given: str | int | None, now_ms: int) -> int | None:
     """Return a time in milliseconds, given as such, as ISO 8601, or as a duration before now such as 1h."""
     if given is None or isinstance(given, int):
         return given
-    if (seconds := seconds_of(given)) is not None and not _MILLISECONDS.fullmatch(given):
-        return now_ms - int(seconds * 1_000)
     if _MILLISECONDS.fullmatch(given):
         return int(given)
+    if (seconds := duration_of(given)) is not None:
+        return now_ms - int(seconds * 1_000)
     try:
         moment = datetime.fromisoformat(given)
     except ValueError:

@@ -43,6 +43,7 @@ class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):
     never_retry: tuple[str, ...] = ()
     """The classes as `module:qualname`."""
     schedule: Schedule | None = None
+    queue: str | None = None
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

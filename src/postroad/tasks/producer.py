@@ -21,10 +21,9 @@ from postroad.journal import (
     JournalEvent,
     TaskState,
     task_history,
-    tasks_of_job,
 )
 from postroad.ports import Store
-from postroad.tasks.handles import Runs, TaskHandle
+from postroad.tasks.handles import TaskHandle, TaskRuns
 from postroad.tasks.leases import Lease, TaskRecords, current_state, first_lease
 from postroad.tasks.messages import (
     AnyRequestId,
@@ -91,7 +90,7 @@ class TaskProducer:
         self._queues: dict[str, Submissions] = {}
         self._submissions(queue)
         self._journal: Journal = journal if isinstance(journal, Journal) else backend.journal()
-        self._runs = Runs(self._journal, self._records, self._tenant, self._cancel)
+        self._runs = TaskRuns(self._journal, self._records, self._tenant)
         self._planner = Planner(self._tenant, queue, registry, self._factory)
         self._rows = None if outbox is None else TaskRows(outbox, self._tenant, self._factory, self._submissions)
 
@@ -273,15 +272,7 @@ class TaskProducer:
             NotFound: There is no such task.
         """
         check(request_id, AnyRequestId, "requestId", InvalidTask)
-        held = self._records.read(self._tenant, request_id)
-        if held is not None:
-            return self._handle(Begun(request_id, held.lease.run, False), self._planner.find(held.lease.name))
-        # Leases are removed long after the end of a run, and the task of a job has none before it begins.
-        pending = last_pending(self._journal, self._tenant, request_id)
-        if pending is not None:
-            name, run = str(pending.properties.get("name")), pending.properties.get("run", 1)
-        else:
-            name, run = self._waiting(request_id).name, 1
+        name, run = self._runs.latest(request_id)
         return self._handle(Begun(request_id, run, False), self._planner.find(name))
 
     def retry(self, request_id: str) -> TaskHandle[Any]:
@@ -346,9 +337,7 @@ class TaskProducer:
 
     def _waiting(self, request_id: str) -> Lease:
         """Return the first lease of a job's task that has not begun yet."""
-        name = name_in_job(self._journal, self._tenant, request_id)
-        if name is None:
-            raise NotFound(f"there is no task {request_id!r}")
+        name = self._runs.name_in_job(request_id)
         job_id, _, task_id = request_id.partition(".")
         task = TaskId(tenant_id=self._tenant, request_id=request_id, run=1, job_id=job_id, task_id=task_id)
         return first_lease(task, name, self._queue_name, self._factory.app, self._factory.now_ms())
@@ -382,11 +371,4 @@ class TaskProducer:
         return self._handle(Begun(message.request_id, message.run, True), planned.definition)
 
     def _handle(self, begun: Begun, definition: TaskDefinition | None) -> TaskHandle[Any]:
-        return TaskHandle(*begun, self._runs, None if definition is None else definition.signature)
-
-
-def name_in_job(journal: Journal, tenant: str, request_id: str) -> str | None:
-    """Return the name of a job's task, begun or not; None if there is no such job or task."""
-    job_id, dot, task_id = request_id.partition(".")
-    found = tasks_of_job(journal, tenant, job_id) if dot else []
-    return next((task["name"] for task in found if task["taskId"] == task_id), None)
+        return TaskHandle(*begun, self._runs, None if definition is None else definition.signature, self._cancel)

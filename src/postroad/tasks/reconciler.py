@@ -18,10 +18,10 @@ from postroad.items import ABSENT, Items
 from postroad.journal import FAILED, PENDING, Expiry, Journal, JournalEvent, Overflow, every_event, task_state
 from postroad.ports import Store
 from postroad.queues import legible
+from postroad.tasks.delays import DELAYS, MAX_PUT_OFF
 from postroad.tasks.leases import LEASES, Held, Lease, TaskRecords, decode_lease, lease_key
 from postroad.tasks.messages import EventFactory, log_event, tenant_and_app
 from postroad.tasks.registry import Lifetime
-from postroad.tasks.schedules import DELAYS, MAX_PUT_OFF
 from postroad.tasks.submissions import Submission, Submissions, message_of
 
 KEPT_SECONDS = 30 * 86_400

@@ -38,6 +38,7 @@ class TaskContext:
         job_id: The job that it belongs to.
         task_id: Its id in the job.
         send_activity: Reports a step to the worker.
+        send_progress: Reports progress to the worker; call `progress` instead.
         counts: The usage so far.
     """
 
@@ -63,7 +64,7 @@ class TaskContext:
         self.send_activity({"type": str(type)[:100], "stepName": str(step_name)[:200], "timestamp": int(time.time())})
 
     def progress(self, fraction: float, message: str | None = None) -> None:
-        """Report how much is done; `postroad task status`, `GET /tasks/{id}` and the dashboard show it.
+        """Report how much is done; `handle.status()`, `postroad task status` and `GET /tasks/{id}` show it.
 
         Args:
             fraction: From 0 to 1.
@@ -139,11 +140,11 @@ class TaskDefinition:
         check_variables(self.pass_env)
         _check_errors(self)
         if self.function is not None:
-            _check_function(self.function)
             object.__setattr__(self, "signature", Signature(self.function, TaskContext))
+        _check_scheduled(self)
 
     def retries(self, error: BaseException) -> bool | None:
-        """Return whether the task's own lists say that another attempt is made; None if they do not name the error.
+        """Return whether the task's own lists say to try again after `error`; None if they do not name it.
 
         The nearest class decides: `retry_on=(JSONDecodeError,)` counts before `never_retry=(ValueError,)`.
         """
@@ -151,6 +152,18 @@ class TaskDefinition:
             if kind in self.never_retry or kind in self.retry_on:
                 return kind in self.retry_on
         return None
+
+
+def _check_scheduled(definition: TaskDefinition) -> None:
+    """Raise `ConfigurationError` if the task runs by itself, without an input, and needs arguments."""
+    signature = definition.signature
+    needed = [] if definition.schedule is None or signature is None else signature.required
+    if needed:
+        raise ConfigurationError(
+            f"schedule: {definition.name} runs by itself and needs the argument {needed[0]!r}",
+            field="schedule",
+            remedy=f"Give {needed[0]} a default, or leave the schedule out.",
+        )
 
 
 def _check_errors(definition: TaskDefinition) -> None:
@@ -173,10 +186,11 @@ def _check_errors(definition: TaskDefinition) -> None:
 
 def check_variables(names: Any) -> None:
     """Raise `ConfigurationError` for anything that is not the name of a variable, or its beginning before a `*`."""
-    bad = [name for name in names if not isinstance(name, str) or _VARIABLE.fullmatch(name) is None]
-    if isinstance(names, str) or bad:
+    is_list = isinstance(names, tuple | list)
+    bad = [name for name in names if not isinstance(name, str) or not _VARIABLE.fullmatch(name)] if is_list else names
+    if not is_list or bad:
         raise ConfigurationError(
-            f"pass_env: {(bad or names)!r} are not names of environment variables",
+            f"pass_env: {bad!r} are not names of environment variables",
             field="pass_env",
             remedy="Name variables, such as pass_env=('AWS_REGION', 'SHOP_*'); their values are the worker's.",
         )
@@ -191,6 +205,10 @@ def passed(names: Iterable[str], env: Mapping[str, str] | None = None) -> dict[s
 
 
 F = TypeVar("F", bound=Callable[..., Any])
+_OPTIONS = (
+    *("timeout", "max_attempts", "retry_on", "never_retry", "retry_base", "retry_cap", "queue", "memory_limit"),
+    *("pass_env", "fresh", "schedule", "every", "tz", "catch_up"),
+)
 
 
 class TaskRegistry:
@@ -218,6 +236,7 @@ class TaskRegistry:
                 option is not valid, or another function has the name.
             InvalidTask: The name is not valid.
         """
+        _check_function(function)
         own_name = name or getattr(function, "__name__", None) or ""
         self._add(TaskDefinition(name=own_name, function=function, **_frozen(options)))
         return function
@@ -253,7 +272,7 @@ class TaskRegistry:
         return found
 
     def find(self, task: Any) -> TaskDefinition | None:
-        """Return the task of this name or of this function; None if there is none."""
+        """Return the definition of `task`, a name or a function; None if there is none."""
         if isinstance(task, str):
             return self._tasks.get(task)
         return next((each for each in self._tasks.values() if each.function == task), None)
@@ -357,21 +376,25 @@ def task(name: Any = None, /, *, registry: TaskRegistry = default_tasks, **optio
 
 
 def _frozen(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options as `TaskDefinition` takes them; raise `ConfigurationError` for one that does not exist."""
+    unknown = next((name for name in options if name not in _OPTIONS), None)
+    if unknown is not None:
+        raise ConfigurationError(
+            f"{unknown}: is not an option of a task",
+            field=unknown,
+            nearest=nearest(unknown, _OPTIONS),
+            remedy=f"The options are {', '.join(_OPTIONS)}.",
+        )
     given = dict(options)
     for name in ("pass_env", "retry_on", "never_retry"):
         value = given.get(name, ())
-        given[name] = (value,) if isinstance(value, type) else _as_tuple(value)
+        # What is no list of values is refused later, where its field is known.
+        is_list = isinstance(value, Iterable) and not isinstance(value, type | str)
+        given[name] = tuple(value) if is_list else value if name == "pass_env" else (value,)
     for name in ("timeout", "retry_base", "retry_cap"):
         if name in given:
             given[name] = seconds_of(given[name], name, ConfigurationError)
     return {"schedule": Schedule.of(given), **given}
-
-
-def _as_tuple(value: Any) -> Any:
-    """Return the values as a tuple; what is no list of values is refused later, where its field is known."""
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        return value if isinstance(value, str) else (value,)
-    return tuple(value)
 
 
 def _place(definition: TaskDefinition) -> object:

@@ -8,162 +8,56 @@ paused it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from postroad import failpoints
 from postroad.clock import Clock
-from postroad.errors import ConfigurationError, Conflict, InvalidInput, NotFound
-from postroad.events import uuid7
-from postroad.items import ABSENT, Item, Items
+from postroad.errors import ConfigurationError, Conflict, InvalidInput
+from postroad.items import ABSENT, Items
 from postroad.ports import Store
 from postroad.queues import MAX_DELAY
-from postroad.settings import nearest
-from postroad.tasks.delays import MOST_FAILURES, DelayedTasks, Retries, scan
-from postroad.tasks.messages import NAME, log_event, open_queue, tenant_and_app
+from postroad.tasks.delayed_tasks import MOST_FAILURES, DelayedTasks, Retries
+from postroad.tasks.messages import log_event, open_queue, tenant_and_app
 from postroad.tasks.processes import TaskEntry
 from postroad.tasks.producer import TaskProducer
 from postroad.tasks.registry import TaskDefinition, TaskRegistry, default_tasks
-from postroad.tasks.schedules import Schedule, ScheduleState, schedule_key, tick_id
+from postroad.tasks.schedule_records import (
+    SET_BACK_SECONDS,
+    KnownSchedule,
+    ScheduleState,
+    known_schedule,
+    read_all,
+    schedule_key,
+    tick_id,
+)
 from postroad.tasks.threads import Role
 
 Tasks = Mapping[str, TaskDefinition] | Mapping[str, TaskEntry]
 """Tasks by their names, with and without schedules."""
-_PAGE = 500
 _IN_ONE_COMMIT = 50
 _ROLE_SECONDS = 0.1
 # How long another worker that claimed a tick may take to submit its run, where that is not one commit.
 _PATIENCE_SECONDS = 5.0
 # How often paused schedules are read again, on the embedded engine and where reads cost requests.
 _RESUME_SECONDS, _RESUME_SECONDS_FAR = 5.0, 60.0
-_decode_state = msgspec.json.Decoder(ScheduleState).decode
 
 
-class _Known(NamedTuple):
-    """A schedule as it was last read or written, with the version that the next write expects."""
-
-    state: ScheduleState
-    version: int
-
-
-class ScheduleShown(msgspec.Struct, frozen=True):
-    """One schedule, as CLI and HTTP show it."""
+class _Claim(NamedTuple):
+    """A schedule whose ticks are to be submitted by this scheduler."""
 
     name: str
-    task: str
-    schedule: str
-    tz: str
-    paused: bool
-    next_at: datetime | None
-    """None while it is paused. A time in the past: no worker with the role `scheduler` knows it."""
-    last_at: datetime | None
-    last_request_id: str | None
+    known: KnownSchedule
+    ticks: tuple[int, ...]
 
 
-class Schedules:
-    """The schedules that workers have registered: lists, pauses, resumes and runs them.
-
-    Args:
-        backend: The store, as `connect()` returns it.
-        tenant_id: The tenant of the tasks; by default that of the settings.
-        app: The app of the recorded events; by default that of the settings.
-
-    Example:
-        Schedules(backend).pause("nightly")
-    """
-
-    def __init__(self, backend: Store, *, tenant_id: str | None = None, app: str | None = None) -> None:
-        self._backend = backend
-        self._tenant, self._app = tenant_and_app(tenant_id, app)
-        self._items: Items = backend.items()
-
-    def list_all(self) -> list[ScheduleShown]:
-        """Return all schedules, sorted by name."""
-        return [_shown(name, known.state) for name, known in read_all(self._items, self._tenant).items()]
-
-    def page(self, limit: int = 100, after: str | None = None) -> tuple[list[ScheduleShown], str | None]:
-        """Return the schedules behind the name `after`, at most `limit`, and the last name if there are more."""
-        prefix = schedule_key(self._tenant, "")
-        found = self._items.scan(prefix, limit=limit, cursor=None if after is None else prefix + after)
-        shown = [_shown(name, known.state) for name, known in _readable(found.items, prefix)]
-        return shown, None if found.cursor is None else found.cursor.removeprefix(prefix)
-
-    def pause(self, name: str) -> ScheduleShown:
-        """Let it run no more until it is resumed; a paused schedule stays paused."""
-        return self._change(name, lambda state: msgspec.structs.replace(state, paused=True))
-
-    def resume(self, name: str) -> ScheduleShown:
-        """Let it run again, from its next tick on; what the pause skipped is not caught up on."""
-        now = self._backend.clock.now()
-        return self._change(name, lambda state: state.resumed(now) if state.paused else state)
-
-    def run(self, name: str) -> ScheduleShown:
-        """Submit one run now, besides those of its ticks, even while it is paused."""
-        state = self._read(name).state
-        producer = TaskProducer(self._backend, queue=state.queue, tenant_id=self._tenant, app=self._app)
-        handle = producer.submit(state.task, request_id=f"schedule-{name}-run-{uuid7()}")
-        now = int(self._backend.clock.now().timestamp())
-        return self._change(name, lambda state: state.ran(now, handle.request_id))
-
-    def _read(self, name: str) -> _Known:
-        # A name that no task can have is not found either.
-        item = self._items.get(schedule_key(self._tenant, name)) if NAME.fullmatch(name) else None
-        if item is None:
-            raise NotFound(
-                f"there is no schedule {name[:100]!r}",
-                nearest=nearest(name[:100], read_all(self._items, self._tenant)),
-                remedy="`postroad schedule list` shows all; a worker registers those of its tasks when it starts.",
-            )
-        return _known(item)
-
-    def _change(self, name: str, change: Callable[[ScheduleState], ScheduleState]) -> ScheduleShown:
-        while True:
-            state, version = self._read(name)
-            changed = change(state)
-            if changed == state:
-                return _shown(name, state)
-            value = msgspec.json.encode(changed)
-            if self._items.put(schedule_key(self._tenant, name), value, expect=version).ok:
-                return _shown(name, changed)
-
-
-def _shown(name: str, state: ScheduleState) -> ScheduleShown:
-    return ScheduleShown(
-        name=name,
-        task=state.task,
-        schedule=state.schedule.text,
-        tz=state.schedule.tz,
-        paused=state.paused,
-        next_at=state.next_at(),
-        last_at=None if state.last_at is None else datetime.fromtimestamp(state.last_at, UTC),
-        last_request_id=state.last_request_id,
-    )
-
-
-def read_all(items: Items, tenant: str) -> dict[str, _Known]:
-    """Return every schedule of the tenant by its name."""
-    prefix = schedule_key(tenant, "")
-    return dict(_readable(scan(items, prefix, limit=_PAGE), prefix))
-
-
-def _readable(items: Iterable[Item], prefix: str) -> Iterator[tuple[str, _Known]]:
-    """Yield the name and the schedule of each item. One that only another machine can read is logged and left out."""
-    for item in items:
-        name = item.key.removeprefix(prefix)
-        try:
-            yield name, _known(item)
-        except (ConfigurationError, msgspec.DecodeError) as error:
-            # Its time zone is not known here, or a later version wrote it.
-            log_event("schedule_failed", schedule=name, error=error)
-
-
-def _known(item: Item) -> _Known:
-    return _Known(_decode_state(item.value), item.version)
+def _request_id(name: str, tick: int) -> str:
+    return tick_id(name, datetime.fromtimestamp(tick, UTC))
 
 
 class Scheduler:
@@ -211,13 +105,14 @@ class Scheduler:
         self._resume_seconds = _RESUME_SECONDS if is_near else _RESUME_SECONDS_FAR
         self._delays = DelayedTasks(backend, self._tenant, self._app, look_ahead=0.0 if is_near else MAX_DELAY)
         self._registered: Tasks = {}
-        self._known: dict[str, _Known | None] = {}
+        self._known: dict[str, KnownSchedule | None] = {}
         """Each schedule of these tasks; None if it has to be read again."""
         self._due_at: dict[str, float] = {}
         """When each is due, in seconds since 1970."""
         self._retries = Retries()
         """Those that failed, or that another worker has claimed."""
         self._resume_look_at = 0.0
+        self._last_look = 0.0
 
     def tick(self) -> int:
         """Submit every run that is due and send every delayed task that is due; return how many there were.
@@ -244,6 +139,9 @@ class Scheduler:
     def _turn(self, errors: list[Exception], *, at_once: bool) -> int:
         """Do what is due. Without `at_once`, leave out what failed or is claimed, and return after one round."""
         now = self._clock.now()
+        if now.timestamp() < self._last_look - SET_BACK_SECONDS:
+            self._registered = {}
+        self._last_look = now.timestamp()
         self._register(now)
         if at_once or time.monotonic() >= self._resume_look_at:
             self._resume_look_at = time.monotonic() + self._resume_seconds
@@ -278,26 +176,44 @@ class Scheduler:
         for start in range(0, len(names), _IN_ONE_COMMIT):
             with self._one_commit():
                 for name in names[start : start + _IN_ONE_COMMIT]:
-                    self._define(name, tasks[name].schedule, stored.get(name), now)
+                    self._define(tasks[name], stored.get(name), now)
         self._registered = tasks
 
-    def _define(self, name: str, schedule: Schedule | None, stored: _Known | None, now: datetime) -> None:
-        if schedule is None:
-            if stored is not None:
-                self._items.delete(schedule_key(self._tenant, name), expect=stored.version)
-        elif stored is None:
-            first = ScheduleState(task=name, schedule=schedule, queue=self._queue, after=int(now.timestamp()))
-            self._write(name, first, None)
-        elif (stored.state.schedule, stored.state.queue) != (schedule, self._queue):
-            self._write(name, stored.state.defined(schedule, self._queue, now), stored.version)
-        else:
-            self._remember(name, stored)
+    def _define(self, task: TaskDefinition | TaskEntry, stored: KnownSchedule | None, now: datetime) -> None:
+        """Store the schedule of one task, even if workers with other definitions write at the same time."""
+        name, schedule, queue = task.name, task.schedule, task.queue or self._queue
+        while True:
+            if schedule is None:
+                if stored is not None:
+                    self._items.delete(schedule_key(self._tenant, name))
+                return
+            if stored is None:
+                state = ScheduleState(task=name, schedule=schedule, queue=queue, after=int(now.timestamp()))
+            elif (stored.state.schedule, stored.state.queue) != (schedule, queue) or stored.state.is_ahead(now):
+                state = stored.state.defined(schedule, queue, now)
+            else:
+                self._remember(name, stored)
+                return
+            if self._write(name, state, None if stored is None else stored.version) is not None:
+                return
+            stored = self._stored(name)
+
+    def _stored(self, name: str) -> KnownSchedule | None:
+        """Return the schedule as it is now. What cannot be read is removed, so that the definition replaces it."""
+        item = self._items.get(schedule_key(self._tenant, name))
+        if item is None:
+            return None
+        try:
+            return known_schedule(item)
+        except (ConfigurationError, msgspec.DecodeError):
+            self._items.delete(item.key, expect=item.version)
+            return None
 
     def _advance_together(self, names: Sequence[str], now: datetime, failed: set[str], errors: list[Exception]) -> int:
         """Advance these schedules, in one commit where there is one; after an error each on its own."""
         try:
             with self._one_commit():
-                done = sum(self._advance(name, now) for name in names)
+                done = self._advance(names, now)
         except Exception as error:
             # What was written is undone, or not known.
             self._forget(names)
@@ -316,50 +232,71 @@ class Scheduler:
         self._retries.succeeded(names)
         return done
 
-    def _advance(self, name: str, now: datetime) -> int:
-        """Claim what is due of a schedule and submit what it owes; return how many runs began."""
-        known = self._known[name] or self._read(name)
-        if known is None:
+    def _advance(self, names: Sequence[str], now: datetime) -> int:
+        """Claim what is due of these schedules and submit what they owe; return how many runs began."""
+        claims = [claim for name in names if (claim := self._claim(name, now)) is not None]
+        if not claims:
             return 0
-        owed, owes = known.state.owed, True
-        if not owed:
-            claimed = known.state.claimed(now)
-            if claimed is None:
-                self._remember(name, known)
-                return 0
-            # In one commit with its runs it owes nothing.
-            owed, owes = claimed.owed, bool(claimed.owed) and not self._backend.joins_writes
-            known = self._write(name, claimed if owes else claimed.settled(), known.version)
-            if known is None:
-                return 0
         failpoints.hit("scheduler.after_claim")
-        begun = sum(self._submit(name, known.state, tick) for tick in owed)
+        begun = self._submit(claims)
         failpoints.hit("scheduler.after_submit")
-        if owes:
-            self._write(name, known.state.settled(), known.version)
+        for claim in claims:
+            if claim.known.state.owed:
+                self._write(claim.name, claim.known.state.settled(), claim.known.version)
         return begun
 
-    def _submit(self, name: str, state: ScheduleState, tick: int) -> bool:
-        request_id = tick_id(name, datetime.fromtimestamp(tick, UTC))
-        if (producer := self._producers.get(state.queue)) is None:
-            producer = TaskProducer(self._backend, queue=state.queue, tenant_id=self._tenant, app=self._app)
-            self._producers[state.queue] = producer
+    def _claim(self, name: str, now: datetime) -> _Claim | None:
+        """Claim what is due of a schedule; return None if nothing is, or if another worker was faster."""
+        known = self._known[name] or self._read(name)
+        if known is None:
+            return None
+        if known.state.owed:
+            return _Claim(name, known, known.state.owed)
+        claimed = known.state.claimed(now)
+        if claimed is None:
+            self._remember(name, known)
+            return None
+        # In one commit with its runs it owes nothing.
+        written = self._write(name, claimed.settled() if self._backend.joins_writes else claimed, known.version)
+        return None if written is None else _Claim(name, written, claimed.owed)
+
+    def _submit(self, claims: Sequence[_Claim]) -> int:
+        """Submit the runs of several schedules at once, or those of one schedule one by one."""
+        if len(claims) == 1:
+            (claim,) = claims
+            return sum(self._submit_tick(claim, tick) for tick in claim.ticks)
+        calls: dict[str, list[tuple[str, Mapping[str, Any], str]]] = {}
+        for claim in claims:
+            of_queue = calls.setdefault(claim.known.state.queue, [])
+            of_queue += [(claim.known.state.task, {}, _request_id(claim.name, tick)) for tick in claim.ticks]
+        return sum(
+            handle.created for queue, found in calls.items() for handle in self._producer(queue).submit_many(found)
+        )
+
+    def _submit_tick(self, claim: _Claim, tick: int) -> bool:
+        request_id = _request_id(claim.name, tick)
         try:
-            return producer.submit(state.task, request_id=request_id).created
+            return self._producer(claim.known.state.queue).submit(claim.known.state.task, request_id=request_id).created
         except (InvalidInput, Conflict) as error:
             # It would be refused each time.
-            log_event("schedule_refused", schedule=name, request_id=request_id, error=error)
+            log_event("schedule_refused", schedule=claim.name, request_id=request_id, error=error)
             return False
 
-    def _read(self, name: str) -> _Known | None:
+    def _producer(self, queue: str) -> TaskProducer:
+        if (producer := self._producers.get(queue)) is None:
+            producer = TaskProducer(self._backend, queue=queue, tenant_id=self._tenant, app=self._app)
+            self._producers[queue] = producer
+        return producer
+
+    def _read(self, name: str) -> KnownSchedule | None:
         item = self._items.get(schedule_key(self._tenant, name))
         if item is None:
             # A worker that started later has this task without a schedule.
             del self._known[name], self._due_at[name]
             return None
-        return _known(item)
+        return known_schedule(item)
 
-    def _write(self, name: str, state: ScheduleState, version: int | None) -> _Known | None:
+    def _write(self, name: str, state: ScheduleState, version: int | None) -> KnownSchedule | None:
         """Write the state if it is as it was last seen; else it is read again later, and None is returned."""
         value = msgspec.json.encode(state)
         written = self._items.put(schedule_key(self._tenant, name), value, expect=version or ABSENT)
@@ -369,11 +306,11 @@ class Scheduler:
                 # It may be about to submit the run; if it is still owed by then, that worker died.
                 self._retries.wait(name, _PATIENCE_SECONDS)
             return None
-        known = _Known(state, written.item.version)
+        known = KnownSchedule(state, written.item.version)
         self._remember(name, known)
         return known
 
-    def _remember(self, name: str, known: _Known) -> None:
+    def _remember(self, name: str, known: KnownSchedule) -> None:
         self._known[name] = known
         next_at = known.state.next_at()
         self._due_at[name] = 0.0 if known.state.owed else inf if next_at is None else next_at.timestamp()

@@ -1,27 +1,18 @@
-"""Schedules: when a task runs by itself, what is stored about it, and tasks that are put off by more than a queue can.
-
-A schedule is one item, changed by conditional writes: its ticks are claimed there, so each is run once however many
-workers there are. A claimed tick is owed until its run is submitted. A task that is put off is an item too, whose key
-begins with the time when it is due.
-"""
+"""Schedules: when a task runs by itself, by a cron expression or an interval."""
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
-from typing import Annotated, Any, Final, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 import msgspec
 from msgspec import Meta
 
 from postroad.arguments import check, seconds_of
-from postroad.blobs import BlobRef
-from postroad.errors import ConfigurationError, InvalidTask
-from postroad.ports import Store
+from postroad.errors import ConfigurationError
 from postroad.settings import nearest
-from postroad.tasks.messages import TaskMessage
 
 CatchUp = Literal["none", "one", "all"]
 _YEAR_SECONDS = 366 * 86_400
@@ -84,7 +75,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> Self | None:
-        """Take `schedule`, `every`, `tz` and `catch_up` out of the options of a task; None if it has no schedule."""
+        """Take `schedule`, `every`, `tz` and `catch_up` out of the `options` of a task; None if it has no schedule."""
         cron, every, tz, catch_up = (options.pop(name, None) for name in ("schedule", "every", "tz", "catch_up"))
         if isinstance(cron, cls):
             return cron
@@ -109,11 +100,11 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"every {self.every // size}{unit}"
 
     def next_after(self, moment: datetime) -> datetime | None:
-        """Return the first tick after the moment, in UTC; None if there is none for fifty years."""
+        """Return the first tick after `moment`, in UTC; None if there is none for fifty years."""
         return next(self.ticks(moment), None)
 
     def ticks(self, after: datetime) -> Iterator[datetime]:
-        """Yield every tick after the moment, in UTC.
+        """Yield every tick later than `after`, in UTC.
 
         An expression with fixed minutes and hours means the time on the wall: a tick in the hour that is skipped
         comes right after it, and one in the hour that occurs twice comes once, at the first. With a `*` in front of
@@ -151,7 +142,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return None
 
     def due(self, now: datetime, *, after: datetime) -> tuple[list[datetime], datetime]:
-        """Return the ticks to run now, at most a hundred, and the last tick that is then done with."""
+        """Return the ticks after `after` to run at `now`, at most a hundred, and the last tick that is then done."""
         if self.catch_up == "all":
             ticks: list[datetime] = []
             for tick in self.ticks(after):
@@ -224,108 +215,3 @@ def _check_cron(cron: str, tz: str) -> None:
             field="schedule",
             remedy="Name a day that occurs, such as 28, or L for the last day of the month.",
         ) from None
-
-
-class ScheduleState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What is stored about one schedule. Times are seconds since 1970."""
-
-    task: str
-    schedule: Schedule
-    queue: str
-    after: int
-    """The last tick that is done with; those after it are to come."""
-    paused: bool = False
-    owed: tuple[int, ...] = ()
-    """Ticks that were claimed, and whose runs may not be submitted yet."""
-    last_at: int | None = None
-    last_request_id: str | None = None
-
-    def next_at(self) -> datetime | None:
-        """Return the next tick; None while it is paused."""
-        return None if self.paused else self.schedule.next_after(datetime.fromtimestamp(self.after, UTC))
-
-    def claimed(self, now: datetime) -> Self | None:
-        """Return the state that owes the ticks that are due, and None if none is."""
-        if self.paused:
-            return None
-        after = datetime.fromtimestamp(self.after, UTC)
-        ticks, done_with = self.schedule.due(now, after=after)
-        if done_with == after:
-            return None
-        state = msgspec.structs.replace(self, after=_epoch(done_with), owed=tuple(map(_epoch, ticks)))
-        return state.ran(_epoch(ticks[-1]), tick_id(self.task, ticks[-1])) if ticks else state
-
-    def settled(self) -> Self:
-        """Return the state of a schedule whose runs are all submitted."""
-        return msgspec.structs.replace(self, owed=())
-
-    def ran(self, at: int, request_id: str) -> Self:
-        """Return the state with its last run."""
-        return msgspec.structs.replace(self, last_at=at, last_request_id=request_id)
-
-    def defined(self, schedule: Schedule, queue: str, now: datetime) -> Self:
-        """Return the state under a new definition. Other times begin now, as nothing was missed under them."""
-        same_times = (schedule.cron, schedule.every, schedule.tz) == (
-            self.schedule.cron,
-            self.schedule.every,
-            self.schedule.tz,
-        )
-        after = self.after if same_times else _epoch(now)
-        return msgspec.structs.replace(self, schedule=schedule, queue=queue, after=after)
-
-    def resumed(self, now: datetime) -> Self:
-        """Return the state of a schedule that goes on; ticks during the pause were not missed."""
-        return msgspec.structs.replace(self, paused=False, after=max(self.after, _epoch(now)))
-
-
-def tick_id(task: str, tick: datetime) -> str:
-    """Return the request id of the run of a tick."""
-    return f"schedule-{task}-{tick.astimezone(UTC):%Y%m%dT%H%M%SZ}"
-
-
-def schedule_key(tenant: str, name: str) -> str:
-    """Return the key of a schedule's item; with an empty name, the prefix of all schedules of the tenant."""
-    return f"{tenant}/SCHEDULE#{name}"
-
-
-def _epoch(moment: datetime) -> int:
-    return int(moment.timestamp())
-
-
-MAX_PUT_OFF: Final = 31_536_000.0
-"""The longest delay of a task, in seconds: a year."""
-DELAYS: Final = "delays/"
-_INLINE_BYTES = 200_000
-_PUT_OFF = "DELAYED#"
-
-
-class PutOff(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A task that waits in an item for its time; a large one has its message in a blob."""
-
-    queue: str
-    message: TaskMessage | None = None
-    blob: BlobRef | None = None
-
-
-def put_off(backend: Store, tenant: str, message: TaskMessage, *, queue: str, due_at: int) -> None:
-    """Store a run for the role `scheduler`, which sends it when it is due; `due_at` is in milliseconds.
-
-    It is stored before the lease that names the same time. A run whose lease does not is not sent.
-    """
-    body = msgspec.json.encode(message)
-    waits = PutOff(queue=queue, message=message)
-    if len(body) > _INLINE_BYTES:
-        blobs = backend.blobs()
-        if blobs is None:
-            raise InvalidTask(
-                f"input: {len(body)} bytes cannot be put off for so long without blobs",
-                field="input",
-                remedy="Configure blobs, pass a reference instead of the data, or use a delay of at most 900 seconds.",
-            )
-        waits = PutOff(queue=queue, blob=blobs.put(f"{DELAYS}{due_at}/{uuid.uuid4().hex}.json", body))
-    backend.items().put(f"{put_off_key(tenant)}{due_at:013d}#{message.request_id}", msgspec.json.encode(waits))
-
-
-def put_off_key(tenant: str) -> str:
-    """Return what the keys of the tenant's tasks that are put off begin with; the time when they are due follows."""
-    return f"{tenant}/{_PUT_OFF}"

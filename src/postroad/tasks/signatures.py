@@ -57,6 +57,14 @@ class Signature:
         self._bound = found.replace(parameters=[each for each in parameters if each.name != self.context])
         self._check_hint("return", self._resolved_result())
 
+    @property
+    def required(self) -> list[str]:
+        """The arguments that have no default."""
+        if self.takes_input:
+            return []
+        found = self._bound.parameters.values()
+        return [each.name for each in found if each.default is each.empty and each.kind is not _VAR_KEYWORD]
+
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the input of a call with these arguments.
 

@@ -16,7 +16,6 @@ from postroad.journal import (
     JOB,
     JOB_CREATED,
     NOTHING,
-    PENDING,
     STARTED,
     JournalEvent,
     Related,
@@ -46,7 +45,7 @@ def task_story(backend: Store, tenant: str, request_id: str) -> Story | None:
         return _waiting_story(backend, tenant, request_id)
     held = TaskRecords(backend).read(tenant, request_id)
     lease = Lease(run=state.run) if held is None else held.lease
-    queue = lease.queue or "tasks"
+    queue, job_id = lease.queue or "tasks", state.job_id
     now = backend.clock.now().timestamp()
     verdict, summary, following = _view(state, lease, queue, now=now)
     if state.state == "cancelled" and any(event.properties.get("reason") == WITH_ITS_JOB for event in events):
@@ -59,11 +58,12 @@ def task_story(backend: Store, tenant: str, request_id: str) -> Story | None:
         verdict=verdict,
         summary=f"task {request_id}, run {state.run}: {summary}",
         steps=_steps(events, lease, queue, now=now),
-        related=_related(events, state),
+        related=_of_job(job_id, _graph(backend, tenant, job_id), request_id) if job_id else [],
         next=following,
     )
 
 
+_SEND_LATER = "a worker with the role scheduler sends it then: postroad worker --roles scheduler"
 _HANDLE_LETTERS = "a worker with the role dlq ends the run: postroad worker --roles dlq"
 
 
@@ -89,6 +89,8 @@ def _view(state: TaskState, lease: Lease, queue: str, *, now: float) -> tuple[Ve
         return ("retrying", f"its worker {lease.owner} was lost", f"a worker of queue {queue} runs it again")
     if state.last_event_type == ATTEMPT_FAILED:
         return ("retrying", f"attempt {state.attempt}: {_why(state)}", f"a worker of queue {queue} retries it")
+    if lease.sent_at is None and lease.due_at is not None:
+        return ("waiting", f"is put off until {iso(lease.due_at)}", _SEND_LATER)
     if lease.sent_at is None:
         return ("waiting", "recorded and not sent", "a reconciler sends it: postroad worker --roles reconciler")
     return ("waiting", f"waits in queue {queue}", "a worker takes it: postroad worker --import MODULE")
@@ -143,8 +145,7 @@ def _lost(sign: JournalEvent, where: str) -> Step:
 def _waiting_story(backend: Store, tenant: str, request_id: str) -> Story | None:
     """Return the story of a job's task that has not begun; None if there is no such job or task."""
     job_id, dot, task_id = request_id.partition(".")
-    journal = backend.journal()
-    graph = {task["taskId"]: task for task in tasks_of_job(journal, tenant, job_id)} if dot else {}
+    graph = _graph(backend, tenant, job_id) if dot else {}
     if task_id not in graph:
         return None
     leases = TaskRecords(backend).read_many(tenant, f"{job_id}.")
@@ -160,14 +161,16 @@ def _waiting_story(backend: Store, tenant: str, request_id: str) -> Story | None
     elif not waits_for:
         summary = "all tasks that it depends on are completed" if needs else "it depends on no other task"
         following = "a dispatcher begins it: postroad worker --roles dispatcher"
-    created = every_event(journal, "GSI5", tenant=tenant, entity=(JOB, job_id), event_type=JOB_CREATED, raw=True)
+    created = every_event(
+        backend.journal(), "GSI5", tenant=tenant, entity=(JOB, job_id), event_type=JOB_CREATED, raw=True
+    )
     return Story(
         id=request_id,
         kind="task",
         verdict=verdict,
         summary=f"task {request_id} of job {job_id}: {summary}",
         steps=steps_of(created, where=None),
-        related=_of_job(job_id, needs),
+        related=_of_job(job_id, graph, request_id),
         next=following,
     )
 
@@ -205,16 +208,20 @@ def _again(state: TaskState) -> str:
     return f"run it again: postroad task retry {state.request_id}"
 
 
-def _related(events: list[JournalEvent], state: TaskState) -> list[Related]:
-    if state.job_id is None:
-        return []
-    needs = next((event.properties.get("dependsOn") for event in events if event.event_type == PENDING), None)
-    return _of_job(state.job_id, needs or ())
+def _graph(backend: Store, tenant: str, job_id: str) -> dict[str, dict[str, Any]]:
+    return {task["taskId"]: task for task in tasks_of_job(backend.journal(), tenant, job_id)}
 
 
-def _of_job(job_id: str, needs: Sequence[str]) -> list[Related]:
-    before = [Related(f"{job_id}.{task_id}", "caused_by", "task") for task_id in needs]
-    return [Related(job_id, "caused_by", "job"), *before]
+def _of_job(job_id: str, graph: Mapping[str, dict[str, Any]], request_id: str) -> list[Related]:
+    """Return the job of a task, the tasks that it depends on, and those that depend on it."""
+    task_id = request_id.removeprefix(f"{job_id}.")
+    before = graph.get(task_id, {}).get("dependsOn") or ()
+    behind = [each for each, task in graph.items() if task_id in (task.get("dependsOn") or ())]
+    return [
+        Related(job_id, "caused_by", "job"),
+        *(Related(f"{job_id}.{each}", "caused_by", "task") for each in before),
+        *(Related(f"{job_id}.{each}", "causes", "task") for each in behind),
+    ]
 
 
 def _has_dead_letter(backend: Store, queue: str, request_id: str, run: int) -> bool:

@@ -24,9 +24,9 @@ from postroad.events import refusal
 from postroad.journal import PENDING, Journal, JournalEvent, whole
 from postroad.ports import Store
 from postroad.queues import MAX_DELAY, OutgoingMessage, Queue
+from postroad.tasks.delays import put_off
 from postroad.tasks.leases import Held, Lease, TaskRecords, Written, first_lease
 from postroad.tasks.messages import EventFactory, TaskMessage, open_queue, outgoing
-from postroad.tasks.schedules import put_off
 
 # How long another submission of the same request may take before it counts as dead.
 _WAIT_SECONDS = 5.0
@@ -89,8 +89,8 @@ class Submission:
 
     def lease(self, queue: str) -> Lease:
         """Return the lease of a first run."""
-        task = self.message.task(self.tenant)
-        return first_lease(task, self.message.name, queue, self.app, self.pending.timestamp, self.digest())
+        task, begun_at = self.message.task(self.tenant), self.pending.timestamp + round(self.delay * 1_000)
+        return first_lease(task, self.message.name, queue, self.app, begun_at, self.digest())
 
 
 class Submissions:

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
-from postroad.errors import ConfigurationError, InvalidTask, NonRetryable, Retryable, describe
+from postroad.errors import ConfigurationError, InvalidTask, NonRetryable, Retryable, describe, retry_wish
 from postroad.events import checked_bytes
 from postroad.tasks import processes
-from postroad.tasks.error_categories import ErrorClass, classify_exception, retry_after
+from postroad.tasks.error_categories import ErrorClass, classify_exception
 from postroad.tasks.processes import Order, Plan, TaskEntry
 from postroad.tasks.registry import TaskContext, TaskDefinition, TaskRegistry, default_tasks
 from postroad.tasks.signatures import Signature
@@ -230,7 +230,8 @@ def failed(error: BaseException, task: TaskDefinition | None = None) -> bytes:
     decided = None if task is None or isinstance(error, Retryable | NonRetryable) else task.retries(error)
     if decided is not None:
         found = ErrorClass(found.category, decided)
-    after = retry_after(error) if found.retryable else None
+    wish = retry_wish(error)
+    after = wish.after if found.retryable and isinstance(wish, Retryable) else None
     return _failure(text, found, located=describe(error), lines=lines[-_TRACEBACK_LINES:], after=after)
 
 
@@ -287,7 +288,17 @@ def _clean(text: str, most: int) -> str:
 
 
 _MAIN = "__main__"
-_OPTIONS = ("timeout", "max_attempts", "memory_limit", "pass_env", "fresh", "retry_base", "retry_cap", "schedule")
+_OPTIONS = (
+    "timeout",
+    "max_attempts",
+    "memory_limit",
+    "pass_env",
+    "fresh",
+    "retry_base",
+    "retry_cap",
+    "schedule",
+    "queue",
+)
 _CLASSES = ("retry_on", "never_retry")
 
 

@@ -56,7 +56,13 @@ def legible(value: object) -> str:
 
 
 def counted(number: int, word: str, plural: str | None = None) -> str:
-    """Return `1 message`, `0 messages` or `1,200 messages`; `plural` is for words that take more than an s."""
+    """Return a number with its word, such as `1 message`, `0 messages` or `1,200 messages`.
+
+    Args:
+        number: How many there are.
+        word: The word for one of them.
+        plural: The word for several; by default the word with an s.
+    """
     return f"{number:,} {word if number == 1 else plural or f'{word}s'}"
 
 

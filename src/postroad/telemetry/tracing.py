@@ -1,4 +1,6 @@
-"""Metrics of Prometheus and spans of OpenTelemetry. Both libraries are imported when they are first needed."""
+"""Metrics of Prometheus and spans of OpenTelemetry. Both libraries are imported when they are first needed.
+
+Without OpenTelemetry there are no spans; whoever sets up tracing installs its SDK, which brings the API along."""
 
 from __future__ import annotations
 
@@ -76,7 +78,10 @@ def redriving(name: str) -> AbstractContextManager[object]:
 
 
 def _span(name: str, kind: str, traceparent: str | None = None, **options: Any) -> AbstractContextManager[object]:
-    api, tracer = _api(), _tracer()
+    api = _api()
+    if api is None:
+        return _NOTHING
+    tracer = _tracer()
     # If nobody has set up tracing, a span would only cost time.
     if isinstance(tracer, api.ProxyTracer) and isinstance(api.get_tracer_provider(), api.ProxyTracerProvider):
         return _NOTHING
@@ -92,7 +97,8 @@ def valid_traceparent(text: object) -> str | None:
 
 def traceparent() -> str | None:
     """Return the current span as the header that joins traces, or None outside of any span."""
-    if not _api().get_current_span().get_span_context().is_valid:
+    api = _api()
+    if api is None or (span := api.get_current_span()) is api.INVALID_SPAN or not span.get_span_context().is_valid:
         return None
     carrier: dict[str, str] = {}
     _propagator().inject(carrier)
@@ -114,6 +120,9 @@ def _propagator() -> Any:
 
 @cache
 def _api() -> Any:
-    import opentelemetry.trace
-
+    """Return the API of OpenTelemetry, or None if it is not installed."""
+    try:
+        import opentelemetry.trace
+    except ImportError:
+        return None
     return opentelemetry.trace

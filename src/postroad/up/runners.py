@@ -53,15 +53,11 @@ def run_tasks(backend: Backend, settings: Settings, stop: threading.Event) -> No
 
 
 def _worker_roles(backend: Backend, settings: Settings) -> list[Role]:
-    from postroad.jobs.dispatcher import QUEUE_ROLES, ROLES, worker_roles
+    from postroad.jobs.dispatcher import ROLES, worker_roles
 
     # The health of tasks is a part of its own.
-    once = set(ROLES) - QUEUE_ROLES - {"health"} if settings.task_events else set[str]()
-    found = []
-    for number, queue in enumerate(settings.task_queues):
-        roles = QUEUE_ROLES | once if number == 0 else QUEUE_ROLES
-        found += worker_roles(backend, queue=queue, tenant_id=settings.tenant, app=settings.app, roles=roles)
-    return found
+    roles = set(ROLES) - ({"health"} if settings.task_events else {"health", "events"})
+    return worker_roles(backend, queue=settings.task_queues, tenant_id=settings.tenant, app=settings.app, roles=roles)
 
 
 def run_health(backend: Backend, settings: Settings, stop: threading.Event) -> None:
@@ -142,7 +138,8 @@ def find_buses(target: str) -> list[Bus]:
     load_modules([module_name])
     buses = buses_of(sys.modules[module_name])
     if not name and buses:
-        return list(buses.values())
+        # A bus without handlers only publishes.
+        return [bus for bus in buses.values() if bus.has_handlers] or list(buses.values())
     found = getattr(sys.modules[module_name], name, None) if name else None
     if isinstance(found, Bus):
         return [found]
@@ -169,7 +166,7 @@ def run_buses(backend: Backend, settings: Settings, stop: threading.Event) -> No
     modules = [sys.modules[name] for name in settings.load if name in sys.modules]
     # A module that declares a bus has imported them.
     found = [bus for each in modules for bus in buses_of(each).values()] if "postroad.bus" in sys.modules else []
-    buses = list({id(bus): bus for bus in found}.values())
+    buses = [bus for bus in dict.fromkeys(found) if bus.has_handlers]
     if not buses:
         stop.wait()
         return

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -17,7 +15,7 @@ from postroad.http.openapi import example, route
 from postroad.http.requests import ApiRequest, Cursor, Limit, page
 from postroad.jobs import JobStatus, TasksAdded
 from postroad.journal import TaskState
-from postroad.tasks import TaskFilter, since_of
+from postroad.tasks import OPEN, TaskFilter, since_of
 from postroad.views import (
     EventPage,
     JobCancelled,
@@ -52,9 +50,6 @@ OperationId = Annotated[str, PathParameter(description="The operation's id.")]
 TaskRetryBody = Annotated[
     forms.TaskRetry, example({"state": "failed", "name": "scrape-store", "since": "1h", "rate": 10, "reason": "fixed"})
 ]
-_OPEN = ("pending", "processing")
-_FIRST_PAUSE = 0.05
-_LONGEST_PAUSE = 0.5
 
 
 @route("POST /tasks", "publish", TaskSubmitted, 409, status=202, says="The run; 200 if it exists already.")
@@ -101,13 +96,10 @@ async def show_task(request: ApiRequest, task: RequestId, at: At = None, wait: W
         return await context.run(lambda: _found("task", task, lambda: context.work.task_state(task, at)))
 
     state = await look()
-    if wait and at is None:
-        until, pause = time.monotonic() + wait, _FIRST_PAUSE
-        with context.polls.counted():
-            while state.state in _OPEN and time.monotonic() < until and not context.polls.stopping:
-                await asyncio.sleep(max(0.0, min(pause, until - time.monotonic())))
-                pause = min(pause * 1.5, _LONGEST_PAUSE)
-                state = await look()
+    if wait and at is None and state.state in OPEN:
+        runs = context.work.runs
+        end = await context.polls.wait_for(runs.wait_async(task, state.run), wait)
+        state = await context.run(lambda: _found("task", task, lambda: runs.state(task, end=end)))
     return Response(task_shown(state))
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import takewhile
 from typing import Any, Final, Literal
 
 from postroad.engine import Engine, Listener, Transaction, every, moment, one, run_many, text_of
@@ -16,24 +17,27 @@ from postroad.queues.sqlite.state import (
     COLUMNS,
     DAMAGED,
     JOINED,
-    LEASED_ROWS,
     MessageIds,
     QueueState,
     Row,
     States,
     channel,
+    checksum,
     is_damaged,
     read_attributes,
     regroup,
 )
-from postroad.queues.sqlite.verbs import Verbs
+from postroad.queues.sqlite.verbs import Verbs, entry
 from postroad.telemetry import get_logger
 
-_RETURNED: Final = f"{LEASED_ROWS} WHERE lease.queue = ? AND lease.visible_us <= ? ORDER BY lease.visible_us LIMIT ?"
+_RETURNED: Final = f"""
+SELECT {COLUMNS}, lease.visible_us, lease.held FROM lease JOIN message AS m ON m.id = lease.id
+WHERE lease.queue = ? AND lease.visible_us <= ? ORDER BY lease.visible_us LIMIT ?
+"""  # noqa: S608 - a constant
 _FRESH: Final = f"SELECT {COLUMNS}, lease.id {JOINED} WHERE m.id >= ? AND m.id < ? ORDER BY m.id LIMIT ?"
 _FREE_GROUPS: Final = "SELECT id FROM grp WHERE queue = ? AND visible_us <= ? ORDER BY visible_us LIMIT ?"
 _OF_GROUP: Final = f"""
-SELECT {COLUMNS}, max(coalesce(m.due_us, 0), coalesce(lease.visible_us, 0)) {JOINED}
+SELECT {COLUMNS}, max(coalesce(m.due_us, 0), coalesce(lease.visible_us, 0)), coalesce(lease.held, 0) {JOINED}
 WHERE m.grp = ? ORDER BY m.id LIMIT ?
 """
 _LEASE: Final = """
@@ -48,7 +52,9 @@ _NEVER: Final = 1 << 62
 _UNDECIDED: Final = 0.05
 
 
-Leased = tuple[Row, int, int]
+Columns = tuple[Any, ...]
+"""A message as it is read: the fields of a `Row`, which is only made of those that are not given out."""
+Leased = tuple[Columns, int, int]
 """A message as it is stored, its receive count, and the time of its first receive."""
 
 
@@ -69,17 +75,19 @@ class Claimer:
             state.seen_us = monotonic_us
         if visibility_us is None:
             visibility_us = int(state.spec.visibility * 1_000_000)
+        until_us, queue_id = monotonic_us + visibility_us, state.id
         if state.spec.fifo:
             state.write(tx)
-        find = self._find_ordered if state.spec.fifo else self._find_standard
-        until_us = monotonic_us + visibility_us
-        leases, leased = [], []
-        for row in find(tx, state, limit, now_us, monotonic_us, until_us):
-            first_us, receives = row.first_us or now_us, row.receives + 1
-            leases.append(
-                (row.id, state.id, row.grp, until_us, 1, receives, first_us, monotonic_us, row.sent_us, row.origin)
-            )
-            leased.append((row, receives, first_us))
+            found = self._find_ordered(tx, state, limit, now_us, monotonic_us, until_us)
+        else:
+            found = self._find_standard(tx, state, limit, now_us, monotonic_us)
+        leases: list[tuple[Any, ...]] = []
+        leased: list[Leased] = []
+        for columns in found:
+            row_id, sent_us, grp, origin, _, _, _, _, before, first_us, _ = columns
+            receives, first_us = before + 1, first_us or now_us
+            leases.append((row_id, queue_id, grp, until_us, 1, receives, first_us, monotonic_us, sent_us, origin))
+            leased.append((columns, receives, first_us))
         if leases:
             run_many(tx.connection, _LEASE, leases)
             state.received += len(leases)
@@ -88,9 +96,10 @@ class Claimer:
 
     def deliveries(self, leased: Iterable[Leased]) -> list[Delivery]:
         """Return the leased messages as the receiver gets them."""
+        text = self._ids.text
         return [
             Delivery(
-                self._ids.text(row_id if origin is None else origin),
+                text(row_id if origin is None else origin),
                 body,
                 {} if attributes is None else read_attributes(attributes),
                 group_name if group_name is None else text_of(group_name),
@@ -101,7 +110,7 @@ class Claimer:
                 moment(first_us),
                 row_id,
             )
-            for (row_id, sent_us, _, origin, group_name, body, attributes, *_), receives, first_us in leased
+            for (row_id, sent_us, _, origin, group_name, body, attributes, _, _, _, _), receives, first_us in leased
         ]
 
     def deliver(self, tx: Transaction, state: QueueState) -> None:
@@ -122,39 +131,35 @@ class Claimer:
             tx.touch(channel(queue_id))
 
     def _find_standard(
-        self, tx: Transaction, state: QueueState, limit: int, now_us: int, monotonic_us: int, _: int
-    ) -> Iterator[Row]:
+        self, tx: Transaction, state: QueueState, limit: int, now_us: int, monotonic_us: int
+    ) -> list[Columns]:
+        found: list[Columns] = []
         if monotonic_us >= state.returns_us:
-            for row in self._find_returned(tx, state, limit, now_us, monotonic_us):
-                yield row
-                limit -= 1
+            found = self._find_returned(tx, state, limit, now_us, monotonic_us)
         # What this transaction sent itself needs no reading: it is whole, new, and has no lease.
-        for sent in state.take_unread(limit):
-            yield Row._make((*sent[:3], *sent[4:], 0, None, None))
-            limit -= 1
-        while limit and (found := self._look_ahead(tx, state, limit)):
-            for *columns, leased in found:
-                if leased is None and self._is_alive(tx, state, row := Row(*columns), now_us):
-                    yield row
-                    limit -= 1
+        if state.unwritten:
+            found += [(*sent[:3], *sent[4:], 0, None, None) for sent in state.take_unread(limit - len(found))]
+        while len(found) < limit and (ahead := self._look_ahead(tx, state, limit - len(found))):
+            found += self._alive(tx, state, [columns[:-1] for columns in ahead if columns[-1] is None], now_us)
+        return found
 
     def _find_returned(
         self, tx: Transaction, state: QueueState, limit: int, now_us: int, monotonic_us: int
-    ) -> Iterator[Row]:
-        """Yield messages whose lease or delay has ended."""
-        given: set[int] = set()
+    ) -> list[Columns]:
+        """Return messages whose lease or delay has ended."""
+        given: dict[int, Columns] = {}
         while len(given) < limit:
-            # What was given before is found again, since its lease is written at the end.
-            rows = [Row(*r) for r in every(tx.connection, _RETURNED, (state.id, monotonic_us, limit))]
-            new = [row for row in rows if row.id not in given]
-            alive = [row for row in new if self._is_alive(tx, state, row, now_us)]
-            yield from alive
-            given.update(row.id for row in alive)
+            # What was found before is found again, since its lease is written at the end.
+            rows = every(tx.connection, _RETURNED, (state.id, monotonic_us, limit))
+            new = self._noted(tx, state, [row for row in rows if row[0] not in given], now_us, monotonic_us)
+            alive = self._alive(tx, state, new, now_us)
+            given.update((columns[0], columns) for columns in alive)
             if len(alive) == len(new):
                 break
         if not given:
             # None is due, so no search is needed until the next one is.
             state.returns_us = one(tx.connection, _NEXT_RETURN, (state.id,))[0] or _NEVER
+        return [*given.values()]
 
     def _look_ahead(self, tx: Transaction, state: QueueState, limit: int) -> list[Any]:
         """Return the next rows that no receiver has seen. Delayed ones among them come back by their lease."""
@@ -167,38 +172,52 @@ class Claimer:
 
     def _find_ordered(
         self, tx: Transaction, state: QueueState, limit: int, now_us: int, monotonic_us: int, until_us: int
-    ) -> Iterator[Row]:
-        while limit:
-            groups = every(tx.connection, _FREE_GROUPS, (state.id, monotonic_us, limit))
+    ) -> list[Columns]:
+        found: list[Columns] = []
+        while left := limit - len(found):
+            groups = every(tx.connection, _FREE_GROUPS, (state.id, monotonic_us, left))
             if not groups:
-                return
+                break
             for (group,) in groups:
-                given = 0
-                for row in self._of_group(tx, state, group, limit, now_us, monotonic_us):
-                    yield row
-                    given += 1
+                rows = every(tx.connection, _OF_GROUP, (group, limit - len(found)))
+                due = takewhile(lambda columns: columns[-2] <= monotonic_us, rows)
+                given = self._alive(tx, state, self._noted(tx, state, due, now_us, monotonic_us), now_us)
+                found += given
                 if given:
                     tx.connection.execute(_LOCK_GROUP, (until_us, group))
                 else:
                     regroup(tx, state.id, (group,), monotonic_us)
-                limit -= given
-                if not limit:
-                    return
+                if len(found) == limit:
+                    break
             if until_us <= monotonic_us:
-                return
+                break
+        return found
 
-    def _of_group(
-        self, tx: Transaction, state: QueueState, group: int, limit: int, now_us: int, monotonic_us: int
-    ) -> Iterator[Row]:
-        for *columns, due_us in every(tx.connection, _OF_GROUP, (group, limit)):
-            if due_us > monotonic_us:
-                return
-            row = Row(*columns)
-            if self._is_alive(tx, state, row, now_us):
-                yield row
+    def _noted(
+        self, tx: Transaction, state: QueueState, rows: Iterable[Any], now_us: int, monotonic_us: int
+    ) -> list[Columns]:
+        """Return messages without the ends of their leases, after it is noted which receivers did not settle theirs."""
+        found = []
+        for *columns, ended_us, held in rows:
+            if held:
+                lost_us = now_us - (monotonic_us - ended_us)
+                self._states.add_trail(tx, state.id, "lease_expired", entry(Row(*columns)), lost_us)
+            found.append(tuple(columns))
+        return found
 
-    def _is_alive(self, tx: Transaction, state: QueueState, row: Row, now_us: int) -> bool:
-        """Return whether the message may be given out; remove it otherwise."""
+    def _alive(self, tx: Transaction, state: QueueState, rows: Iterable[Columns], now_us: int) -> list[Columns]:
+        """Return the messages that may be given out; remove the others."""
+        oldest_us, most = now_us - state.spec.retention * 1_000_000, state.spec.max_receives
+        alive = []
+        for columns in rows:
+            _, sent_us, _, _, group_name, body, attributes, proof, receives, _, _ = columns
+            is_sound = sent_us > oldest_us and receives < most and checksum(body, attributes, group_name) == proof
+            if is_sound or self._survives(tx, state, Row(*columns), now_us):
+                alive.append(columns)
+        return alive
+
+    def _survives(self, tx: Transaction, state: QueueState, row: Row, now_us: int) -> bool:
+        """Return whether the message may be given out, on a closer look; remove it otherwise."""
         if row.sent_us + state.spec.retention * 1_000_000 <= now_us:
             self._verbs.expire(tx, state, row, now_us=now_us)
             return False

@@ -37,8 +37,14 @@ _CONTENT: Final = f"CAST(attributes AS BLOB), substr(body, 1, {EVENT_ID_WITHIN})
 _CARRIES: Final = "(instr(body, ?1) OR instr(attributes, ?2))"
 _AMONG_MOVED: Final = f"SELECT origin, {_CONTENT} WHERE origin IS NOT NULL AND {_CARRIES}"
 _WITHIN: Final = f"SELECT id, {_CONTENT} WHERE id >= ?3 AND id < ?4 AND origin IS NULL AND {_CARRIES}"
+_CAUSED: Final = f"""
+SELECT {_CONTENT} WHERE instr(body, ?1) AND id IN (
+    SELECT id FROM message WHERE id >= ?2 AND id < ?3 ORDER BY id LIMIT ?4
+)
+"""  # noqa: S608 - a constant
 _QUEUES: Final = "SELECT queue, next FROM tally"
 _NEXT_FROM: Final = "SELECT id, sent_us FROM message WHERE id >= ? AND id < ? ORDER BY id LIMIT 1"
+_MOST_LOOKED_AT: Final = 2_000
 _ROW_BYTES: Final = 8
 _EARLY_US: Final = 5_000_000
 _LATE_US: Final = 60_000_000
@@ -94,6 +100,26 @@ class History:
 
         return [self._ids.text(row_id) for row_id in self._engine.read(look)]
 
+    def caused_by(self, event_id: str) -> list[str]:
+        """Return the ids of the events that the event caused, as far as their messages are still stored.
+
+        Of each queue it looks at the messages that were sent after the event, up to a bound.
+        """
+        at_us, named = _time_of(event_id), f'"causation_id":"{event_id}"'.encode()
+
+        def look(connection: apsw.Connection) -> list[str]:
+            found: dict[str, None] = {}
+            for queue_id, following in every(connection, _QUEUES):
+                low = id_range(queue_id)[0]
+                if at_us is not None:
+                    low = _first_since(connection, low, following, at_us - _EARLY_US)
+                for text, body in every(connection, _CAUSED, (named, low, following, _MOST_LOOKED_AT)):
+                    if (caused := event_in(salvaged_attributes(text), body)) is not None:
+                        found[caused] = None
+            return list(found)
+
+        return self._engine.read(look)
+
     def _find(self, connection: apsw.Connection, first_id: int) -> Located | None:
         found = one(connection, _MOVED, (first_id,)) or one(connection, _UNMOVED, (first_id,))
         if found is None:
@@ -111,6 +137,7 @@ class History:
             message_state(visible_us, held, now_us),
         )
         head = None if row.grp is None else one(connection, _HEAD, (row.grp,))
+        ended_us = self._engine.now_us() - (now_us - visible_us) if held and visible_us <= now_us else None
         return Located(
             queue=str(text_of(one(connection, _NAME, (row.id >> 40,))[0])),
             message=message,
@@ -118,6 +145,7 @@ class History:
             due_seconds=max(0.0, (visible_us - now_us) / 1_000_000),
             error=text_of(row.error),
             head=None if head is None or head[1] == row.id else self._ids.text(head[0]),
+            lease_ended_at=None if ended_us is None else moment(ended_us),
         )
 
 

@@ -6,17 +6,19 @@ A message that moves is always in exactly one of the two queues.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Final
+from typing import Any, Final
 
 import apsw
 
 from postroad.engine import Engine, Transaction, every, moment, one, run_many, text_of
 from postroad.errors import InvalidInput
+from postroad.queues.match import EVENT_ID_WITHIN, event_id
 from postroad.queues.port import Decide, Looked, Move, MoveStep, PeekedMessage
 from postroad.queues.rules import queue_missing
 from postroad.queues.sqlite.state import (
     COLUMNS,
     DAMAGED,
+    ENTRY,
     GROUP_AND_ATTRIBUTES,
     JOINED,
     MAX_ID,
@@ -48,6 +50,12 @@ SELECT CAST(name AS BLOB) FROM queue WHERE id = (SELECT id >> 40 FROM message WH
     SELECT id >> 40 FROM message WHERE id = ?1 LIMIT 1)
 """
 _QUEUE_ID: Final = "SELECT id FROM queue WHERE name = ?"
+_GOING: Final = f"""
+SELECT coalesce(m.origin, m.id), min(coalesce(lease.receives, 0), 65535), m.sent_us, coalesce(lease.first_us, 0),
+    CAST(m.attributes AS BLOB), substr(m.body, 1, {EVENT_ID_WITHIN}) {JOINED}
+"""
+_GOING_BELOW: Final = f"{_GOING} WHERE m.id > ? AND m.id < ? ORDER BY m.id LIMIT ?"
+_GOING_THESE: Final = f"{_GOING} WHERE m.id IN (VALUES (?))"
 _PURGE_LEASES: Final = """
 DELETE FROM lease WHERE id IN (SELECT id FROM message WHERE id > ? AND id < ? ORDER BY id LIMIT ?)
 """
@@ -153,9 +161,11 @@ class Mover:
         tx.touch(channel(target.id))
         return target
 
-    def purge_step(self, tx: Transaction, state: QueueState, below: int, limit: int) -> int:
-        """Remove up to `limit` messages with ids below the given one; return how many."""
+    def purge_step(self, tx: Transaction, state: QueueState, below: int, limit: int, noted: bool = True) -> int:
+        """Remove up to `limit` messages with ids below the given one, noted in the trail or not; return how many."""
         chosen = (id_range(state.id)[0], below, limit)
+        if noted:
+            self._note_purged(tx, state, every(tx.connection, _GOING_BELOW, chosen))
         tx.connection.execute(_PURGE_LEASES, chosen)
         removed = every(tx.connection, _PURGE, chosen)
         regroup(tx, state.id, {group for (group,) in removed}, self._engine.monotonic_us())
@@ -164,7 +174,15 @@ class Mover:
 
     def remove(self, tx: Transaction, state: QueueState, row_ids: Sequence[int]) -> int:
         """Remove these messages and no other; return how many were still there."""
+        self._note_purged(tx, state, run_many(tx.connection, _GOING_THESE, [(row_id,) for row_id in row_ids]))
         return self._verbs.remove_all(tx, state, row_ids, self._engine.monotonic_us())
+
+    def _note_purged(self, tx: Transaction, state: QueueState, going: Sequence[Any]) -> None:
+        entries = b"".join(ENTRY.pack(*numbers) for *numbers, _, _ in going)
+        carried = [None if text is None else event_id(salvaged_attributes(text), body) for *_, text, body in going]
+        events = " ".join(f"{place}:{event}" for place, event in enumerate(carried) if event is not None)
+        if going:
+            self._states.add_trail(tx, state.id, "purged", entries, self._engine.now_us(), events=events or None)
 
     def _position(self, connection: apsw.Connection, queue_id: int, after: object) -> int:
         """Return the row to go on behind: that of a message id, or of a sequence whose message may be gone."""

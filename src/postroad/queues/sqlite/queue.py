@@ -40,6 +40,7 @@ _LONGEST_PEEK: Final = 1_000
 _LOOK_AGAIN: Final = 0.05
 _TAKEN_AT_ONCE: Final = 100
 _PURGED_AT_ONCE: Final = 10_000
+_MOST_NOTED: Final = 100_000
 _SWEEP_EVERY: Final = 1.0
 _Wait: Final = seconds_between(0, MAX_VISIBILITY)
 _NEXT_OF_GROUPS: Final = """
@@ -200,7 +201,9 @@ class SQLiteQueue:
         removed, limit = 0, _PURGED_AT_ONCE
         while True:
             try:
-                step = self._write(self._store.mover.purge_step, below, limit, removes=True)
+                # The trail remembers as many as fit; a full disk has room for none.
+                noted = removed < _MOST_NOTED and limit == _PURGED_AT_ONCE
+                step = self._write(self._store.mover.purge_step, below, limit, noted, removes=True)
             except StorageFull:
                 if limit == 1:
                     raise

@@ -81,7 +81,8 @@ class SQLiteQueues:
         self.claimer = Claimer(engine, self.ids, self.states, self.verbs)
         self.mover = Mover(engine, self.ids, self.states, self.verbs)
         history = History(engine, self.ids)
-        self.settled, self.located, self.messages_of = history.settled, history.located, history.messages_of
+        self.settled, self.located = history.settled, history.located
+        self.messages_of, self.caused_by = history.messages_of, history.caused_by
         engine.prepare(
             SCHEMA,
             after_reboot=lambda tx: after_reboot(tx, monotonic_us=engine.monotonic_us(), now_us=engine.now_us()),

@@ -53,7 +53,7 @@ _DELETE_ALL: Final = "DELETE FROM message WHERE id IN (VALUES (?)) RETURNING grp
 _DELETE_LEASES: Final = "DELETE FROM lease WHERE id IN (VALUES (?))"
 _ACK: Final = """
 DELETE FROM lease WHERE id IN (VALUES (?)) AND receives = ? AND held = 1 AND visible_us > ? AND +queue = ?
-RETURNING id, receives, sent_us, first_us, origin, grp
+RETURNING id, sent_us, first_us, origin, grp
 """
 _CONTENTS: Final = f"""
 SELECT id, CAST(attributes AS BLOB), substr(body, 1, {EVENT_ID_WITHIN}) FROM message
@@ -233,24 +233,33 @@ class Verbs:
         beyond = monotonic_us if state.spec.fifo else -1
         events = self._events(tx, deliveries, receipts)
         groups: set[int | None] = set()
-        gone: dict[tuple[int, int], None] = {}
+        gone: set[tuple[int, int]] = set()
+        rows: list[tuple[int]] = []
         for receives in {receives for _, receives in receipts}:
             ids = [(row_id,) for row_id, count in receipts if count == receives]
-            for row_id, _, sent_us, first_us, origin, group in run_many(
+            counted = min(receives, 65_535)
+            for row_id, sent_us, first_us, origin, group in run_many(
                 tx.connection, _ACK, ids, (receives, beyond, state.id)
             ):
-                state.remember(origin or row_id, receives, sent_us, first_us, events.get(row_id))
+                if row_id in events:
+                    state.events.append(f"{len(state.entries)}:{events[row_id]}")
+                state.entries.append(ENTRY.pack(origin or row_id, counted, sent_us, first_us or 0))
                 groups.add(group)
-                gone[row_id, receives] = None
-        run_many(tx.connection, _DELETE_ACKED, [(row_id,) for row_id, _ in gone])
-        state.acked += len(gone)
-        state.size -= len(gone)
-        results = [
-            _OK if receipt in gone and gone.pop(receipt) is None else _stale(delivery)
-            for delivery, receipt in zip(deliveries, receipts, strict=True)
-        ]
+                gone.add((row_id, receives))
+                rows.append((row_id,))
+        run_many(tx.connection, _DELETE_ACKED, rows)
+        state.acked += len(rows)
+        state.size -= len(rows)
         state.last_us = max(state.last_us, self._engine.now_us())
-        regroup(tx, state.id, groups, monotonic_us)
+        if state.spec.fifo:
+            regroup(tx, state.id, groups, monotonic_us)
+        results = []
+        for delivery, receipt in zip(deliveries, receipts, strict=True):
+            if receipt in gone:
+                gone.remove(receipt)
+                results.append(_OK)
+            else:
+                results.append(_stale(delivery))
         failpoints.hit("queue.ack.before_commit")
         return results
 
@@ -290,10 +299,9 @@ class Verbs:
         due = (self._engine.monotonic_us() + after_us, error, now_us + after_us if after_us else None)
         results, changed = self._change(tx, state, deliveries, lambda key: one(tx.connection, _RELEASE, (*key, *due)))
         state.retried += len(changed)
-        if error is not None:
-            for _, first_id, receives, sent_us, first_us in changed:
-                packed = ENTRY.pack(first_id, min(receives, 65_535), sent_us, first_us or 0)
-                self._states.add_trail(tx, state.id, "failed", packed, now_us, error)
+        for _, first_id, receives, sent_us, first_us in changed:
+            packed = ENTRY.pack(first_id, min(receives, 65_535), sent_us, first_us or 0)
+            self._states.add_trail(tx, state.id, "released" if error is None else "failed", packed, now_us, error)
         tx.touch(channel(state.id))
         return results
 

@@ -1,8 +1,8 @@
-"""The scheduler of jobs: it begins tasks that are ready, records a failure once, and completes finished jobs.
+"""The coordinator of jobs: it begins tasks that are ready, records a failure once, and completes finished jobs.
 
-Any number of schedulers may work on one job at the same time. The lease of a task marks that it was begun; the item of
-the job marks that it failed, was cancelled or is completed. If a scheduler dies in between, the next look at the job
-continues its work.
+Any number of coordinators may work on one job at the same time. The lease of a task marks that it was begun; the item
+of the job marks that it failed, was cancelled or is completed. If a coordinator dies in between, the next look at the
+job continues its work.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class DispatchResult(msgspec.Struct, frozen=True):
     failed_task: str | None = None
 
 
-class Scheduler:
+class JobCoordinator:
     """Advances the jobs of one tenant."""
 
     def __init__(self, backend: Store, *, queue: str, tenant: str, app: str, journal: Appends | None = None) -> None:

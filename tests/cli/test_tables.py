@@ -1,0 +1,62 @@
+"""Tables adapt to the terminal: texts wrap, names and ids stay whole, and what has no room becomes blocks."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.text import Text
+
+from postroad.cli.display import table
+from postroad.cli.output import console
+
+HEADINGS = ["QUEUE", ">HELD", "LAST SENT", "ERROR"]
+ROWS = [
+    ["orders--billing--dead", 12, "2026-11-17 16:28:51", "KeyError: there is no price for this"],
+    ["shop", 0, None, Text("-", "red")],
+]
+
+
+def shown(width: int, headings: list[str] = HEADINGS, rows: list[list[object]] = ROWS) -> list[str]:
+    page = console(io.StringIO(), color=False)
+    page.width = width
+    with page.capture() as captured:
+        page.print(table(headings, rows))
+    return [line.rstrip() for line in captured.get().splitlines()]
+
+
+def test_a_table_that_fits_has_one_line_for_each_row() -> None:
+    assert shown(100) == [
+        "QUEUE                  HELD  LAST SENT            ERROR",
+        "orders--billing--dead    12  2026-11-17 16:28:51  KeyError: there is no price for this",
+        "shop                      0  -                    -",
+    ]
+
+
+@pytest.mark.parametrize("width", range(56, 90))
+def test_a_narrower_one_wraps_texts_and_never_a_name(width: int) -> None:
+    lines = shown(width)
+
+    assert max(map(len, lines)) <= width
+    assert lines[0].startswith("QUEUE")
+    assert "orders--billing--dead    12  2026-11-17" in lines[1]
+    assert {"KeyError:", "price", "16:28:51"} <= set(" ".join(lines).split())
+
+
+@pytest.mark.parametrize("width", [24, 30, 36])
+def test_one_without_room_for_its_names_becomes_a_block_for_each_row(width: int) -> None:
+    lines = shown(
+        width, ["QUEUE", ">HELD", "TO"], [["orders--billing", 12, "orders--billing--dead"], ["shop", 0, None]]
+    )
+
+    assert "HELD   12" in lines
+    assert lines[-4:] == ["", "QUEUE  shop", "HELD   0", "TO     -"]
+    assert "".join(lines).replace(" ", "").startswith("QUEUEorders--billingHELD12TOorders--billing--dead")
+
+
+@pytest.mark.parametrize("width", [20, 40])
+def test_two_columns_lose_nothing_however_narrow_the_terminal(width: int) -> None:
+    lines = shown(width, ["SETTING", "VALUE"], [["url", "sqlite:////var/lib/postroad/postroad.db"]])
+
+    assert max(map(len, lines)) <= width
+    assert "".join("".join(lines[1:]).split()) == "urlsqlite:////var/lib/postroad/postroad.db"
