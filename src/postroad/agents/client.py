@@ -80,7 +80,13 @@ class AgentClient:
         timestamp: str | datetime | None = None,
         event_id: str | None = None,
     ) -> AgentPublishResult:
-        """Publish an event as this agent; it is durable when this returns. `AgentEvent` explains the arguments.
+        """Publish an event as this agent; it is durable when this returns.
+
+        Args:
+            event_type: Its type, 1 to 256 printable characters.
+            data: Its content, a JSON object.
+            timestamp: When it happened; by default now.
+            event_id: Its id, by which a repeat is known; by default a new one.
 
         A call whose answer was lost is repeated under the same event id, so that listeners get one event.
 
@@ -105,11 +111,11 @@ class AgentClient:
         timestamp: str | datetime | None = None,
         event_id: str | None = None,
     ) -> AgentPublishResult:
-        """Publish an event as `publish` does, without blocking the event loop."""
+        """Publish `event_type`, `data`, `timestamp` and `event_id` as `publish` does, without blocking the loop."""
         return await in_thread(lambda: self.publish(event_type, data, timestamp=timestamp, event_id=event_id))
 
     def subscribe(self, producer_id: str, *, event_types: Sequence[str] | None = None) -> None:
-        """Subscribe this agent to a producer that granted it, to these event types or to all.
+        """Subscribe this agent to `producer_id`, which has granted it, for these `event_types` or for all.
 
         Raises:
             AgentNotFound: There is no such producer.
@@ -121,12 +127,12 @@ class AgentClient:
         self._change("PUT", f"subscriptions/{check_agent_id(producer_id, field='producer_id')}", body)
 
     def unsubscribe(self, producer_id: str, *, discard: bool = False) -> None:
-        """End the subscription to a producer; `discard` also removes its waiting events."""
+        """End the subscription to `producer_id`; `discard` also removes its waiting events."""
         query = "?discard=true" if discard else ""
         self._change("DELETE", f"subscriptions/{check_agent_id(producer_id, field='producer_id')}{query}")
 
     def grant(self, listener_id: str) -> None:
-        """Allow another agent to subscribe to this one."""
+        """Allow `listener_id` to subscribe to this agent."""
         self._change("PUT", f"grants/{check_agent_id(listener_id, field='listener_id')}")
 
     def run(self, stop: threading.Event | None = None, *, concurrency: int = 1) -> None:
@@ -149,7 +155,10 @@ class AgentClient:
         ends.check()
 
     async def arun(self, stop: asyncio.Event | None = None, *, concurrency: int = 1) -> None:
-        """Run as `run` does until `stop` is set or the task is cancelled; async handlers run on this event loop."""
+        """Run as `run` does, with `concurrency`, until `stop` is set or the task is cancelled.
+
+        Async handlers run on this event loop.
+        """
         ends, over, loop = _Ends(), asyncio.Event(), asyncio.get_running_loop()
         ends.then = lambda: loop.call_soon_threadsafe(over.set)
         receiver = self._receiver(ends, concurrency)

@@ -63,7 +63,13 @@ class AgentHandle:
         timestamp: str | datetime | None = None,
         event_id: str | None = None,
     ) -> AgentPublishResult:
-        """Publish an event as this agent; it is durable when this returns. `AgentEvent` explains the arguments.
+        """Publish an event as this agent; it is durable when this returns.
+
+        Args:
+            event_type: Its type, 1 to 256 printable characters.
+            data: Its content, a JSON object.
+            timestamp: When it happened; by default now.
+            event_id: Its id, by which a repeat is known; by default a new one.
 
         Raises:
             InvalidEvent: A field of the event is not valid.
@@ -83,19 +89,19 @@ class AgentHandle:
         timestamp: str | datetime | None = None,
         event_id: str | None = None,
     ) -> AgentPublishResult:
-        """Publish an event as `publish` does, without blocking the event loop."""
+        """Publish `event_type`, `data`, `timestamp` and `event_id` as `publish` does, without blocking the loop."""
         return await in_thread(lambda: self.publish(event_type, data, timestamp=timestamp, event_id=event_id))
 
     def subscribe(self, producer_id: str, *, event_types: Sequence[str] | None = None) -> bool:
-        """Subscribe this agent to a producer, as `Agents.subscribe` does."""
+        """Subscribe this agent to `producer_id` for these `event_types` or for all, as `Agents.subscribe` does."""
         return self._agents.subscribe(self.agent_id, producer_id, event_types=event_types)
 
     def unsubscribe(self, producer_id: str, *, discard: bool = False) -> bool:
-        """End the subscription to a producer, as `Agents.unsubscribe` does."""
+        """End the subscription to `producer_id`; `discard` also removes its waiting events. False if there is none."""
         return self._agents.unsubscribe(self.agent_id, producer_id, discard=discard)
 
     def grant(self, listener_id: str) -> None:
-        """Allow another agent to subscribe to this one with its own token."""
+        """Allow `listener_id` to subscribe to this agent with its own token."""
         self._agents.grant(self.agent_id, listener_id)
 
     def run(self, stop: threading.Event | None = None, *, concurrency: int = 1) -> None:
@@ -119,7 +125,10 @@ class AgentHandle:
             stop_moving()
 
     async def arun(self, stop: asyncio.Event | None = None, *, concurrency: int = 1) -> None:
-        """Run as `run` does until `stop` is set or the task is cancelled; async handlers run on this event loop."""
+        """Run as `run` does, with `concurrency`, until `stop` is set or the task is cancelled.
+
+        Async handlers run on this event loop.
+        """
         queue = await in_thread(self._agents.queue, self.agent_id)
         receiver = self._handlers.receiver(queue, concurrency=concurrency)
         stop_moving = self._start_moving()
