@@ -28,8 +28,7 @@ from postroad.receiving import (
 )
 from postroad.signals import stopped_by_sigterm
 from postroad.tasks import NonRetryable, Retryable
-from postroad.telemetry import get_logger
-from postroad.telemetry.tracing import handling_by
+from postroad.telemetry import get_logger, tracing
 
 INVALID: Final = "invalid"
 NOT_RETRYABLE: Final = "not_retryable"
@@ -161,7 +160,7 @@ class Handlers:
             if key in progress.given_up:
                 continue
             try:
-                with handling_by(handler, event.traceparent):
+                with tracing.handling_by(handler, event.traceparent):
                     await self._call(handler, event, in_threads=in_threads)
                 progress.done.add(key)
             except NonRetryable as error:
