@@ -178,7 +178,10 @@ class Agents:
         return self.subscribe_many([(listener_id, producer_id)], event_types=event_types) == 1
 
     def subscribe_many(self, pairs: Sequence[tuple[str, str]], *, event_types: Sequence[str] | None = None) -> int:
-        """Subscribe each of `pairs` (listener, producer), all or none, on AWS by hundreds; return how many are new."""
+        """Subscribe each of `pairs` (listener, producer), to `event_types` or to all; return how many are new.
+
+        All are stored or none; on AWS this holds for each hundred.
+        """
         wanted = model.checked_event_types(event_types)
         for listener_id, producer_id in pairs:
             _known_id(listener_id)
@@ -253,7 +256,7 @@ class Agents:
         return self._store.queue(_known_id(agent_id))
 
     def agent(self, agent_id: str) -> AgentHandle:
-        """Return one agent as its own program uses it: to handle what it receives, and to publish under its id.
+        """Return `agent_id` as its own program uses it: to handle what it receives, and to publish under its id.
 
         Raises:
             AgentNotFound: The agent is not registered.

@@ -105,11 +105,11 @@ class AgentClient:
         timestamp: str | datetime | None = None,
         event_id: str | None = None,
     ) -> AgentPublishResult:
-        """Publish an event as `publish` does, without blocking the event loop."""
+        """Publish as `publish` does, without blocking the event loop. `AgentEvent` explains the arguments."""
         return await in_thread(lambda: self.publish(event_type, data, timestamp=timestamp, event_id=event_id))
 
     def subscribe(self, producer_id: str, *, event_types: Sequence[str] | None = None) -> None:
-        """Subscribe this agent to a producer that granted it, to these event types or to all.
+        """Subscribe this agent to `producer_id`, which granted it: to `event_types` or to all.
 
         Raises:
             AgentNotFound: There is no such producer.
@@ -120,11 +120,11 @@ class AgentClient:
         self._change("PUT", "subscriptions", producer_id, {} if wanted is None else {"eventTypes": wanted})
 
     def unsubscribe(self, producer_id: str, *, discard: bool = False) -> None:
-        """End the subscription to a producer; `discard` also removes its waiting events."""
+        """End the subscription to `producer_id`; `discard` also removes its waiting events."""
         self._change("DELETE", "subscriptions", producer_id, query="?discard=true" if discard else "")
 
     def grant(self, listener_id: str) -> None:
-        """Allow another agent to subscribe to this one."""
+        """Allow `listener_id` to subscribe to this agent."""
         self._change("PUT", "grants", listener_id)
 
     def run(self, stop: threading.Event | None = None, *, concurrency: int = 1) -> None:

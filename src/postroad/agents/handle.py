@@ -83,19 +83,19 @@ class AgentHandle:
         timestamp: str | datetime | None = None,
         event_id: str | None = None,
     ) -> AgentPublishResult:
-        """Publish an event as `publish` does, without blocking the event loop."""
+        """Publish as `publish` does, without blocking the event loop. `AgentEvent` explains the arguments."""
         return await in_thread(lambda: self.publish(event_type, data, timestamp=timestamp, event_id=event_id))
 
     def subscribe(self, producer_id: str, *, event_types: Sequence[str] | None = None) -> bool:
-        """Subscribe this agent to a producer, as `Agents.subscribe` does."""
+        """Subscribe this agent to `producer_id`: to `event_types` or to all; return whether that is new."""
         return self._agents.subscribe(self.agent_id, producer_id, event_types=event_types)
 
     def unsubscribe(self, producer_id: str, *, discard: bool = False) -> bool:
-        """End the subscription to a producer, as `Agents.unsubscribe` does."""
+        """End the subscription to `producer_id`; `discard` also removes its waiting events. False if there was none."""
         return self._agents.unsubscribe(self.agent_id, producer_id, discard=discard)
 
     def grant(self, listener_id: str) -> None:
-        """Allow another agent to subscribe to this one with its own token."""
+        """Allow `listener_id` to subscribe to this agent with its own token."""
         self._agents.grant(self.agent_id, listener_id)
 
     def run(self, stop: threading.Event | None = None, *, concurrency: int = 1) -> None:

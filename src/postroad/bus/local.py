@@ -177,7 +177,7 @@ class InProcessEventBus:
         self.add(Subscription(handler=handler, name=name_of(handler)), [event_type])
 
     def add(self, subscription: Subscription, event_types: Sequence[type] | None) -> None:
-        """Add a handler of these types, or of every event, from the next publish on."""
+        """Add `subscription` to events of `event_types`, or of every type if None, from the next publish on."""
         with self._changing:
             subscription.call, subscription.is_async = subscription.within(self._middleware, adapts=self.adapts)
             self.has_async_handlers |= subscription.is_async
@@ -238,7 +238,7 @@ class InProcessEventBus:
             self._arrange(None)
 
     def take_subclasses(self, registered: Iterable[type]) -> None:
-        """Give subscriptions with `takes_subclasses` the subclasses among these, from the next publish on."""
+        """Give subscriptions with `takes_subclasses` the subclasses among `registered`, from the next publish on."""
         with self._changing:
             self._registered = dict.fromkeys(registered)
             self._arrange(None)
@@ -255,7 +255,7 @@ class InProcessEventBus:
             return self._all()
 
     def sharing(self, event_types: Sequence[type] | None) -> list[Subscription]:
-        """Return the subscriptions that get some of the events of these types, or of all types."""
+        """Return the subscriptions that get some events of `event_types`, or of any type if None."""
         with self._changing:
             if event_types is None:
                 return self._all()
@@ -268,7 +268,7 @@ class InProcessEventBus:
             return list(dict.fromkeys((*found, *self._any)))
 
     def declared(self, subscription: Subscription) -> list[type]:
-        """Return the types that the subscription was made for, without subclasses that it takes besides."""
+        """Return the types that `subscription` was made for, without the subclasses that it also takes."""
         with self._changing:
             return [each for each, found in self._declared.items() if subscription in found]
 
@@ -277,7 +277,7 @@ class InProcessEventBus:
         return self._rows.get(event_type, self._other)[0]
 
     def subscriptions(self, event_type: type[object]) -> tuple[Subscription, ...]:
-        """Return the subscriptions to events of this type, in order."""
+        """Return the subscriptions to events of `event_type`, in order."""
         return self._rows.get(event_type, self._other)[2]
 
     def publish(self, event: E) -> PublishResult[E]:

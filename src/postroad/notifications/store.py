@@ -149,7 +149,7 @@ class NotificationStore:
             return [TokenResult(*row) for row in session.rows(self._sql.results, (push_id,))]
 
     def about(self, user_id: str, *, most: int) -> AboutUser:
-        """Return what is known of a user, up to `most` of each kind."""
+        """Return what is known of `user_id`, up to `most` of each kind."""
         with self.outbox.database.reading() as session:
             devices = session.rows(self._sql.every_device, (user_id, most))
             hashes = _json(token_hash(row[0]) for row in devices)
@@ -162,7 +162,7 @@ class NotificationStore:
             )
 
     def results_of(self, push_id: str) -> Sequence[Row]:
-        """Return the stored results of a push, oldest first."""
+        """Return the stored results of `push_id`, oldest first."""
         with self.outbox.database.reading() as session:
             return session.rows(self._sql.push_results, (push_id,))
 
