@@ -320,11 +320,12 @@ class Engine:
     def _check_usable(self) -> None:
         if self._unusable is not None:
             raise ConfigurationError(self._unusable)
-        if self._disk.displaced:
+        if self._disk.displaced is not None:
             self._disk.expect_in_place()
 
     def _check_writable(self) -> None:
-        self._check_usable()
+        if self._unusable is not None or self._disk.displaced is not None:
+            self._check_usable()
         if self._looked_at is not None:
             raise self._looked_at.refusal()
 
@@ -383,7 +384,7 @@ class Engine:
         """Let the next one lead, and wait for the disk on behalf of all of the group that need it."""
         if leader.durable:
             self._turns.pass_on(leader)
-            if any(request.durable and request.error is None for request in leader.group):
+            if leader.error is None or any(each.durable and each.error is None for each in leader.group):
                 try:
                     self._disk.sync()
                 except PostroadError:

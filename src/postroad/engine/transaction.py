@@ -149,6 +149,9 @@ class Turns:
         with self._lock:
             if self.writer is None and not (request.durable and self._syncer):
                 self.writer = request
+                if not (request.durable and self._shared_last_sync > 1):
+                    self._take(request)
+                    return True
             else:
                 request.lock = threading.Lock()
                 request.lock.acquire()
@@ -175,7 +178,7 @@ class Turns:
     def finish(self, request: Request) -> None:
         """End the request's turn, or forget a request whose thread was interrupted while it waited."""
         with self._lock:
-            if not self._waiting and request.finished and len(request.group) <= 1:
+            if request.finished and not self._waiting and len(request.group) <= 1:
                 # Nobody shared this turn, and nobody waits for it.
                 if self.writer is request:
                     self.writer = None
@@ -208,9 +211,11 @@ class Turns:
 
     def _take(self, leader: Request) -> None:
         """Give the leader the requests of its turn: all that wait, or all that need no disk."""
-        if leader.durable:
-            self._syncer = leader
         leader.group = [leader]
+        if leader.durable:
+            self._syncer, self._shared_last_sync = leader, 1
+        if not self._waiting:
+            return
         if leader.work is not None:
             followers = [each for each in self._waiting if each is not leader and each.work is not None]
             if not leader.durable:
@@ -218,11 +223,13 @@ class Turns:
             leader.group += followers[: MAX_GROUP - 1]
         if leader.durable:
             self._shared_last_sync = sum(request.durable for request in leader.group)
-        if self._waiting:
-            taken = set(map(id, leader.group))
-            self._waiting = [each for each in self._waiting if id(each) not in taken]
+        taken = set(map(id, leader.group))
+        self._waiting = [each for each in self._waiting if id(each) not in taken]
 
     def _end_writing(self, leader: Request) -> None:
+        if not self._waiting and len(leader.group) <= 1:
+            self.writer = None
+            return
         if leader in self._waiting:
             self._waiting.remove(leader)
         # What an interrupted leader left undone is done in the next turn.
