@@ -457,7 +457,8 @@ class Engine:
     def _begin(self, tx: Transaction) -> None:
         self._current, self._writing_by = tx, threading.get_ident()
         tx.news = self._listeners.news
-        self._writer.execute("BEGIN IMMEDIATE")
+        tx.cursor = self._writer.cursor()
+        tx.cursor.execute("BEGIN IMMEDIATE")
         if tx.kept_quarters == 4:
             self._reserve.require(self._writer)
 
@@ -469,7 +470,7 @@ class Engine:
             if look or tx.kept_quarters == 4:
                 self._reserve.require_growth(self._writer, quarters=tx.kept_quarters, look=look)
         tx.committing = True
-        self._writer.execute("COMMIT")
+        tx.cursor.execute("COMMIT")
 
     def _store_counters(self, tx: Transaction) -> None:
         for counters in self._counters:

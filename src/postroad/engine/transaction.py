@@ -43,8 +43,11 @@ class Transaction:
 
     __slots__ = (
         *("_after", "_before", "_undo", "channels", "committing"),
-        *("connection", "durable", "kept_quarters", "news", "requests"),
+        *("connection", "cursor", "durable", "kept_quarters", "news", "requests"),
     )
+
+    cursor: apsw.Cursor
+    """Runs statements whose rows are all fetched at once; the connection would make a cursor for each statement."""
 
     def __init__(
         self, connection: apsw.Connection, *, requests: Sequence[Request] = (), kept_quarters: int = 0
@@ -261,7 +264,10 @@ def _release(request: Request | None) -> None:
 
 
 def run_many(
-    connection: apsw.Connection, statement: str, rows: Sequence[tuple[Any, ...]], behind: tuple[Any, ...] = ()
+    connection: apsw.Connection | apsw.Cursor,
+    statement: str,
+    rows: Sequence[tuple[Any, ...]],
+    behind: tuple[Any, ...] = (),
 ) -> list[Any]:
     """Run a statement, whose `(?…)` stands for each row, and return what it returns. `behind` are further arguments."""
     if len(rows) == 1:
@@ -288,7 +294,7 @@ def one(connection: apsw.Connection, statement: str, arguments: tuple[Any, ...] 
     return connection.execute(statement, arguments).fetchone()
 
 
-def every(connection: apsw.Connection, statement: str, arguments: tuple[Any, ...] = ()) -> list[Any]:
+def every(connection: apsw.Connection | apsw.Cursor, statement: str, arguments: tuple[Any, ...] = ()) -> list[Any]:
     """Return all rows."""
     return connection.execute(statement, arguments).fetchall()
 
