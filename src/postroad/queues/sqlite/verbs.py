@@ -95,11 +95,11 @@ class Verbs:
         now_us = state.last_us = max(state.last_us, self._engine.now_us())
         if state.spec.fifo:
             return [self._send_ordered(tx, state, content) for content in contents]
-        any_delayed = False
+        any_delayed, delay, unwritten = False, state.spec.delay, state.unwritten
         row_ids = range(state.next, state.next + len(contents))
         for row_id, (message, body, attributes, proof) in zip(row_ids, contents, strict=True):
-            state.unwritten.append((row_id, now_us, None, None, None, message.group, body, attributes, proof))
-            if delay_us := int((message.delay or state.spec.delay) * 1_000_000):
+            unwritten.append((row_id, now_us, None, None, None, message.group, body, attributes, proof))
+            if (message.delay or delay) and (delay_us := int((message.delay or delay) * 1_000_000)):
                 visible_us = self._engine.monotonic_us() + delay_us
                 tx.connection.execute(_DELAY, (row_id, state.id, visible_us, now_us + delay_us, now_us))
                 any_delayed = True
