@@ -43,9 +43,9 @@ def ask(url: str) -> None:
         postroad.connect(url) as backend,
         MainLoopClient.connect(backend) as client,
     ):
-        print(client.submit(ReviewRequest("main.py"), timeout=5).response.output)
+        print(client.submit(ReviewRequest("main.py"), timeout=30).response.output)
         try:
-            client.submit(ReviewRequest("notes.txt"), timeout=5)
+            client.submit(ReviewRequest("notes.txt"), timeout=30)
         except RequestFailed as failed:
             print("failed, because:", repr(failed.__cause__))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.waiting import eventually
+from tests.waiting import NEVER_SECONDS, eventually
 
 from postroad import NonRetryable, Retryable, connect
 from postroad.agents import AgentEvent, AgentHandle, Agents, ReceivedEvent
@@ -104,6 +104,61 @@ def test_async_handlers_run_on_the_callers_loop_beside_plain_ones(agents: Agents
 
     assert seen[0] is loop
     assert seen[1] is not thread
+
+
+def test_a_cancelled_run_lets_a_running_handler_end_and_a_later_run_goes_on(agents: Agents, bob: AgentHandle) -> None:
+    counts: list[int] = []
+    may_end = threading.Event()
+
+    @bob.on()
+    async def handle(event: ReceivedEvent) -> None:
+        counts.append(event.receive_count)
+        while not may_end.is_set():
+            await asyncio.sleep(0.01)
+
+    async def cancelled() -> None:
+        run = asyncio.create_task(bob.arun())
+        await asyncio.to_thread(publish, agents, "ann", "a", "b")
+        await asyncio.to_thread(eventually, lambda: counts)
+        run.cancel()
+        may_end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+
+    asyncio.run(cancelled())
+    held = agents.stats("bob").in_flight
+    left = [thread.name for thread in threading.enumerate() if thread.name == "agents-runner"]
+    with running(bob):
+        eventually(lambda: is_empty(agents))
+
+    assert (held, left) == (0, [])
+    assert counts == [1, 1]
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_run_that_is_stopped_before_it_begins_ends_at_once(bob: AgentHandle, is_async: bool) -> None:
+    bob.on()(lambda event: None)
+    if is_async:
+        over = asyncio.Event()
+        over.set()
+        asyncio.run(asyncio.wait_for(bob.arun(over), NEVER_SECONDS))
+    else:
+        stop = threading.Event()
+        stop.set()
+        bob.run(stop)
+
+
+def test_two_programs_of_one_agent_share_its_events(agents: Agents, bob: AgentHandle) -> None:
+    second, seen = agents.agent("bob"), list[str]()
+    bob.on()(lambda event: seen.append(event.event_id))
+    second.on()(lambda event: seen.append(event.event_id))
+
+    with running(bob), running(second):
+        for producer in ("ann", "cat"):
+            publish(agents, producer, *["a"] * 30)
+        eventually(lambda: len(seen) == 60 and is_empty(agents))
+
+    assert len(set(seen)) == 60
 
 
 def test_async_handlers_run_without_a_loop_of_the_caller(agents: Agents, bob: AgentHandle) -> None:

@@ -260,6 +260,20 @@ def test_tasks_are_listed_by_state_and_name(postroad: Postroad, tasks: Path) -> 
     assert "no such tasks" in postroad("task", "list", "--state", "cancelled").out
 
 
+def test_a_list_goes_on_until_it_finds_a_task_or_has_seen_all(
+    postroad: Postroad, tasks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("postroad.tasks.listing._MOST_EXAMINED", 1)
+    for request_id in ("r1", "r2", "r3"):
+        postroad("task", "submit", "double", "--request-id", request_id)
+    for request_id in ("r2", "r3"):
+        postroad("task", "cancel", request_id, "--confirm", request_id)
+
+    found = postroad("task", "list", "--state", "pending", "--json").document
+
+    assert ([item["requestId"] for item in found["items"]], found["next_cursor"]) == (["r1"], None)
+
+
 def test_waiting_for_a_task_shows_how_it_ended(postroad: Postroad, tasks: Path) -> None:
     for name, request_id in (("double", "good"), ("fail", "bad")):
         postroad("task", "submit", name, "--request-id", request_id, "--input", '{"n": 1}')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,14 @@ def test_every_block_says_what_it_is(page: Path) -> None:
 
     assert {block.language for block in found} <= LANGUAGES
     assert [block.rest for block in found if block.rest] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_block_hides_inside_a_list(page: Path) -> None:
+    """An indented block is not run, so it shows what cannot run here."""
+    indented = set(re.findall(r"^ +```(\w+)$", page.read_text(), re.MULTILINE))
+
+    assert indented <= {"console", "sql"}
 
 
 @pytest.mark.slow

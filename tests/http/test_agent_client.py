@@ -107,6 +107,34 @@ def test_async_handlers_run_on_the_callers_loop(village: Village, cat: AgentClie
     assert asyncio.run(main()) is loops[0]
 
 
+def test_a_cancelled_run_lets_a_running_handler_end_and_a_later_run_goes_on(village: Village, cat: AgentClient) -> None:
+    counts: list[int] = []
+    may_end = threading.Event()
+
+    @cat.on()
+    async def handle(event: ReceivedEvent) -> None:
+        counts.append(event.receive_count)
+        while not may_end.is_set():
+            await asyncio.sleep(0.01)
+
+    async def cancelled() -> None:
+        run = asyncio.create_task(cat.arun())
+        await asyncio.to_thread(village.publish, 1, 2)
+        await asyncio.to_thread(eventually, lambda: counts)
+        run.cancel()
+        may_end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+
+    asyncio.run(cancelled())
+    held = village.agents.stats("cat").in_flight
+    with running(cat):
+        eventually(lambda: is_empty(village))
+
+    assert held == 0
+    assert counts == [1, 1]
+
+
 def test_what_a_handler_refuses_is_a_dead_letter(village: Village, cat: AgentClient) -> None:
     @cat.on()
     def refuse(event: ReceivedEvent) -> None:

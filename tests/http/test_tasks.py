@@ -36,7 +36,7 @@ def ended(api: Api, operation_id: str) -> dict[str, Any]:
 
 def test_tasks_are_listed_as_each_is_shown(api: Api) -> None:
     cancelled(api, "a", "b")
-    cancelled(api, "c", name="scrape")
+    cancelled(api, "c", name="crop")
     api.client.post("/tasks", json={"name": "resize", "requestId": "d"})
 
     everything = api.client.get("/tasks").json()
@@ -94,7 +94,7 @@ def test_a_task_is_cancelled_and_retried(api: Api) -> None:
 
 def test_many_tasks_are_retried_by_an_operation(api: Api) -> None:
     cancelled(api, "a", "b")
-    cancelled(api, "c", name="scrape")
+    cancelled(api, "c", name="crop")
 
     body = {"state": "cancelled", "name": "resize", "since": "1h", "rate": 100, "reason": "mended"}
     started = api.client.post("/tasks/retry", json=body)

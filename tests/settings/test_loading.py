@@ -246,7 +246,8 @@ def test_variables_and_flags_beat_the_tables(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "form"),
     [
-        ("[tasks]\nqueues = [1]", "a list of queue names"),
+        ("[tasks]\nqueues = [1]", "a list of one or more queue names"),
+        ("[tasks]\nqueues = []", "a list of one or more queue names"),
         ('[tasks]\npass_env = ["A B"]', "a list of variables"),
         ('[tasks]\npass_env = ["*"]', "a list of variables"),
         ("[tasks]\nchild_reuse = 0", "a whole number from 1 to 1000"),

@@ -80,7 +80,7 @@ def elsewhere() -> Any:
 
 def page(text: str) -> None:
     """The program on a page of the documentation."""
-    _, _, rest = text.partition("```python __main__.py\n")
+    _, _, rest = text.partition('```python title="__main__.py"\n')
     program, _, _ = rest.partition("```\n")
     exec(compile(program, "__main__.py", "exec"), {"__name__": "__main__"})
 

@@ -80,7 +80,13 @@ class AgentClient:
         timestamp: str | datetime | None = None,
         event_id: str | None = None,
     ) -> AgentPublishResult:
-        """Publish an event as this agent; it is durable when this returns. `AgentEvent` explains the arguments.
+        """Publish an event as this agent; it is durable when this returns.
+
+        Args:
+            event_type: Its type, 1 to 256 printable characters.
+            data: Its content, a JSON object.
+            timestamp: When it happened; by default now.
+            event_id: Its id, by which a repeat is known; by default a new one.
 
         A call whose answer was lost is repeated under the same event id, so that listeners get one event.
 
@@ -149,7 +155,10 @@ class AgentClient:
         ends.check()
 
     async def arun(self, stop: asyncio.Event | None = None, *, concurrency: int = 1) -> None:
-        """Run as `run` does until `stop` is set or the task is cancelled; async handlers run on this event loop."""
+        """Run as `run` does, with `concurrency`, until `stop` is set or the task is cancelled.
+
+        Async handlers run on this event loop.
+        """
         ends, over, loop = _Ends(), asyncio.Event(), asyncio.get_running_loop()
         ends.then = lambda: loop.call_soon_threadsafe(over.set)
         receiver = self._receiver(ends, concurrency)

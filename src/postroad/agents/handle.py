@@ -63,7 +63,13 @@ class AgentHandle:
         timestamp: str | datetime | None = None,
         event_id: str | None = None,
     ) -> AgentPublishResult:
-        """Publish an event as this agent; it is durable when this returns. `AgentEvent` explains the arguments.
+        """Publish an event as this agent; it is durable when this returns.
+
+        Args:
+            event_type: Its type, 1 to 256 printable characters.
+            data: Its content, a JSON object.
+            timestamp: When it happened; by default now.
+            event_id: Its id, by which a repeat is known; by default a new one.
 
         Raises:
             InvalidEvent: A field of the event is not valid.
@@ -119,7 +125,10 @@ class AgentHandle:
             stop_moving()
 
     async def arun(self, stop: asyncio.Event | None = None, *, concurrency: int = 1) -> None:
-        """Run as `run` does until `stop` is set or the task is cancelled; async handlers run on this event loop."""
+        """Run as `run` does, with `concurrency`, until `stop` is set or the task is cancelled.
+
+        Async handlers run on this event loop.
+        """
         queue = await in_thread(self._agents.queue, self.agent_id)
         receiver = self._handlers.receiver(queue, concurrency=concurrency)
         stop_moving = self._start_moving()

@@ -214,6 +214,7 @@ class HttpAgentQueue:
         # The server knows the limit, which is at most this. That there is one makes the receiver take an event that
         # failed alone, so that it does not use up the receives of those behind it.
         max_receives=1_000,
+        defers_by="undo",
     )
 
     def __init__(self, server: Server, agent_id: str, on_fatal: Callable[[PostroadError], None]) -> None:
@@ -247,6 +248,10 @@ class HttpAgentQueue:
         self, deliveries: Sequence[Delivery], *, after: float = 0.0, error: str | None = None
     ) -> list[AckResult]:
         return self._settle("releases", deliveries, after=after, error=error)
+
+    def undo(self, deliveries: Sequence[Delivery], *, after: float = 0.0) -> list[AckResult]:
+        """Give back what was not handled; a server on AWS counts the receive all the same."""
+        return self._settle("releases", deliveries, after=after, count=False)
 
     def reject(self, deliveries: Sequence[Delivery], *, reason: str, error: str | None = None) -> list[AckResult]:
         return self._settle("rejections", deliveries, reason=reason[:_LONGEST_REASON], error=error)

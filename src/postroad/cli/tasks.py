@@ -45,8 +45,11 @@ def list_tasks(
     from postroad.views import TaskRows, task_shown
 
     with call.backend() as backend:
-        wanted = _filter(backend, state, name, since)
-        page = TaskList(backend, tenant=call.settings().tenant).page(wanted, limit=limit, cursor=cursor)
+        wanted, tasks = _filter(backend, state, name, since), TaskList(backend, tenant=call.settings().tenant)
+        page = tasks.page(wanted, limit=limit, cursor=cursor)
+        while not page.items and page.cursor is not None:
+            # None of those that were examined matches; older ones may.
+            page = tasks.page(wanted, limit=limit, cursor=page.cursor)
     document = TaskRows([task_shown(listed.state) for listed in page.items], page.cursor)
     more = [] if page.cursor is None else [f"more: --cursor {page.cursor}"]
     headings = ["TASK", "NAME", "STATE", ">RUN", ">ATTEMPT", "LAST EVENT", ""]

@@ -42,7 +42,8 @@ class Disk:
         self._path, self._syncs = path, syncs
         self._log: int | None = None
         self._sync_error: str | None = None
-        self._displaced: str | None = None
+        self.displaced: str | None = None
+        """Which of the files was found to be removed or replaced."""
         self._file: tuple[int, int] | None = None
         self._places: tuple[tuple[str, tuple[int, int] | None], ...] = ()
         self._directory = str(path.parent)
@@ -81,26 +82,21 @@ class Disk:
         """
         if not self._places:
             return
-        if self._displaced is None:
+        if self.displaced is None:
             directory = _state(self._directory)
             if directory is not None and directory == self._unchanged:
                 return
             for place, identity in self._places:
                 if _identity(place) != identity:
-                    self._displaced = place
+                    self.displaced = place
                     break
             else:
                 self._unchanged = directory if directory is not None and _is_settled(directory[2]) else None
                 return
         raise StorageDamaged(
-            f"{self._displaced}: was removed or replaced while this program had it open",
+            f"{self.displaced}: was removed or replaced while this program had it open",
             remedy="Stop every program that uses the file, put it back with its log, and repeat what failed.",
         )
-
-    @property
-    def displaced(self) -> bool:
-        """Whether the files were found to be removed or replaced."""
-        return self._displaced is not None
 
     def expect_to_keep(self) -> None:
         """Raise `Unavailable` if a sync has failed before, so that nothing is written that must survive."""

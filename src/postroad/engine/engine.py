@@ -305,11 +305,12 @@ class Engine:
     def _check_usable(self) -> None:
         if self._unusable is not None:
             raise ConfigurationError(self._unusable)
-        if self._disk.displaced:
+        if self._disk.displaced is not None:
             self._disk.expect_in_place()
 
     def _check_writable(self) -> None:
-        self._check_usable()
+        if self._unusable is not None or self._disk.displaced is not None:
+            self._check_usable()
         if self._looked_at is not None:
             raise self._looked_at.refusal()
 
@@ -368,7 +369,7 @@ class Engine:
         """Let the next one lead, and wait for the disk on behalf of all of the group that need it."""
         if leader.durable:
             self._turns.pass_on(leader)
-            if any(request.durable and request.error is None for request in leader.group):
+            if leader.error is None or any(each.durable and each.error is None for each in leader.group):
                 try:
                     self._disk.sync()
                 except PostroadError:
@@ -441,7 +442,8 @@ class Engine:
     def _begin(self, tx: Transaction) -> None:
         self._current, self._writing_by = tx, threading.get_ident()
         tx.news = self._listeners.news
-        self._writer.execute("BEGIN IMMEDIATE")
+        tx.cursor = self._writer.cursor()
+        tx.cursor.execute("BEGIN IMMEDIATE")
         if tx.kept_quarters == 4:
             self._reserve.require(self._writer)
 
@@ -453,7 +455,7 @@ class Engine:
             if look or tx.kept_quarters == 4:
                 self._reserve.require_growth(self._writer, quarters=tx.kept_quarters, look=look)
         tx.committing = True
-        self._writer.execute("COMMIT")
+        tx.cursor.execute("COMMIT")
 
     def _undone(self, tx: Transaction, error: Exception) -> Exception:
         """Roll back, and return the error as one of Postroad's."""

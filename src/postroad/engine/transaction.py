@@ -62,8 +62,11 @@ class Transaction:
 
     __slots__ = (
         *("_after", "_before", "_undo", "channels", "committing"),
-        *("connection", "durable", "kept_quarters", "news", "requests"),
+        *("connection", "cursor", "durable", "kept_quarters", "news", "requests"),
     )
+
+    cursor: apsw.Cursor
+    """Runs statements whose rows are all fetched at once; the connection would make a cursor for each statement."""
 
     def __init__(
         self, connection: apsw.Connection, *, requests: Sequence[Request] = (), kept_quarters: int = 0
@@ -168,6 +171,9 @@ class Turns:
         with self._lock:
             if self.writer is None and not (request.durable and self._syncer):
                 self.writer = request
+                if not (request.durable and self._shared_last_sync > 1):
+                    self._take(request)
+                    return True
             else:
                 request.lock = threading.Lock()
                 request.lock.acquire()
@@ -194,7 +200,7 @@ class Turns:
     def finish(self, request: Request) -> None:
         """End the request's turn, or forget a request whose thread was interrupted while it waited."""
         with self._lock:
-            if not self._waiting and request.finished and len(request.group) <= 1:
+            if request.finished and not self._waiting and len(request.group) <= 1:
                 # Nobody shared this turn, and nobody waits for it.
                 if self.writer is request:
                     self.writer = None
@@ -227,9 +233,11 @@ class Turns:
 
     def _take(self, leader: Request) -> None:
         """Give the leader the requests of its turn: all that wait, or all that need no disk."""
-        if leader.durable:
-            self._syncer = leader
         leader.group = [leader]
+        if leader.durable:
+            self._syncer, self._shared_last_sync = leader, 1
+        if not self._waiting:
+            return
         if leader.work is not None:
             followers = [each for each in self._waiting if each is not leader and each.work is not None]
             if not leader.durable:
@@ -237,11 +245,13 @@ class Turns:
             leader.group += followers[: MAX_GROUP - 1]
         if leader.durable:
             self._shared_last_sync = sum(request.durable for request in leader.group)
-        if self._waiting:
-            taken = set(map(id, leader.group))
-            self._waiting = [each for each in self._waiting if id(each) not in taken]
+        taken = set(map(id, leader.group))
+        self._waiting = [each for each in self._waiting if id(each) not in taken]
 
     def _end_writing(self, leader: Request) -> None:
+        if not self._waiting and len(leader.group) <= 1:
+            self.writer = None
+            return
         if leader in self._waiting:
             self._waiting.remove(leader)
         # What an interrupted leader left undone is done in the next turn.
@@ -273,7 +283,10 @@ def _release(request: Request | None) -> None:
 
 
 def run_many(
-    connection: apsw.Connection, statement: str, rows: Sequence[tuple[Any, ...]], behind: tuple[Any, ...] = ()
+    connection: apsw.Connection | apsw.Cursor,
+    statement: str,
+    rows: Sequence[tuple[Any, ...]],
+    behind: tuple[Any, ...] = (),
 ) -> list[Any]:
     """Run a statement, whose `(?…)` stands for each row, and return what it returns. `behind` are further arguments."""
     if len(rows) == 1:
@@ -300,7 +313,7 @@ def one(connection: apsw.Connection, statement: str, arguments: tuple[Any, ...] 
     return connection.execute(statement, arguments).fetchone()
 
 
-def every(connection: apsw.Connection, statement: str, arguments: tuple[Any, ...] = ()) -> list[Any]:
+def every(connection: apsw.Connection | apsw.Cursor, statement: str, arguments: tuple[Any, ...] = ()) -> list[Any]:
     """Return all rows."""
     return connection.execute(statement, arguments).fetchall()
 

@@ -65,7 +65,7 @@ class WakeupSocket:
 
         To wake many takes long, so a thread does it, which spares the writer's processor.
         """
-        if len(self._listeners()) < CROWD:
+        if len(self.others()) < CROWD:
             self._send(channels)
             return
         try:
@@ -87,7 +87,7 @@ class WakeupSocket:
         self._unsent.put(None)
 
     def _send(self, channels: bytes) -> None:
-        for name in self._listeners():
+        for name in self.others():
             try:
                 self._out = self._out or _unix_socket()
                 self._out.sendto(channels[:_LONGEST_DATAGRAM], self._address(name))
@@ -125,7 +125,7 @@ class WakeupSocket:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def _listeners(self) -> tuple[str, ...]:
+    def others(self) -> tuple[str, ...]:
         """Return the sockets of other processes; one that was made a moment ago may be missing."""
         now = time.monotonic()
         if now - self._looked_at > LISTING_LASTS:
@@ -288,7 +288,7 @@ class Listeners:
         if self._unsent:
             with self._lock:
                 channels, self._unsent = self._unsent, set()
-            if not self._shared:
+            if not self._shared or not self._socket.others():
                 return
             names = "\n".join(channels).encode()
             self._socket.send(names if len(names) <= _LONGEST_NAMES else _ALL)

@@ -63,11 +63,15 @@ class Extensions(Form, frozen=True):
 
 
 class Releases(Form, frozen=True):
-    """Leases to release, to be received again after `after` seconds. `error` says what went wrong."""
+    """Leases to release, to be received again after `after` seconds.
+
+    `error` says what went wrong. With `count` false the receive does not count where the queue can take it back.
+    """
 
     receipts: Receipts
     after: Seconds = 0.0
     error: str | None = None
+    count: bool = True
 
 
 class Rejections(Form, frozen=True):

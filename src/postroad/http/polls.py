@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from postroad.errors import PostroadError, TooManyPolls
-from postroad.queues import Delivery, OverflowingQueue, Queue, Watchable
+from postroad.queues import AckResult, Delivery, OverflowingQueue, Queue, Watchable
 
 MAX_OPEN: Final = 5_000
 _THREADS: Final = 3
@@ -382,13 +382,10 @@ class Polls:
         await self.run(lambda: give_back(line.queue, leased))
 
 
-def give_back(queue: Queue, leased: Sequence[Delivery]) -> None:
-    """Release messages that nobody has read, if possible without counting the receive."""
+def give_back(queue: Queue, leased: Sequence[Delivery], *, after: float = 0.0) -> list[AckResult]:
+    """Release messages that nobody has handled, if possible without counting the receive."""
     plain = _plain(queue)
-    if isinstance(plain, Watchable):
-        plain.undo(leased)
-    else:
-        queue.release(leased)
+    return plain.undo(leased, after=after) if isinstance(plain, Watchable) else queue.release(leased, after=after)
 
 
 def _plain(queue: Queue) -> Queue:

@@ -267,7 +267,7 @@ class Receiver:
             if self.is_running:
                 raise RuntimeError("the receiver is already started; stop it first")
             self._started_on = self._own_loop.home = running_loop()
-            self._loop = Loop(self._poller, self._work(), self._settlement, self._users)
+            self._loop = Loop(self._poller, self._work(), self._settlement, self._users, self._started_on)
             self._loop.start()
 
     def stop(self, timeout: float = 20.0) -> bool:
@@ -296,7 +296,7 @@ class Receiver:
         """Stop a loop that was halted; one stop may begin while another one still waits."""
         if halted is None:
             return True
-        waits = self._started_on is None or running_loop() is not self._started_on
+        waits = halted.home is None or running_loop() is not halted.home
         ended = halted.stop(min(timeout, _YEAR_SECONDS), waits=waits)
         if waits and self._halted is halted:
             self._halted = None

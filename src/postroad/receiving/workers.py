@@ -346,8 +346,17 @@ class Poller:
 class Loop:
     """One start of a receiver. It has its own stop signal, so that an old thread never comes back to life."""
 
-    def __init__(self, poller: Poller, work: Work, settlement: Settlement, users: Users) -> None:
+    def __init__(
+        self,
+        poller: Poller,
+        work: Work,
+        settlement: Settlement,
+        users: Users,
+        home: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
         self._poller, self._work, self._users = poller, work, users
+        self.home = home
+        """The program's event loop in which it was started; a stop on its thread cannot wait for handlers."""
         self._observe, self._flush = settlement.observe, settlement.acks.flush
         # Handlers see the context variables of the code that started the receiver.
         run = copy_context().run

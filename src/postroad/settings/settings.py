@@ -100,7 +100,7 @@ def truth(value: Any) -> bool:
     return _TRUTHS[value.lower()]
 
 
-def names(pattern: str, form: str) -> Reader:
+def names(pattern: str, form: str, *, least: int = 0) -> Reader:
     """Accept a list of names, or text with commas between them."""
 
     def read(value: Any) -> tuple[str, ...]:
@@ -108,7 +108,7 @@ def names(pattern: str, form: str) -> Reader:
         if not isinstance(parts, list | tuple):
             raise Refused(form)
         found = tuple(part for part in parts if part != "")
-        if not all(isinstance(part, str) and re.fullmatch(pattern, part) for part in found):
+        if len(found) < least or not all(isinstance(part, str) and re.fullmatch(pattern, part) for part in found):
             raise Refused(form)
         return found
 
@@ -209,7 +209,10 @@ class Settings:
     app: str = _setting("postroad", text(_ID, _ID_FORM))
     """The application under which tasks, jobs and events are recorded."""
     task_queues: tuple[str, ...] = _setting(
-        ("tasks",), names(r"[A-Za-z0-9_-]{1,60}", "a list of queue names"), table="tasks", in_table="queues"
+        ("tasks",),
+        names(r"[A-Za-z0-9_-]{1,60}", "a list of one or more queue names", least=1),
+        table="tasks",
+        in_table="queues",
     )
     """The queues whose tasks `postroad worker` and `postroad up` run."""
     task_pass_env: tuple[str, ...] = _setting(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -95,7 +94,13 @@ Timeout = Annotated[
 Pause = Annotated[float, Meta(ge=0, le=MAX_TIMEOUT, description=f"is not from 0 to {MAX_TIMEOUT:.0f} seconds")]
 _QueueName = text(r"[A-Za-z0-9_-]{1,60}", "the name of a queue: 1 to 60 letters, digits, '_' or '-'")
 Lifetime = Annotated[float, Meta(ge=0, le=MAX_LIFE, description=f"is not from 0 to {MAX_LIFE:g} seconds")]
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?")
+Variables = Annotated[
+    tuple[Annotated[str, Meta(pattern=r"\A[A-Za-z_][A-Za-z0-9_]*\*?\Z")], ...],
+    Meta(
+        description="a list of names of environment variables",
+        extra={"remedy": "Name variables, such as pass_env=('AWS_REGION', 'SHOP_*'); their values are the worker's."},
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +119,7 @@ class TaskDefinition:
     """How often the task is tried."""
     memory_limit: Annotated[int, Meta(ge=1)] | None = None
     """Bytes of address space; None for no limit."""
-    pass_env: tuple[str, ...] = ()
+    pass_env: Variables = ()
     """Environment variables that this task sees besides those of the worker's children."""
     fresh: bool = False
     """Whether each attempt runs in a new interpreter instead of a fork."""
@@ -137,7 +142,6 @@ class TaskDefinition:
         check(self.name, TaskName, "name", InvalidTask)
         check_settings(self)
         check(self.queue, _QueueName | None, "queue", ConfigurationError)
-        check_variables(self.pass_env)
         _check_errors(self)
         if self.function is not None:
             object.__setattr__(self, "signature", Signature(self.function, TaskContext))
@@ -181,18 +185,6 @@ def _check_errors(definition: TaskDefinition) -> None:
             f"never_retry: {', '.join(both)} is in retry_on, too",
             field="never_retry",
             remedy="Name each error in one of the two.",
-        )
-
-
-def check_variables(names: Any) -> None:
-    """Raise `ConfigurationError` for anything that is not the name of a variable, or its beginning before a `*`."""
-    is_list = isinstance(names, tuple | list)
-    bad = [name for name in names if not isinstance(name, str) or not _VARIABLE.fullmatch(name)] if is_list else names
-    if not is_list or bad:
-        raise ConfigurationError(
-            f"pass_env: {bad!r} are not names of environment variables",
-            field="pass_env",
-            remedy="Name variables, such as pass_env=('AWS_REGION', 'SHOP_*'); their values are the worker's.",
         )
 
 

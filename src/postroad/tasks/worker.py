@@ -23,7 +23,7 @@ from postroad.tasks.leases import TaskRecords
 from postroad.tasks.messages import EventFactory, log_event, open_queue, tenant_and_app, wants_events
 from postroad.tasks.pool import ChildPool
 from postroad.tasks.processes import TaskEntry
-from postroad.tasks.registry import TaskRegistry, Timeout, check_variables, default_tasks, passed
+from postroad.tasks.registry import TaskRegistry, Timeout, Variables, default_tasks, passed
 from postroad.tasks.threads import Role, RoleThreads, Shared, Waker, WorkerRun
 
 _WorkerId = text(r"[A-Za-z0-9_.:-]{1,256}", "1 to 256 letters, digits, '_', '.', ':' or '-'")
@@ -74,7 +74,7 @@ class WorkerConfig:
     """The longest pause between two attempts."""
     drain_timeout: _Pause = 30.0
     """How long running children may continue after a stop."""
-    pass_env: tuple[str, ...] = ()
+    pass_env: Variables = ()
     """Environment variables that children see besides the usual ones; `SHOP_*` is every variable that begins so."""
     max_output_bytes: _Positive = 5_242_880
     """The largest result, as JSON."""
@@ -96,7 +96,6 @@ class WorkerConfig:
                 field="visibility_extension",
                 remedy="Extend by more than the interval between two extensions, such as 30 s every 20 s.",
             )
-        check_variables(self.pass_env)
 
     @property
     def visibility(self) -> float:

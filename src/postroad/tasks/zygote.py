@@ -94,13 +94,12 @@ class Monitor:
         if self._directory is None:
             path = f"{self._setup.plan.directory}/{os.getpid()}-{child.pid}-{child.served}"
             self._directory = _Directory(path)
-        watch = None
+        order = msgspec.structs.replace(order, directory=self._directory.path)
+        watch = Watch(child, order, self._setup, self._link, self._exits)
         try:
-            order = msgspec.structs.replace(order, directory=self._directory.path)
-            watch = Watch(child, order, self._setup, self._link, self._exits)
             report = watch.until_done()
         finally:
-            if watch is None or watch.ended or not self._directory.is_untouched():
+            if watch.ended or not self._directory.is_untouched():
                 self._remove_directory()
         if watch.ended:
             self._child = None

@@ -107,8 +107,12 @@ def _when_set(event: threading.Event, action: Callable[[], object], name: str) -
     threading.Thread(target=wait, name=name, daemon=True).start()
 
 
-def load_modules(names: Iterable[str]) -> None:
+def load_modules(names: Iterable[str], *, field: str = "load") -> None:
     """Import each module; search the working directory last.
+
+    Args:
+        names: The names of the modules.
+        field: The option or argument that named them, for the error.
 
     Raises:
         ConfigurationError: A module cannot be imported.
@@ -120,8 +124,8 @@ def load_modules(names: Iterable[str]) -> None:
             importlib.import_module(name)
         except Exception as error:
             raise ConfigurationError(
-                f"load: module {name!r} cannot be imported: {type(error).__name__}: {error}",
-                field="load",
+                f"{field}: {name!r} cannot be imported: {type(error).__name__}: {error}",
+                field=field,
                 remedy="Name a module that `python -c 'import …'` finds from this directory.",
             ) from error
 
@@ -135,7 +139,7 @@ def find_buses(target: str) -> list[Bus]:
     from postroad.bus import Bus
 
     module_name, _, name = target.partition(":")
-    load_modules([module_name])
+    load_modules([module_name], field="module")
     buses = buses_of(sys.modules[module_name])
     if not name and buses:
         # A bus without handlers only publishes.

@@ -67,7 +67,8 @@ UPDATE agent_lease SET visible_us = ?5, held = 0, error = coalesce(?6, error), d
 WHERE {_VALID} RETURNING grp
 """  # noqa: S608 - a constant
 _UNDO: Final = f"""
-UPDATE agent_lease SET visible_us = ?4, held = 0, receives = receives - 1 WHERE {_VALID} RETURNING grp
+UPDATE agent_lease SET visible_us = ?5, held = 0, receives = receives - 1, due_wall_us = ?6
+WHERE {_VALID} RETURNING grp
 """  # noqa: S608 - a constant
 _TAKE: Final = f"""
 DELETE FROM agent_lease WHERE {_VALID}
@@ -226,9 +227,11 @@ class Leases:
         due_wall_us = self._engine.now_us() + after_us if after_us else None
         return self._change(tx, agent, deliveries, _RELEASE, now, now + after_us, error, due_wall_us)
 
-    def undo(self, tx: Transaction, agent: int, deliveries: Sequence[Delivery]) -> list[AckResult]:
+    def undo(self, tx: Transaction, agent: int, deliveries: Sequence[Delivery], after: float) -> list[AckResult]:
         """Take back deliveries that their receiver did not handle; they cost no receive."""
-        return self._change(tx, agent, deliveries, _UNDO, self._engine.monotonic_us())
+        now, after_us = self._engine.monotonic_us(), int(after * 1_000_000)
+        due_wall_us = self._engine.now_us() + after_us if after_us else None
+        return self._change(tx, agent, deliveries, _UNDO, now, now + after_us, due_wall_us)
 
     def reject(
         self, tx: Transaction, agent: int, deliveries: Sequence[Delivery], reason: str, error: str | None

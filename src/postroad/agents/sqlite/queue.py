@@ -139,9 +139,10 @@ class SQLiteAgentQueue:
         check(error, Note | None, "error")
         return self._write(self._leases.release, deliveries, after, None if error is None else legible(error))
 
-    def undo(self, deliveries: Sequence[Delivery]) -> list[AckResult]:
+    def undo(self, deliveries: Sequence[Delivery], *, after: float = 0.0) -> list[AckResult]:
         """Give back messages that were not handled, without counting a receive."""
-        return self._write(self._leases.undo, deliveries)
+        check(after, seconds_between(0, MAX_VISIBILITY), "after")
+        return self._write(self._leases.undo, deliveries, after)
 
     def watch(self, changed: Callable[[bool], None]) -> AbstractContextManager[object]:
         """Call `changed` with True when the queue changed and with False when it may have changed."""
@@ -256,6 +257,7 @@ def traits_of(*, durable: bool, visibility: float, max_receives: int) -> QueueTr
         visibility=visibility,
         max_receives=max_receives,
         short_waits=True,
+        defers_by="undo",
     )
 
 

@@ -12,7 +12,7 @@ from litestar import Response
 from postroad.http import forms
 from postroad.http.idempotency import Answer, perform, perform_waiting
 from postroad.http.openapi import example, route
-from postroad.http.polls import CallerGone
+from postroad.http.polls import CallerGone, give_back
 from postroad.http.requests import (
     AgentId,
     ApiRequest,
@@ -168,7 +168,9 @@ def _extend(seconds: float) -> Settle:
 
 
 def _release(data: forms.Releases) -> Settle:
-    return lambda queue, held: queue.release(held, after=data.after, error=data.error)
+    if data.count:
+        return lambda queue, held: queue.release(held, after=data.after, error=data.error)
+    return lambda queue, held: give_back(queue, held, after=data.after)
 
 
 def _reject(request: ApiRequest, data: forms.Rejections) -> Settle:

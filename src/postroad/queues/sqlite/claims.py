@@ -89,7 +89,7 @@ class Claimer:
             leases.append((row_id, queue_id, grp, until_us, 1, receives, first_us, monotonic_us, sent_us, origin))
             leased.append((columns, receives, first_us))
         if leases:
-            run_many(tx.connection, _LEASE, leases)
+            run_many(tx.cursor, _LEASE, leases)
             state.received += len(leases)
             state.returns_us = min(state.returns_us, until_us)
         return leased
@@ -150,7 +150,7 @@ class Claimer:
         given: dict[int, Columns] = {}
         while len(given) < limit:
             # What was found before is found again, since its lease is written at the end.
-            rows = every(tx.connection, _RETURNED, (state.id, monotonic_us, limit))
+            rows = every(tx.cursor, _RETURNED, (state.id, monotonic_us, limit))
             new = self._noted(tx, state, [row for row in rows if row[0] not in given], now_us, monotonic_us)
             alive = self._alive(tx, state, new, now_us)
             given.update((columns[0], columns) for columns in alive)
@@ -166,7 +166,7 @@ class Claimer:
         if state.head >= state.next:
             return []
         state.write(tx)
-        found = every(tx.connection, _FRESH, (state.head, state.next, limit))
+        found = every(tx.cursor, _FRESH, (state.head, state.next, limit))
         state.head = found[-1][0] + 1 if found else state.next
         return found
 
@@ -175,11 +175,11 @@ class Claimer:
     ) -> list[Columns]:
         found: list[Columns] = []
         while left := limit - len(found):
-            groups = every(tx.connection, _FREE_GROUPS, (state.id, monotonic_us, left))
+            groups = every(tx.cursor, _FREE_GROUPS, (state.id, monotonic_us, left))
             if not groups:
                 break
             for (group,) in groups:
-                rows = every(tx.connection, _OF_GROUP, (group, limit - len(found)))
+                rows = every(tx.cursor, _OF_GROUP, (group, limit - len(found)))
                 due = takewhile(lambda columns: columns[-2] <= monotonic_us, rows)
                 given = self._alive(tx, state, self._noted(tx, state, due, now_us, monotonic_us), now_us)
                 found += given

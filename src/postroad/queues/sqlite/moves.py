@@ -126,7 +126,7 @@ class Mover:
             found = every(tx.connection, _PEEK, (position, high, 0, limit + 1))
         else:
             limit = len(only)
-            found = run_many(tx.connection, _PEEK_THESE, [(row_id,) for row_id in only if low < row_id < high])
+            found = run_many(tx.cursor, _PEEK_THESE, [(row_id,) for row_id in only if low < row_id < high])
         going: list[tuple[Row, Move]] = []
         moved: list[tuple[str, str]] = []
         in_flight = 0

@@ -265,7 +265,7 @@ class QueueState:
     def write(self, tx: Transaction) -> None:
         """Write the messages sent so far, so that they can be found."""
         if self.unwritten:
-            run_many(tx.connection, _INSERT, self.unwritten)
+            run_many(tx.cursor, _INSERT, self.unwritten)
             self.unwritten = []
 
     def take_unread(self, limit: int) -> list[tuple[Any, ...]]:
@@ -327,7 +327,7 @@ class States:
     def load(self, tx: Transaction, queue_ids: Iterable[int]) -> None:
         """Read the states that are not in memory by one statement, for a caller that is about to use all of them."""
         if unknown := [(queue_id,) for queue_id in queue_ids if queue_id not in self._kept]:
-            for row in run_many(tx.connection, _LOAD, unknown):
+            for row in run_many(tx.cursor, _LOAD, unknown):
                 self._kept[row[0]] = QueueState(row)
 
     def forget(self, queue_id: int) -> None:
@@ -349,7 +349,7 @@ class States:
         """Write settled messages into the ring, as one row."""
         if not self._trail_keep:
             return
-        tx.connection.execute(_ADD_TRAIL, (queue_id, at_us, kind, entries, detail, events))
+        tx.cursor.execute(_ADD_TRAIL, (queue_id, at_us, kind, entries, detail, events))
         n = tx.connection.last_insert_rowid()
         if n % _TURN_EVERY == 0:
             tx.connection.execute(_TURN_TRAIL, (n - self._trail_keep,))
@@ -374,7 +374,7 @@ class States:
         for state in self._touched.values():
             unwritten += state.unwritten
         if unwritten:
-            run_many(tx.connection, _INSERT, unwritten)
+            run_many(tx.cursor, _INSERT, unwritten)
         numbers = []
         for state in self._touched.values():
             state.unwritten = []
@@ -383,7 +383,7 @@ class States:
                 self.add_trail(tx, state.id, "acked", b"".join(state.entries), state.last_us, events=events)
             numbers.append(_NUMBERS(state))
             state.reset_counters()
-        run_many(tx.connection, _STORE if len(numbers) == 1 else _STORE_MANY, numbers)
+        run_many(tx.cursor, _STORE if len(numbers) == 1 else _STORE_MANY, numbers)
 
     def committed(self, tx: Transaction) -> None:
         """Keep the states as long as nobody else commits."""

@@ -95,11 +95,11 @@ class Verbs:
         now_us = state.last_us = max(state.last_us, self._engine.now_us())
         if state.spec.fifo:
             return [self._send_ordered(tx, state, content) for content in contents]
-        any_delayed = False
+        any_delayed, delay, unwritten = False, state.spec.delay, state.unwritten
         row_ids = range(state.next, state.next + len(contents))
         for row_id, (message, body, attributes, proof) in zip(row_ids, contents, strict=True):
-            state.unwritten.append((row_id, now_us, None, None, None, message.group, body, attributes, proof))
-            if delay_us := int((message.delay or state.spec.delay) * 1_000_000):
+            unwritten.append((row_id, now_us, None, None, None, message.group, body, attributes, proof))
+            if (message.delay or delay) and (delay_us := int((message.delay or delay) * 1_000_000)):
                 visible_us = self._engine.monotonic_us() + delay_us
                 tx.connection.execute(_DELAY, (row_id, state.id, visible_us, now_us + delay_us, now_us))
                 any_delayed = True
@@ -210,8 +210,8 @@ class Verbs:
     def remove_all(self, tx: Transaction, state: QueueState, row_ids: Sequence[int], monotonic_us: int) -> int:
         """Remove these messages and their leases; return how many were there."""
         rows = [(row_id,) for row_id in row_ids]
-        run_many(tx.connection, _DELETE_LEASES, rows)
-        groups = [group for (group,) in run_many(tx.connection, _DELETE_ALL, rows)]
+        run_many(tx.cursor, _DELETE_LEASES, rows)
+        groups = [group for (group,) in run_many(tx.cursor, _DELETE_ALL, rows)]
         state.size -= len(groups)
         regroup(tx, state.id, set(groups), monotonic_us)
         return len(groups)
@@ -239,7 +239,7 @@ class Verbs:
             ids = [(row_id,) for row_id, count in receipts if count == receives]
             counted = min(receives, 65_535)
             for row_id, sent_us, first_us, origin, group in run_many(
-                tx.connection, _ACK, ids, (receives, beyond, state.id)
+                tx.cursor, _ACK, ids, (receives, beyond, state.id)
             ):
                 if row_id in events:
                     state.events.append(f"{len(state.entries)}:{events[row_id]}")
@@ -247,7 +247,7 @@ class Verbs:
                 groups.add(group)
                 gone.add((row_id, receives))
                 rows.append((row_id,))
-        run_many(tx.connection, _DELETE_ACKED, rows)
+        run_many(tx.cursor, _DELETE_ACKED, rows)
         state.acked += len(rows)
         state.size -= len(rows)
         state.last_us = max(state.last_us, self._engine.now_us())
@@ -272,7 +272,7 @@ class Verbs:
                 found[row_id] = event
             elif not each.message_id:
                 bare.append((row_id,))
-        for row_id, text, body in run_many(tx.connection, _CONTENTS, bare) if bare else ():
+        for row_id, text, body in run_many(tx.cursor, _CONTENTS, bare) if bare else ():
             if (event := event_id(salvaged_attributes(text), body)) is not None:
                 found[row_id] = event
         return found
