@@ -292,7 +292,7 @@ class RemoteEventBus(HandlingBus):
             clock=self._clock,
             hooks=Hooks(
                 observe=self._observe,
-                ready=self._check_inbox,
+                ready=self._ready,
                 adecide=dispatch.adecide,
                 on_loop=(lambda: local.has_async_handlers) if local is not None else (lambda: False),
                 loop_thread=None if local is None else local.loop_thread,
@@ -304,7 +304,7 @@ class RemoteEventBus(HandlingBus):
             ),
         )
 
-    def _check_inbox(self) -> None:
+    def _ready(self) -> None:
         """Raise while the database of the inbox cannot be used: receiving would only use up attempts."""
         if self._inbox is not None:
             self._inbox.check(self._receiving().complete)

@@ -184,7 +184,7 @@ class Consumer:
             name=name,
             hooks=Hooks(
                 observe=self._observe,
-                ready=self._check_around,
+                ready=self._ready,
                 chores=chores,
                 longest=_LONGEST_COVER,
                 during=lambda: self._reporting(),
@@ -283,7 +283,7 @@ class Consumer:
                 self._telemetry.count_dead_letters(self._dead_letters)
         self._telemetry.observe(what, delivery, **fields)
 
-    def _check_around(self) -> None:
+    def _ready(self) -> None:
         """Raise while the database cannot be used: receiving then would only use up the receives of messages."""
         if self._decisions.database_failed:
             (self._receiver.complete if self._is_async else completed)(self._application.check())

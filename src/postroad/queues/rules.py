@@ -259,21 +259,20 @@ def check_text(value: object, field: str) -> bytes:
     return value if isinstance(value, bytes) else text.encode()
 
 
-def _check_attributes(attributes: Mapping[str, str], field: str) -> int:
+def _check_attributes(attributes: Mapping[Any, Any], field: str) -> int:
     """Return the size of names, types and values in bytes."""
     if not isinstance(attributes, Mapping):
         raise _refusal(field, f"{type(attributes).__name__} is not a mapping")
     if len(attributes) > MAX_ATTRIBUTES:
         raise _refusal(field, f"{len(attributes)} attributes; at most {MAX_ATTRIBUTES} fit")
-    return sum(_check_attribute(name, value, field) for name, value in attributes.items())
-
-
-def _check_attribute(name: object, value: object, field: str) -> int:
-    if not isinstance(name, str) or len(name) > 256 or _ATTRIBUTE_NAME.fullmatch(name) is None:
-        raise _refusal(field, f"{name!r} is not an attribute name")
-    if not isinstance(value, str):
-        raise InvalidMessage(f"{field}.{name}: {type(value).__name__} is not text", field=f"{field}.{name}")
-    return len(name) + len("String") + len(check_text(value, f"{field}.{name}"))
+    size = 0
+    for name, value in attributes.items():
+        if not isinstance(name, str) or len(name) > 256 or _ATTRIBUTE_NAME.fullmatch(name) is None:
+            raise _refusal(field, f"{name!r} is not an attribute name")
+        if not isinstance(value, str):
+            raise InvalidMessage(f"{field}.{name}: {type(value).__name__} is not text", field=f"{field}.{name}")
+        size += len(name) + len("String") + len(check_text(value, f"{field}.{name}"))
+    return size
 
 
 def _check_id(value: object, field: str) -> None:

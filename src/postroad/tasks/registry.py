@@ -142,10 +142,29 @@ class TaskDefinition:
         check(self.name, TaskName, "name", InvalidTask)
         check_settings(self)
         check(self.queue, _QueueName | None, "queue", ConfigurationError)
-        _check_errors(self)
+        for name in ("retry_on", "never_retry"):
+            for each in getattr(self, name):
+                if not isinstance(each, type) or not issubclass(each, Exception):
+                    raise ConfigurationError(
+                        f"{name}: {each!r} is not an exception class",
+                        field=name,
+                        remedy=f"Name classes, such as {name}=(ConnectionError,).",
+                    )
+        if both := [each.__name__ for each in self.retry_on if each in self.never_retry]:
+            raise ConfigurationError(
+                f"never_retry: {', '.join(both)} is in retry_on, too",
+                field="never_retry",
+                remedy="Name each error in one of the two.",
+            )
         if self.function is not None:
             object.__setattr__(self, "signature", Signature(self.function, TaskContext))
-        _check_scheduled(self)
+        needed = [] if self.schedule is None or self.signature is None else self.signature.required
+        if needed:
+            raise ConfigurationError(
+                f"schedule: {self.name} runs by itself and needs the argument {needed[0]!r}",
+                field="schedule",
+                remedy=f"Give {needed[0]} a default, or leave the schedule out.",
+            )
 
     def retries(self, error: BaseException) -> bool | None:
         """Return whether the task's own lists say to try again after `error`; None if they do not name it.
@@ -156,36 +175,6 @@ class TaskDefinition:
             if kind in self.never_retry or kind in self.retry_on:
                 return kind in self.retry_on
         return None
-
-
-def _check_scheduled(definition: TaskDefinition) -> None:
-    """Raise `ConfigurationError` if the task runs by itself, without an input, and needs arguments."""
-    signature = definition.signature
-    needed = [] if definition.schedule is None or signature is None else signature.required
-    if needed:
-        raise ConfigurationError(
-            f"schedule: {definition.name} runs by itself and needs the argument {needed[0]!r}",
-            field="schedule",
-            remedy=f"Give {needed[0]} a default, or leave the schedule out.",
-        )
-
-
-def _check_errors(definition: TaskDefinition) -> None:
-    for name in ("retry_on", "never_retry"):
-        for each in getattr(definition, name):
-            if not isinstance(each, type) or not issubclass(each, Exception):
-                raise ConfigurationError(
-                    f"{name}: {each!r} is not an exception class",
-                    field=name,
-                    remedy=f"Name classes, such as {name}=(ConnectionError,).",
-                )
-    both = [each.__name__ for each in definition.retry_on if each in definition.never_retry]
-    if both:
-        raise ConfigurationError(
-            f"never_retry: {', '.join(both)} is in retry_on, too",
-            field="never_retry",
-            remedy="Name each error in one of the two.",
-        )
 
 
 def passed(names: Iterable[str], env: Mapping[str, str] | None = None) -> dict[str, str]:

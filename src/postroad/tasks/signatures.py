@@ -45,10 +45,9 @@ class Signature:
         """The parameter that gets the context."""
         if found is None:
             return
+        self._check_parameters(found)
         if self.takes_input:
-            self._check_call(found)
             return
-        self._check_kinds(parameters)
         self._context_class = context_class
         hints = self._hints(parameters)
         for name, hint in hints.items():
@@ -206,18 +205,18 @@ class Signature:
             )
         return args[0] if args else kwargs.get("input")
 
-    def _check_call(self, found: inspect.Signature) -> None:
-        try:
-            found.bind({}, None)
-        except TypeError as error:
-            raise ConfigurationError(
-                f"function: {self._name} cannot be called with an input and a context: {error}",
-                field="function",
-                remedy="Write it as def task(input, ctx), or give its arguments other names.",
-            ) from None
-
-    def _check_kinds(self, parameters: list[inspect.Parameter]) -> None:
-        for each in parameters:
+    def _check_parameters(self, found: inspect.Signature) -> None:
+        if self.takes_input:
+            try:
+                found.bind({}, None)
+            except TypeError as error:
+                raise ConfigurationError(
+                    f"function: {self._name} cannot be called with an input and a context: {error}",
+                    field="function",
+                    remedy="Write it as def task(input, ctx), or give its arguments other names.",
+                ) from None
+            return
+        for each in found.parameters.values():
             if each.kind in (_VAR_POSITIONAL, _POSITIONAL_ONLY):
                 shown = f"*{each.name}" if each.kind is _VAR_POSITIONAL else each.name
                 raise ConfigurationError(

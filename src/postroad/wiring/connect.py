@@ -206,16 +206,6 @@ def _adapted(address: Address, ports: Ports) -> Ports:
     return factory(address.place, ports)
 
 
-def _check_has_handlers(bus: Bus) -> None:
-    """Refuse a bus that would receive events only to release them."""
-    if not bus.has_handlers:
-        raise ConfigurationError(
-            f"buses: the bus {bus.topic!r} has no handlers",
-            field="buses",
-            remedy="Subscribe a handler, as in @bus.on(OrderPlaced), or import the module that does.",
-        )
-
-
 def run(*buses: Bus, url: str | None = None, stop: threading.Event | None = None) -> None:
     """Receive with all the buses until SIGTERM, Ctrl-C or `stop`, then let running handlers finish.
 
@@ -234,8 +224,13 @@ def run(*buses: Bus, url: str | None = None, stop: threading.Event | None = None
     """
     if not buses:
         raise ConfigurationError("buses: there is none to run", field="buses", remedy="Give at least one bus.")
-    for bus in buses:
-        _check_has_handlers(bus)
+    if idle := [bus.topic for bus in buses if not bus.has_handlers]:
+        # It would receive events only to release them.
+        raise ConfigurationError(
+            f"buses: the bus {idle[0]!r} has no handlers",
+            field="buses",
+            remedy="Subscribe a handler, as in @bus.on(OrderPlaced), or import the module that does.",
+        )
     with ExitStack() as stack:
         stopping = stack.enter_context(stopped_by_signals()) if stop is None else stop
         unbound = [bus for bus in buses if not bus.is_bound]
