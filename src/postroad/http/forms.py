@@ -101,7 +101,7 @@ class Redrive(Form, frozen=True):
     limit: Annotated[int, Meta(ge=1)] | None = None
     rate: Annotated[float, Meta(gt=0)] | None = None
     canary: Annotated[int, Meta(ge=0)] = 0
-    match: RedriveMatch = RedriveMatch()
+    match: RedriveMatch = msgspec.field(default_factory=RedriveMatch)
     reason: Annotated[str, Meta(max_length=500)] = ""
     dry_run: bool = False
 
