@@ -27,13 +27,16 @@ from postroad.http.routes import (
     history,
     leases,
     notifications,
+    outbox,
     overview,
     queues,
     redrives,
     schedules,
     service,
+    topics,
     ui,
     work,
+    workers,
 )
 from postroad.views import PROBLEM_MEDIA_TYPE
 
@@ -48,6 +51,9 @@ ROUTES = tuple(
         leases,
         work,
         schedules,
+        workers,
+        topics,
+        outbox,
         agents,
         events,
         notifications,
