@@ -27,6 +27,30 @@ from postroad.views.agents import (
     subscriber_row as subscriber_row,
     subscription_row as subscription_row,
 )
+from postroad.views.map import (
+    EdgeKind as EdgeKind,
+    Map as Map,
+    MapEdge as MapEdge,
+    MapNode as MapNode,
+    NodeKind as NodeKind,
+)
+from postroad.views.outbox import (
+    EventPublished as EventPublished,
+    OutboxKeyPage as OutboxKeyPage,
+    OutboxKeyRow as OutboxKeyRow,
+    OutboxRedriven as OutboxRedriven,
+    OutboxShown as OutboxShown,
+    OutboxSkipped as OutboxSkipped,
+    OutboxStatusShown as OutboxStatusShown,
+)
+from postroad.views.overview import (
+    Attention as Attention,
+    Backlog as Backlog,
+    Lags as Lags,
+    Overview as Overview,
+    Series as Series,
+    Totals as Totals,
+)
 from postroad.views.queues import (
     FailureGroupPage as FailureGroupPage,
     FailureGroupRow as FailureGroupRow,
@@ -54,6 +78,8 @@ from postroad.views.queues import (
 )
 from postroad.views.service import (
     PROBLEM_MEDIA_TYPE as PROBLEM_MEDIA_TYPE,
+    AuditPage as AuditPage,
+    AuditRow as AuditRow,
     BackendShown as BackendShown,
     ErrorPage as ErrorPage,
     Health as Health,
@@ -87,6 +113,8 @@ from postroad.views.work import (
     TaskShown as TaskShown,
     TaskSubmitted as TaskSubmitted,
     Timeline as Timeline,
+    WorkerRow as WorkerRow,
+    WorkerRows as WorkerRows,
     event_item as event_item,
     job_made as job_made,
     job_rows as job_rows,
@@ -94,4 +122,5 @@ from postroad.views.work import (
     submitted as submitted,
     task_shown as task_shown,
     timeline as timeline,
+    worker_row as worker_row,
 )
