@@ -53,6 +53,8 @@ BODILESS = "bodiless"
 """The option of a route whose body may be left out."""
 FORM = "form"
 """The option of a route that a page's form calls; `ApiRequest.fields` are what was filled in."""
+PAGE = "page"
+"""The option of a route that answers a page of the dashboard, with the counts of the overview in its navigation."""
 Page = TypeVar("Page")
 _log = get_logger("http")
 
@@ -198,6 +200,10 @@ async def guard(request: Request[Any, Any, Any]) -> None:
     if context.settings.read_only and request.scope["method"] != "GET":
         raise ReadOnly("this server refuses every change")
     request.scope["user"] = identity
+    if request.route_handler.opt.get(PAGE, False):
+        # A page is shown without counts while the storage does not answer.
+        with suppress(PostroadError):
+            await context.overviews.measured()
 
 
 async def _of_session(request: ApiRequest, session: Session) -> Identity:

@@ -27,6 +27,14 @@ from postroad.views.agents import (
     subscriber_row as subscriber_row,
     subscription_row as subscription_row,
 )
+from postroad.views.overview import (
+    Attention as Attention,
+    Backlog as Backlog,
+    Lags as Lags,
+    Overview as Overview,
+    Series as Series,
+    Totals as Totals,
+)
 from postroad.views.queues import (
     FailureGroupPage as FailureGroupPage,
     FailureGroupRow as FailureGroupRow,

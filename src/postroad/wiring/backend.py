@@ -13,7 +13,16 @@ from postroad.errors import ConfigurationError, QueueNotFound
 from postroad.items import Items
 from postroad.journal import Journal
 from postroad.ports import Overflow, Ports, QueueTags
-from postroad.queues import MessageHistory, OverflowingQueue, Pruning, Queue, QueueOverview, QueueSpec
+from postroad.queues import (
+    CountingStore,
+    MessageHistory,
+    OverflowingQueue,
+    Pruning,
+    Queue,
+    QueueCounters,
+    QueueOverview,
+    QueueSpec,
+)
 from postroad.streams import Stream
 from postroad.topics import OverflowingTopic, Topic
 
@@ -108,6 +117,14 @@ class Backend:
     def overviews(self, names: Iterable[str] | None = None) -> list[QueueOverview]:
         """Return settings and contents of the queues `names`, by default of all; queues that are gone are left out."""
         return self.ports.queues.overviews(names)
+
+    def census(self) -> tuple[list[QueueOverview], QueueCounters | None]:
+        """Return all queues, by one read where the store can, and the counters of queues that were deleted since.
+
+        The counters are None where the store does not count.
+        """
+        queues = self.ports.queues
+        return queues.census() if isinstance(queues, CountingStore) else (queues.overviews(), None)
 
     def sources(self, dead_letters: str) -> list[str]:
         """Return the names of the queues that have `dead_letters` as their dead-letter queue, sorted."""
