@@ -19,6 +19,7 @@ from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import InvalidCursor, PostroadError
 from postroad.http.access import AgentAccess, LeasedMessages, RateLimits, WorkAccess
 from postroad.http.idempotency import AnswerStore, KeyLocks
+from postroad.http.live import LiveOverviews
 from postroad.http.operations import Operations
 from postroad.http.outbox import OutboxAccess
 from postroad.http.overview import Overviews
@@ -60,6 +61,7 @@ class Context:
     work: WorkAccess
     outbox: OutboxAccess
     overviews: Overviews
+    live: LiveOverviews
     operations: Operations
     threads: ThreadPoolExecutor
     clock: Clock
@@ -74,6 +76,7 @@ class Context:
         """Stop being ready, and answer those who wait."""
         self.readiness.stopping = True
         self.streams.stop()
+        self.live.stop()
         await self.polls.stop()
         await asyncio.get_running_loop().run_in_executor(None, self.operations.stop)
         await asyncio.get_running_loop().run_in_executor(None, self.overviews.save)
@@ -107,6 +110,7 @@ def make_context(
     polls = Polls(max_open=max_polls)
     leased = LeasedMessages()
     work, outbox = WorkAccess(backend, settings), OutboxAccess(settings)
+    overviews = Overviews(backend, settings, work=work, outbox=outbox, parts=lambda: tuple(parts), threads=threads)
     access = AgentAccess(backend.agents(**settings.agents), clock)
     return Context(
         settings=settings,
@@ -129,7 +133,8 @@ def make_context(
         agent_access=access,
         work=work,
         outbox=outbox,
-        overviews=Overviews(backend, settings, work=work, outbox=outbox, parts=lambda: tuple(parts), threads=threads),
+        overviews=overviews,
+        live=LiveOverviews(overviews, polls),
         operations=Operations(
             backend.items(),
             tenant=settings.tenant,

@@ -62,6 +62,8 @@ from postroad.views.queues import (
 )
 from postroad.views.service import (
     PROBLEM_MEDIA_TYPE as PROBLEM_MEDIA_TYPE,
+    AuditPage as AuditPage,
+    AuditRow as AuditRow,
     BackendShown as BackendShown,
     ErrorPage as ErrorPage,
     Health as Health,

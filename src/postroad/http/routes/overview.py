@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 from litestar import Response
-from litestar.params import QueryParameter
+from litestar.params import HeaderParameter, QueryParameter
 
+from postroad.http.live import Viewer
 from postroad.http.openapi import route
-from postroad.http.requests import ApiRequest
+from postroad.http.requests import ApiRequest, StreamResponse, still_allowed
 from postroad.http.samples import LONGEST_SECONDS
 from postroad.views import Overview
 
@@ -21,3 +22,19 @@ Window = Annotated[
 async def show_overview(request: ApiRequest, window: Window = 300) -> Response[Overview]:
     """Show what waits, what happened and what needs attention, as it was a second ago at most."""
     return Response(await request.context.overviews.document(window))
+
+
+LastEventId = Annotated[
+    str | None, HeaderParameter(name="Last-Event-ID", description="The id of the event that was seen last.")
+]
+
+
+@route("GET /live", "read", str, 429, says="Server-Sent Events.", media_type="text/event-stream")
+async def watch_overview(
+    request: ApiRequest, window: Window = 300, last_event_id: LastEventId = None
+) -> StreamResponse | Response[None]:
+    """Stream the overview as events of type `overview`, one within two seconds of each change."""
+    if request.is_head:
+        return Response(None, media_type="text/event-stream")
+    live = request.context.live
+    return StreamResponse(Viewer(live, window=window, last_id=last_event_id, is_allowed=still_allowed(request)))
