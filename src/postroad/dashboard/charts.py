@@ -62,8 +62,9 @@ def bars(values: Sequence[int], width: int, height: int) -> tuple[str, int]:
     top = _top(values)
     step = width / len(values)
     gap = min(2.0, step / 4)
+    wide = _short(step - gap)
     found = [
-        f"M{_short(at * step)} {height}V{_short(height - max(2.0, value / top * height))}h{_short(step - gap)}V{height}z"
+        f"M{_short(at * step)} {height}V{_short(height - max(2.0, value / top * height))}h{wide}V{height}z"
         for at, value in enumerate(values)
         if value
     ]

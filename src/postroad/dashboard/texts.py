@@ -10,7 +10,9 @@ from markupsafe import Markup
 
 NOTHING: Final = "\N{EN DASH}"
 # "ValueError: the amount is negative [ledger.py:book]"
-_ERROR: Final = re.compile(r"(?:(?P<kind>[A-Za-z_][\w.]*): )?(?P<text>.*?)(?: \[(?P<place>[^\[\]]+:[^\[\]]+)\])?", re.DOTALL)
+_ERROR: Final = re.compile(
+    r"(?:(?P<kind>[A-Za-z_][\w.]*): )?(?P<text>.*?)(?: \[(?P<place>[^\[\]]+:[^\[\]]+)\])?", re.DOTALL
+)
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
@@ -55,4 +57,8 @@ def error_parts(error: str | None) -> tuple[str, str, str]:
         return "no error recorded", "", ""
     match = _ERROR.fullmatch(error)
     assert match is not None
-    return (match["kind"] or "", match["text"], match["place"] or "") if match["kind"] else (match["text"], "", match["place"] or "")
+    return (
+        (match["kind"] or "", match["text"], match["place"] or "")
+        if match["kind"]
+        else (match["text"], "", match["place"] or "")
+    )

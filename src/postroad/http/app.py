@@ -32,13 +32,19 @@ from postroad.http.routes import (
     schedules,
     service,
     ui,
+    ui_dead_letters,
+    ui_overview,
+    ui_queues,
     work,
 )
 from postroad.views import PROBLEM_MEDIA_TYPE
 
 ROUTES = tuple(
     handler
-    for module in (service, overview, history, queues, leases, work, schedules, agents, events, notifications, ui)
+    for module in (
+        *(service, overview, history, queues, leases, work, schedules, agents, events, notifications),
+        *(ui, ui_overview, ui_queues, ui_dead_letters),
+    )
     for handler in vars(module).values()
     if isinstance(handler, HTTPRouteHandler)
 )

@@ -15,7 +15,7 @@ STEPS: Final = 40
 
 
 class QueueRates:
-    """What was sent to each queue in each step. A queue to which nothing is sent takes no room. Threads may share it."""
+    """What was sent to each queue in each step; one that gets nothing takes no room. Threads may share it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -46,17 +46,17 @@ async def list_queues(request: ApiRequest, limit: Limit = 20, cursor: Cursor = N
     return Response(await queue_page(request, limit, cursor))
 
 
-async def queue_page(request: ApiRequest, limit: int, cursor: str | None) -> QueuePage:
-    """Return one page of the queues."""
+async def queue_page(request: ApiRequest, limit: int, cursor: str | None, prefix: str = "") -> QueuePage:
+    """Return one page of the queues whose names begin with `prefix`."""
     backend = request.context.backend
 
     def find(after: str | None) -> tuple[list[Any], str | None]:
-        names = [name for name in backend.queues() if name > (after or "")]
+        names = [name for name in backend.queues() if name > (after or "") and name.startswith(prefix)]
         # A queue that is deleted meanwhile is left out.
         rows = [queue_row(found) for found in backend.overviews(names[:limit])]
         return rows, names[limit - 1] if len(names) > limit else None
 
-    return await one_page(request, QueuePage, "queues", cursor, find)
+    return await one_page(request, QueuePage, f"queues/{prefix}" if prefix else "queues", cursor, find)
 
 
 @route(f"GET {_ONE}", "read", QueueDetail, 404)
