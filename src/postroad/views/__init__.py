@@ -27,6 +27,13 @@ from postroad.views.agents import (
     subscriber_row as subscriber_row,
     subscription_row as subscription_row,
 )
+from postroad.views.map import (
+    EdgeKind as EdgeKind,
+    Map as Map,
+    MapEdge as MapEdge,
+    MapNode as MapNode,
+    NodeKind as NodeKind,
+)
 from postroad.views.overview import (
     Attention as Attention,
     Backlog as Backlog,

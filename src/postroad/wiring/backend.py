@@ -12,7 +12,7 @@ from postroad.blobs import Blobs
 from postroad.errors import ConfigurationError, QueueNotFound
 from postroad.items import Items
 from postroad.journal import Journal
-from postroad.ports import Overflow, Ports, QueueTags
+from postroad.ports import ListedStreams, Overflow, Ports, QueueTags
 from postroad.queues import (
     CountingStore,
     MessageHistory,
@@ -159,6 +159,11 @@ class Backend:
     def stream(self, name: str, shards: int = 4, retention: float = 86_400) -> Stream:
         """Return the stream `name`, made with so many `shards` if it is missing; `retention` is in seconds."""
         return self.ports.streams.stream(name, shards=shards, retention=retention)
+
+    def streams(self) -> list[str]:
+        """Return the names of all streams, sorted; none where the store cannot list them."""
+        streams = self.ports.streams
+        return streams.streams() if isinstance(streams, ListedStreams) else []
 
     def bus(
         self,

@@ -1,4 +1,4 @@
-"""`/overview` and `/live`: the state of everything at a glance, once and as it changes."""
+"""`/overview`, `/live` and `/map`: the state of everything at a glance, as it changes, and how it is connected."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from litestar import Response
 from litestar.params import HeaderParameter, QueryParameter
 
 from postroad.http.live import Viewer
+from postroad.http.map import MapMaker
 from postroad.http.openapi import route
 from postroad.http.requests import ApiRequest, StreamResponse, still_allowed
 from postroad.http.samples import LONGEST_SECONDS
-from postroad.views import Overview
+from postroad.views import Map, Overview
 
 Window = Annotated[
     int, QueryParameter(ge=10, le=LONGEST_SECONDS, description="The seconds that the charts show, 10 to 86,400.")
@@ -38,3 +39,17 @@ async def watch_overview(
         return Response(None, media_type="text/event-stream")
     live = request.context.live
     return StreamResponse(Viewer(live, window=window, last_id=last_event_id, is_allowed=still_allowed(request)))
+
+
+@route("GET /map", "read", Map)
+async def show_map(request: ApiRequest) -> Response[Map]:
+    """Show topics, queues, streams, the outbox, handlers and agents, and how messages travel between them."""
+    return Response(await map_document(request))
+
+
+async def map_document(request: ApiRequest) -> Map:
+    """Return the map."""
+    context = request.context
+    found = await context.overviews.measured()
+    maker = MapMaker(context.backend, context.settings, request.agents)
+    return await context.run(lambda: maker.draw(found))
