@@ -91,6 +91,7 @@ class RequestMiddleware:
             for key in scope.keys() - _OF_SERVER:
                 del scope[key]  # type: ignore[misc]  # the framework put them there
             del headers
+            answer.before = None
             try:
                 await stream.run(receive, answer, send)
             except PostroadError as error:

@@ -10,9 +10,10 @@ from litestar import Response, get
 from litestar.params import QueryParameter
 
 from postroad.errors import PostroadError
-from postroad.http import attention
-from postroad.http.requests import ApiRequest, checked
-from postroad.http.routes.ui import PAGE, shown
+from postroad.http import attention, forms
+from postroad.http.requests import ApiRequest, QueueName, checked
+from postroad.http.routes.redrives import begin_redrive, preview_redrive
+from postroad.http.routes.ui import HTML, PAGE, form, shown
 from postroad.operations import RedriveReport, failure_groups
 from postroad.queues import QueueOverview
 from postroad.views import FailureGroupPage, failure_groups_page, overview as overview_of, problem
@@ -92,3 +93,29 @@ def _look(request: ApiRequest, found: QueueOverview, limit: int | None) -> DeadL
     backend, name = request.context.backend, found.spec.name
     groups = failure_groups_page(failure_groups(backend, name, limit=limit))
     return DeadLetters(name, backend.sources(name), attention.size(found), groups)
+
+
+@post("/ui/dead-letters/{queue:str}/redrive", **form("operate"))
+async def redrive_group(request: ApiRequest, queue: QueueName) -> Response[str]:
+    """Count what would move; with `confirm` begin to move it, and show how far it is."""
+    given = await request.fields()
+    try:
+        wanted = wanted_of(given)
+        if "confirm" in given:
+            operation = await begin_redrive(request, queue, wanted)
+            location = f"/ui/dead-letters?{urlencode({'queue': queue, 'operation': operation})}"
+            return Response("", status_code=303, headers={"Location": location}, media_type=HTML)
+        report = await preview_redrive(request, queue, wanted)
+    except PostroadError as error:
+        return await page(request, queue, error=error)
+    return await page(request, queue, dry_run=DryRun(queue, given.get("fingerprint", ""), report, given))
+
+
+def wanted_of(given: dict[str, str]) -> forms.Redrive:
+    """Return what a form asks for; a field that is left empty is not given."""
+    fields = {name: value for name in ("limit", "rate", "canary", "reason") if (value := given.get(name, "").strip())}
+    match = {"fingerprint": given["fingerprint"]} if given.get("fingerprint") else {}
+    try:
+        return msgspec.convert({**fields, "match": match}, forms.Redrive, strict=False)
+    except msgspec.ValidationError as error:
+        raise forms.misfit(str(error)) from None
