@@ -29,6 +29,7 @@ from postroad.http.routes import (
     notifications,
     overview,
     queues,
+    redrives,
     schedules,
     service,
     ui,
@@ -42,8 +43,21 @@ from postroad.views import PROBLEM_MEDIA_TYPE
 ROUTES = tuple(
     handler
     for module in (
-        *(service, overview, history, queues, leases, work, schedules, agents, events, notifications),
-        *(ui, ui_overview, ui_queues, ui_dead_letters),
+        service,
+        overview,
+        history,
+        queues,
+        redrives,
+        leases,
+        work,
+        schedules,
+        agents,
+        events,
+        notifications,
+        ui,
+        ui_overview,
+        ui_queues,
+        ui_dead_letters,
     )
     for handler in vars(module).values()
     if isinstance(handler, HTTPRouteHandler)

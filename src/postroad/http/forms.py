@@ -85,6 +85,27 @@ class Purge(Form, frozen=True):
     reason: Reason
 
 
+class RedriveMatch(Form, frozen=True):
+    """Which dead letters: those for which everything that is given holds."""
+
+    fingerprint: str | None = None
+    key: str | None = None
+    event_type: str | None = None
+    ids: Annotated[list[str], Meta(max_length=1_000)] = []
+
+
+class Redrive(Form, frozen=True):
+    """Which dead letters to move back, where to, how many and how fast; with `dry_run` only count them."""
+
+    to: str | None = None
+    limit: Annotated[int, Meta(ge=1)] | None = None
+    rate: Annotated[float, Meta(gt=0)] | None = None
+    canary: Annotated[int, Meta(ge=0)] = 0
+    match: RedriveMatch = msgspec.field(default_factory=RedriveMatch)
+    reason: Annotated[str, Meta(max_length=500)] = ""
+    dry_run: bool = False
+
+
 class QueueSettings(Form, frozen=True):
     """The settings of a queue, with their defaults. `fifo` is by default whether the name ends in .fifo."""
 
