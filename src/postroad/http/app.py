@@ -34,6 +34,7 @@ from postroad.http.routes import (
     service,
     ui,
     ui_dead_letters,
+    ui_outbox,
     ui_overview,
     ui_queues,
     work,
@@ -58,6 +59,7 @@ ROUTES = tuple(
         ui_overview,
         ui_queues,
         ui_dead_letters,
+        ui_outbox,
     )
     for handler in vars(module).values()
     if isinstance(handler, HTTPRouteHandler)

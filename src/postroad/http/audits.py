@@ -18,7 +18,10 @@ from postroad.telemetry import get_logger
 
 _OPERATORS: Final = ("operate", "admin")
 _RECORDED_ELSEWHERE: Final = frozenset(
-    {"queue.purge", "queue.redrive", "dead-letter.redrive", "task.retry", "task.cancel", "logout"}
+    {
+        *("queue.purge", "queue.redrive", "dead-letter.redrive", "outbox.redrive", "outbox.skip"),
+        *("task.retry", "task.cancel", "logout"),
+    }
 )
 _VERBS: Final = {"POST": "create", "PUT": "create", "DELETE": "delete"}
 _NAMES: Final = {"token.delete": "token.revoke", "queue.messages": "queue.send"}

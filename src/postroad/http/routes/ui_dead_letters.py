@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
+from urllib.parse import urlencode
 
-from litestar import Response, get
+import msgspec
+from litestar import Response, get, post
 from litestar.params import QueryParameter
 
 from postroad.errors import PostroadError
