@@ -35,6 +35,10 @@ from postroad.http.routes import (
     service,
     topics,
     ui,
+    ui_dead_letters,
+    ui_outbox,
+    ui_overview,
+    ui_queues,
     work,
     workers,
 )
@@ -58,6 +62,10 @@ ROUTES = tuple(
         events,
         notifications,
         ui,
+        ui_overview,
+        ui_queues,
+        ui_dead_letters,
+        ui_outbox,
     )
     for handler in vars(module).values()
     if isinstance(handler, HTTPRouteHandler)
