@@ -13,6 +13,8 @@ from typing import Any, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from postroad.dashboard.stories import later, moment
+
 
 @dataclass(frozen=True, slots=True)
 class Link:
@@ -87,6 +89,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(ago=ago, number=number, seconds=seconds)
+    made.filters.update(moment=moment, later=later)
     return made
 
 
