@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 from postroad.blobs import Blobs
 from postroad.clock import Clock
@@ -35,6 +35,15 @@ class StreamStore(Protocol):
     """Makes and finds streams."""
 
     def stream(self, name: str, *, shards: int, retention: float) -> Stream: ...
+
+
+@runtime_checkable
+class ListedStreams(Protocol):
+    """A store of streams that can list them."""
+
+    def streams(self) -> list[str]:
+        """Return the names of all streams, sorted."""
+        ...
 
 
 class QueueTags(Protocol):

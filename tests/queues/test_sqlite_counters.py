@@ -11,7 +11,7 @@ import pytest
 
 from postroad import OutgoingMessage, QueueSpec
 from postroad.engine.engine import Engine
-from postroad.queues import Queue
+from postroad.queues import Queue, QueueCounters
 from postroad.queues.sqlite import SQLiteQueues
 from postroad.testing.clock import FakeClock
 
@@ -48,18 +48,47 @@ def test_everything_that_happens_is_counted_across_restarts(
     queues.engine.close()
 
     engine = Engine(tmp_path / "postroad.db", clock=clock)
-    counted = SQLiteQueues(engine).counters()["jobs"]
+    [counted] = [each.counters for each in SQLiteQueues(engine).overviews() if each.spec.name == "jobs"]
     engine.close()
 
-    assert counted == {
-        "sent": 3,
-        "received": 4,
-        "acked": 1,
-        "retried": 2,
-        "dead": 1,
-        "redriven": 0,
-        "expired": 1,
-    }
+    assert counted == QueueCounters(sent=3, received=4, acked=1, retried=2, dead=1, redriven=0, expired=1)
+
+
+def test_what_a_deleted_queue_counted_is_kept(queues: SQLiteQueues, jobs: Queue) -> None:
+    jobs.send([OutgoingMessage("a"), OutgoingMessage("b")])
+    jobs.ack(jobs.receive(max_messages=1))
+
+    queues.delete_queue("jobs")
+
+    found, deleted = queues.census()
+    assert [each.spec.name for each in found] == ["dead"]
+    assert (deleted.sent, deleted.received, deleted.acked) == (2, 1, 1)
+
+
+def test_all_queues_at_once_are_as_each_is_alone(queues: SQLiteQueues, jobs: Queue, clock: FakeClock) -> None:
+    ordered = queues.create_queue(QueueSpec("ordered.fifo", fifo=True, delay=30, content_dedup=True))
+    ordered.send([OutgoingMessage("a", group="g")])
+    jobs.send([OutgoingMessage("a"), OutgoingMessage("b", delay=20), OutgoingMessage("c"), OutgoingMessage("d")])
+    jobs.reject(jobs.receive(max_messages=1), reason="invalid")
+    jobs.receive(max_messages=1)
+    clock.advance(7)
+
+    found = {each.spec.name: each for each in queues.overviews()}
+
+    assert list(found) == ["dead", "jobs", "ordered.fifo"]
+    assert {name: each.stats for name, each in found.items()} == {name: queues.queue(name).stats() for name in found}
+    assert {name: each.spec for name, each in found.items()} == {name: queues.queue_spec(name) for name in found}
+    assert queues.overviews(["jobs", "nobody"]) == [found["jobs"]]
+
+
+def test_expired_messages_are_not_among_those_counted(queues: SQLiteQueues, jobs: Queue, clock: FakeClock) -> None:
+    jobs.send([OutgoingMessage("a")])
+    clock.advance(61)
+
+    found, _ = queues.census()
+
+    [stats] = [each.stats for each in found if each.spec.name == "jobs"]
+    assert (stats.visible, stats.expired) == (0, 1)
 
 
 def test_a_settled_message_is_remembered_with_what_happened_to_it(queues: SQLiteQueues, jobs: Queue) -> None:
@@ -146,6 +175,7 @@ def test_a_file_of_the_version_before_remembers_events_from_now_on(tmp_path: Pat
     engine.close()
     old = apsw.Connection(str(path))
     old.execute("ALTER TABLE trail DROP COLUMN events")
+    old.execute("DROP TABLE deleted")
     old.execute("UPDATE part SET version = 1 WHERE name = 'queues'")
     old.close()
 

@@ -14,6 +14,7 @@ from postroad.bus.config import SQSEventBusConfig, checked_config
 from postroad.bus.dispatch import InboxHandlers
 from postroad.bus.endpoints import GroupQueue, Outlet, OwnQueue
 from postroad.bus.groups import Names, check_group, names_of
+from postroad.bus.local import InProcessEventBus
 from postroad.bus.publisher import attributes_of
 from postroad.bus.remote import RemoteEventBus
 from postroad.errors import ConfigurationError, InvalidInput
@@ -103,6 +104,24 @@ class Bus(RemoteEventBus):
     def is_bound(self) -> bool:
         """Whether it has a store."""
         return "name" in vars(self)
+
+    @property
+    def topic_name(self) -> str:
+        """The name of its topic."""
+        return names_of(self._declared.topic, fifo=self._declared.fifo).topic
+
+    @property
+    def group_queue(self) -> str | None:
+        """The name of the queue of its group; None if it has no group."""
+        group = self._declared.group
+        return None if group is None else names_of(self._declared.topic, fifo=self._declared.fifo).group(group)
+
+    @property
+    def handler_names(self) -> list[str]:
+        """The names of its handlers, sorted."""
+        local = self.local_bus
+        found = local.sharing(None) if isinstance(local, InProcessEventBus) else []
+        return sorted({each.name for each in found})
 
     if not TYPE_CHECKING:
 

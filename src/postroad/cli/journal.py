@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from postroad.cli.call import Call, verb
 from postroad.cli.display import table, utc_text
 from postroad.cli.parameters import duration
-from postroad.errors import InvalidInput, InvalidQuery
+from postroad.errors import InvalidInput
 from postroad.telemetry import counted, legible
-
-if TYPE_CHECKING:
-    from postroad.journal import Entity
 
 Tenant = Annotated[str | None, typer.Option(metavar="ID", help="The tenant; by default that of the settings.")]
 
@@ -46,20 +41,20 @@ def query(
     raw: Annotated[bool, typer.Option("--raw", help="Do not load what is stored in blobs.")] = False,
 ) -> None:
     """Read the journal, by entity, app, type and time."""
-    from postroad.journal.port import index_for
+    from postroad.journal import entity_of, index_for, milliseconds_of
     from postroad.views import timeline
 
     if order not in ("asc", "desc"):
         raise InvalidInput(f"order: {order!r} is neither asc nor desc", field="order", remedy="Use asc or desc.")
-    asked: dict[str, Any] = {"entity": _entity(entity), "app": app, "event_type": type}
+    asked: dict[str, Any] = {"entity": entity_of(entity), "app": app, "event_type": type}
     index = index_for(**asked)
     with call.backend() as backend:
         page = backend.journal().query(
             index,
             **asked,
             tenant=tenant or call.settings().tenant,
-            start=_milliseconds(from_, "from"),
-            end=_milliseconds(to, "to"),
+            start=milliseconds_of(from_, "from"),
+            end=milliseconds_of(to, "to"),
             descending=order == "desc",
             limit=limit,
             cursor=cursor,
@@ -123,31 +118,6 @@ def prune(
         pruned = remove(backend.journal(), tenant or call.settings().tenant, before=before, progress=progress)
     document = {"pruned": pruned.removed, "kept": pruned.kept}
     call.show(document, f"{describe(pruned)}, kept {pruned.kept:,} of running tasks and open jobs")
-
-
-def _entity(text: str | None) -> Entity | None:
-    """Return `TASK#req-123` as a type and an id."""
-    if text is None:
-        return None
-    kind, mark, name = text.partition("#")
-    if not mark:
-        raise InvalidQuery(f"entity: {text!r} is not a type and an id", field="entity", remedy="Write TASK#req-123.")
-    return kind, name
-
-
-def _milliseconds(text: str | None, field: str) -> int | None:
-    """Return a time in milliseconds, given as that or as ISO 8601, in UTC unless it names its zone."""
-    if text is None:
-        return None
-    if re.fullmatch(r"-?[0-9]{1,18}", text) is not None:
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-        aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-        return round(aware.timestamp() * 1000)
-    except ValueError:
-        remedy = "Give milliseconds since 1970, or ISO 8601 such as 2030-01-01T00:00:00Z."
-        raise InvalidQuery(f"{field}: {text!r} is not a time", field=field, remedy=remedy) from None
 
 
 @verb("why", "req-123")

@@ -1,5 +1,16 @@
 """The pages of the dashboard: templates, style, script and drawings. It gets documents and returns text."""
 
-from postroad.dashboard.drawings import MOST_DRAWN as MOST_DRAWN, job_drawing as job_drawing
-from postroad.dashboard.pages import NAVIGATION as NAVIGATION, Chrome as Chrome, asset as asset, render as render
+from postroad.dashboard.drawings import (
+    MOST_DRAWN as MOST_DRAWN,
+    job_drawing as job_drawing,
+    map_drawing as map_drawing,
+    place_of as place_of,
+)
+from postroad.dashboard.pages import (
+    NAVIGATION as NAVIGATION,
+    Chrome as Chrome,
+    asset as asset,
+    render as render,
+    seconds as seconds,
+)
 from postroad.dashboard.stories import failure_of as failure_of, next_of as next_of

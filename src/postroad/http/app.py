@@ -24,8 +24,10 @@ from postroad.http.requests import ApiRequest, answer_error, encoded, guard
 from postroad.http.routes import (
     agents,
     events,
+    history,
     leases,
     notifications,
+    overview,
     queues,
     schedules,
     service,
@@ -40,18 +42,8 @@ from postroad.views import PROBLEM_MEDIA_TYPE
 ROUTES = tuple(
     handler
     for module in (
-        service,
-        queues,
-        leases,
-        work,
-        schedules,
-        agents,
-        events,
-        notifications,
-        ui,
-        ui_work,
-        ui_events,
-        ui_agents,
+        *(service, overview, history, queues, leases, work, schedules, agents, events, notifications),
+        *(ui, ui_work, ui_events, ui_agents),
     )
     for handler in vars(module).values()
     if isinstance(handler, HTTPRouteHandler)

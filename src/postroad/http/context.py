@@ -19,7 +19,10 @@ from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import InvalidCursor, PostroadError
 from postroad.http.access import AgentAccess, LeasedMessages, RateLimits, WorkAccess
 from postroad.http.idempotency import AnswerStore, KeyLocks
+from postroad.http.live import LiveOverviews
 from postroad.http.operations import Operations
+from postroad.http.outbox import OutboxAccess
+from postroad.http.overview import Overviews
 from postroad.http.polls import MAX_OPEN, Polls
 from postroad.http.server_sent_events import AgentStreams
 from postroad.http.sessions import FailedLogins, Sessions
@@ -56,6 +59,9 @@ class Context:
     readiness: Readiness
     agent_access: AgentAccess
     work: WorkAccess
+    outbox: OutboxAccess
+    overviews: Overviews
+    live: LiveOverviews
     operations: Operations
     threads: ThreadPoolExecutor
     clock: Clock
@@ -70,13 +76,16 @@ class Context:
         """Stop being ready, and answer those who wait."""
         self.readiness.stopping = True
         self.streams.stop()
+        self.live.stop()
         await self.polls.stop()
         await asyncio.get_running_loop().run_in_executor(None, self.operations.stop)
+        await asyncio.get_running_loop().run_in_executor(None, self.overviews.save)
 
     def close(self) -> None:
         """Stop the threads."""
         self.polls.close()
         self.threads.shutdown(wait=True)
+        self.outbox.close()
 
 
 def make_context(
@@ -100,7 +109,8 @@ def make_context(
     identities = Identities(tokens, admin=admin, clock=clock)
     polls = Polls(max_open=max_polls)
     leased = LeasedMessages()
-    work = WorkAccess(backend, settings)
+    work, outbox = WorkAccess(backend, settings), OutboxAccess(settings)
+    overviews = Overviews(backend, settings, work=work, outbox=outbox, parts=lambda: tuple(parts), threads=threads)
     access = AgentAccess(backend.agents(**settings.agents), clock)
     return Context(
         settings=settings,
@@ -122,6 +132,9 @@ def make_context(
         readiness=Readiness(backend.check, parts, threads=threads, clock=clock),
         agent_access=access,
         work=work,
+        outbox=outbox,
+        overviews=overviews,
+        live=LiveOverviews(overviews, polls),
         operations=Operations(
             backend.items(),
             tenant=settings.tenant,

@@ -38,9 +38,10 @@ from postroad.errors import (
 )
 from postroad.http.context import Context
 from postroad.http.forms import Form, decode
+from postroad.http.live import Viewer
 from postroad.http.server_sent_events import AgentStream
 from postroad.http.sessions import COOKIE, Session
-from postroad.http.tokens import Identity, reaches
+from postroad.http.tokens import Identity, digest, reaches
 from postroad.queues import check_name
 from postroad.telemetry import get_logger
 from postroad.views import PROBLEM_MEDIA_TYPE, Scope, problem
@@ -53,6 +54,8 @@ BODILESS = "bodiless"
 """The option of a route whose body may be left out."""
 FORM = "form"
 """The option of a route that a page's form calls; `ApiRequest.fields` are what was filled in."""
+PAGE = "page"
+"""The option of a route that answers a page of the dashboard, with the counts of the overview in its navigation."""
 Page = TypeVar("Page")
 _log = get_logger("http")
 
@@ -81,12 +84,17 @@ class ApiRequest(Request[Identity | None, Any, Any]):
         return None if value is None else value.decode("latin-1")
 
     @property
-    def dashboard_session(self) -> Session | None:
-        """The session of the dashboard that the cookie refers to."""
+    def session_cookie(self) -> str | None:
+        """The cookie of the dashboard."""
         cookies = http.cookies.SimpleCookie()
         with suppress(http.cookies.CookieError):
             cookies.load(self.raw_header(b"cookie") or "")
-        return None if (found := cookies.get(COOKIE)) is None else self.context.sessions.read(found.value)
+        return None if (found := cookies.get(COOKIE)) is None else found.value
+
+    @property
+    def dashboard_session(self) -> Session | None:
+        """The session of the dashboard that the cookie refers to."""
+        return None if (cookie := self.session_cookie) is None else self.context.sessions.read(cookie)
 
     async def fields(self) -> dict[str, str]:
         """Return the fields of a form; the last value of each name stands."""
@@ -165,7 +173,7 @@ class StreamResponse(Response[Any]):
     STREAM = "stream"
     """The key of the stream in the state of the request."""
 
-    def __init__(self, stream: AgentStream) -> None:
+    def __init__(self, stream: AgentStream | Viewer) -> None:
         super().__init__(None)
         self._stream = stream
 
@@ -198,6 +206,10 @@ async def guard(request: Request[Any, Any, Any]) -> None:
     if context.settings.read_only and request.scope["method"] != "GET":
         raise ReadOnly("this server refuses every change")
     request.scope["user"] = identity
+    if request.route_handler.opt.get(PAGE, False):
+        # A page is shown without counts while the storage does not answer.
+        with suppress(PostroadError):
+            await context.overviews.measured()
 
 
 async def _of_session(request: ApiRequest, session: Session) -> Identity:
@@ -243,6 +255,21 @@ def token_check(request: ApiRequest) -> Callable[[], None]:
         with suppress(TransportError):
             if context.identities.of(secret) is None and _agent_of(context, secret) is None:
                 raise _invalid_token()
+
+    return check
+
+
+def still_allowed(request: ApiRequest) -> Callable[[], bool]:
+    """Return a function that says whether the token or session of the request is still valid, without the storage."""
+    context, authorization = request.context, request.raw_header(b"authorization")
+    if authorization is not None:
+        hashed = digest(_secret(authorization))
+        return lambda: context.identities.of_digest(hashed) is not None
+    cookie = request.session_cookie
+
+    def check() -> bool:
+        session = None if cookie is None else context.sessions.read(cookie)
+        return session is not None and context.identities.of_digest(session.sha256) is not None
 
     return check
 

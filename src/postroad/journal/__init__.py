@@ -21,7 +21,10 @@ from postroad.journal.port import (
     Followed as Followed,
     Journal,
     Page,
+    entity_of as entity_of,
     every_event as every_event,
+    index_for as index_for,
+    milliseconds_of as milliseconds_of,
 )
 from postroad.journal.sqlite import SQLiteRecords as SQLiteRecords
 from postroad.journal.states import (

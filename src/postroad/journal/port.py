@@ -13,9 +13,11 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import astuple, dataclass
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Protocol, Self, runtime_checkable
 from uuid import UUID
 
@@ -274,6 +276,32 @@ def index_for(*, entity: Entity | None, app: str | None, event_type: str | None)
     given = {"entity": entity, "app": app, "event_type": event_type}
     asked = {name for name, value in given.items() if value is not None}
     return next(index for index, needs in NEEDS.items() if needs == asked)
+
+
+def entity_of(text: str | None) -> Entity | None:
+    """Return `TASK#req-123` as a type and an id."""
+    if text is None:
+        return None
+    kind, mark, name = text.partition("#")
+    if not mark:
+        message = f"entity: {text[:100]!r} is not a type and an id"
+        raise InvalidQuery(message, field="entity", remedy="Write TASK#req-123.")
+    return kind, name
+
+
+def milliseconds_of(text: str | None, field: str) -> int | None:
+    """Return a time in milliseconds, given as that or as ISO 8601, in UTC unless it names its zone."""
+    if text is None:
+        return None
+    if re.fullmatch(r"-?[0-9]{1,18}", text) is not None:
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+        aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        return round(aware.timestamp() * 1000)
+    except (ValueError, OverflowError):
+        remedy = "Give milliseconds since 1970, or ISO 8601 such as 2030-01-01T00:00:00Z."
+        raise InvalidQuery(f"{field}: {text[:100]!r} is not a time", field=field, remedy=remedy) from None
 
 
 def _check_entity(entity: Any) -> None:

@@ -2,7 +2,7 @@
 
 from postroad.operations.audit import AuditCheck, AuditLog, AuditRecord
 from postroad.operations.cost import Consumption as Consumption, CostEstimate, estimate_cost
-from postroad.operations.doctor import doctor
+from postroad.operations.doctor import doctor, file_findings as file_findings
 from postroad.operations.purge import purge
 from postroad.operations.redrive import FailureGroup, FailureGroups, failure_groups, redrive, redrive_tasks
 from postroad.operations.stories import why as why

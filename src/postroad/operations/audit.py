@@ -110,6 +110,23 @@ class AuditLog:
             if (record := _parsed(line)) is not None:
                 yield record
 
+    def newest(self, limit: int, *, before: int | None = None) -> list[AuditRecord]:
+        """Return up to `limit` records, newest first; only those whose `seq` is below `before`, if it is given."""
+        found: list[AuditRecord] = []
+        if not self.path.exists():
+            return found
+        try:
+            with self.path.open("rb") as file:
+                for line in _backwards(file, file.seek(0, os.SEEK_END)):
+                    record = _parsed(line)
+                    if record is not None and (before is None or record.seq < before):
+                        found.append(record)
+                    if len(found) == limit:
+                        break
+        except OSError as error:
+            raise self._unusable("read", error) from error
+        return found
+
     def verify(self, *, head: str | None = None) -> AuditCheck:
         """Check the chain from its beginning; with `head`, a hash that was noted earlier must be in it."""
         last: AuditRecord | None = None

@@ -86,7 +86,7 @@ def doctor(
         *_agent_findings(backend),
         *_topic_findings(backend),
         *_engine_findings(backend.url),
-        *_file_findings(backend.url, backend.clock.now()),
+        *file_findings(backend.url, backend.clock.now()),
         *_audit_findings(backend.audit_log()),
         *(() if dsn is None else _database_findings(dsn)),
     ]
@@ -239,7 +239,7 @@ def _database_findings(dsn: str) -> Iterator[Finding]:
         )
 
 
-def _file_findings(url: str, now: datetime) -> Iterator[Finding]:
+def file_findings(url: str, now: datetime) -> Iterator[Finding]:
     """Yield what is doubtful about the clock, the files of the backend and the disk they are on."""
     if now < _EPOCH:
         yield _clock("clock", f"the clock says {now.isoformat()}")

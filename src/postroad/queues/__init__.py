@@ -25,6 +25,7 @@ from postroad.queues.overflow import (
 )
 from postroad.queues.port import (
     AckResult,
+    CountingStore as CountingStore,
     Delivery,
     Located as Located,
     Looked,
@@ -37,6 +38,7 @@ from postroad.queues.port import (
     OutgoingMessage,
     PeekedMessage,
     Queue,
+    QueueCounters as QueueCounters,
     QueueOverview,
     QueueStats,
     QueueStore as QueueStore,

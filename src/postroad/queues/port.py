@@ -260,6 +260,18 @@ class Watchable(Protocol):
         ...
 
 
+class QueueCounters(msgspec.Struct, frozen=True):
+    """How many messages of a queue were sent, received and so on since it was created, in all processes."""
+
+    sent: int
+    received: int
+    acked: int
+    retried: int
+    dead: int
+    redriven: int
+    expired: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueOverview:
     """A queue's settings and contents. `in_clear` means that the store says it keeps the messages unencrypted.
@@ -272,6 +284,8 @@ class QueueOverview:
     spec: QueueSpec
     stats: QueueStats
     in_clear: bool = False
+    counters: QueueCounters | None = None
+    """What happened on it; None where the store does not count."""
 
 
 class QueueStore(Protocol):
@@ -290,6 +304,15 @@ class QueueStore(Protocol):
 
     def sources(self, dead_letters: str) -> list[str]:
         """Return the names of the queues that have this one as their dead-letter queue, sorted."""
+        ...
+
+
+@runtime_checkable
+class CountingStore(Protocol):
+    """A store of queues that counts what happens on them."""
+
+    def census(self) -> tuple[list[QueueOverview], QueueCounters]:
+        """Return all queues as `overviews` does, and what had happened on those that were deleted since."""
         ...
 
 

@@ -13,6 +13,7 @@ from postroad.streams.leases import check_own, share
 from postroad.streams.port import LATEST, TRIM_HORIZON, PutResult, Record, ShardLease, StreamRecord, StreamTraits
 from postroad.streams.shard_log import SCHEMA, Shard
 
+_NAMES = "SELECT name FROM streams ORDER BY name"
 _FIND = "SELECT id, retention_us FROM streams WHERE name = ?"
 _SHARDS = "SELECT id, place FROM stream_shards WHERE stream = ? ORDER BY place"
 _MAKE = "INSERT INTO streams (name, retention_us) VALUES (?, ?)"
@@ -72,6 +73,10 @@ class SQLiteStreams:
         if len(found) != shards:
             raise port.other_shards(name, len(found), shards)
         return SQLiteStream(self._engine, name, stream, found)
+
+    def streams(self) -> list[str]:
+        """Return the names of all streams, sorted."""
+        return self._engine.read(lambda connection: [str(name) for (name,) in every(connection, _NAMES)])
 
     def settings(self, name: str) -> tuple[int, float] | None:
         """Return the stream's number of shards and its retention in seconds; None if it does not exist."""

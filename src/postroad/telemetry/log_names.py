@@ -102,6 +102,7 @@ LOG_EVENTS = (
     "receiver_settle_failed",
     "receiver_stop_timed_out",
     "receiver_traceback",
+    "samples_not_saved",
     "schedule_failed",
     "schedule_refused",
     "session_observer_failed",

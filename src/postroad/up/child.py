@@ -120,9 +120,11 @@ async def _serve(supervisor: SupervisorLink, context: Context, listener: socket.
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     if not context.settings.read_only:
         threading.Thread(target=context.operations.resume, name="operations", daemon=True).start()
+    sampling = asyncio.create_task(context.overviews.keep_sampling())
     supervisor.listen(on_notice)
     supervisor.report(PartReport(name="server", state="running"))
     await stopping.wait()
+    sampling.cancel()
     await context.stop()
     await closing.wait()
     server.should_exit = True

@@ -30,6 +30,21 @@ from postroad.views.agents import (
     subscriber_row as subscriber_row,
     subscription_row as subscription_row,
 )
+from postroad.views.map import (
+    EdgeKind as EdgeKind,
+    Map as Map,
+    MapEdge as MapEdge,
+    MapNode as MapNode,
+    NodeKind as NodeKind,
+)
+from postroad.views.overview import (
+    Attention as Attention,
+    Backlog as Backlog,
+    Lags as Lags,
+    Overview as Overview,
+    Series as Series,
+    Totals as Totals,
+)
 from postroad.views.queues import (
     FailureGroupPage as FailureGroupPage,
     FailureGroupRow as FailureGroupRow,
@@ -57,6 +72,8 @@ from postroad.views.queues import (
 )
 from postroad.views.service import (
     PROBLEM_MEDIA_TYPE as PROBLEM_MEDIA_TYPE,
+    AuditPage as AuditPage,
+    AuditRow as AuditRow,
     BackendShown as BackendShown,
     ErrorPage as ErrorPage,
     Health as Health,

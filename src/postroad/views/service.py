@@ -162,3 +162,23 @@ class OperationShown(msgspec.Struct):
     matched: int
     error: str | None
     report: dict[str, Any] | None
+
+
+class AuditRow(msgspec.Struct):
+    """Who did what to which target, and when; `prev` is the hash of the record before it."""
+
+    seq: int
+    at: str
+    actor: str
+    action: str
+    target: str
+    detail: dict[str, Any]
+    prev: str
+    hash: str
+
+
+class AuditPage(msgspec.Struct):
+    """Records of the audit file, newest first."""
+
+    items: list[AuditRow]
+    next_cursor: str | None

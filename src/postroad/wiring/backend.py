@@ -12,8 +12,17 @@ from postroad.blobs import Blobs
 from postroad.errors import ConfigurationError, QueueNotFound
 from postroad.items import Items
 from postroad.journal import Journal
-from postroad.ports import Overflow, Ports, QueueTags
-from postroad.queues import MessageHistory, OverflowingQueue, Pruning, Queue, QueueOverview, QueueSpec
+from postroad.ports import ListedStreams, Overflow, Ports, QueueTags
+from postroad.queues import (
+    CountingStore,
+    MessageHistory,
+    OverflowingQueue,
+    Pruning,
+    Queue,
+    QueueCounters,
+    QueueOverview,
+    QueueSpec,
+)
 from postroad.streams import Stream
 from postroad.topics import OverflowingTopic, Topic
 
@@ -109,6 +118,14 @@ class Backend:
         """Return settings and contents of the queues `names`, by default of all; queues that are gone are left out."""
         return self.ports.queues.overviews(names)
 
+    def census(self) -> tuple[list[QueueOverview], QueueCounters | None]:
+        """Return all queues, by one read where the store can, and the counters of queues that were deleted since.
+
+        The counters are None where the store does not count.
+        """
+        queues = self.ports.queues
+        return queues.census() if isinstance(queues, CountingStore) else (queues.overviews(), None)
+
     def sources(self, dead_letters: str) -> list[str]:
         """Return the names of the queues that have `dead_letters` as their dead-letter queue, sorted."""
         return self.ports.queues.sources(dead_letters)
@@ -142,6 +159,11 @@ class Backend:
     def stream(self, name: str, shards: int = 4, retention: float = 86_400) -> Stream:
         """Return the stream `name`, made with so many `shards` if it is missing; `retention` is in seconds."""
         return self.ports.streams.stream(name, shards=shards, retention=retention)
+
+    def streams(self) -> list[str]:
+        """Return the names of all streams, sorted; none where the store cannot list them."""
+        streams = self.ports.streams
+        return streams.streams() if isinstance(streams, ListedStreams) else []
 
     def bus(
         self,

@@ -11,13 +11,14 @@ from litestar.response import Redirect
 from postroad import __version__
 from postroad.dashboard import Chrome, asset, render
 from postroad.errors import RouteNotFound, Unauthorized
+from postroad.http import requests
 from postroad.http.requests import FORM, OPEN, ApiRequest, Cursor, check_origin
 from postroad.http.routes.queues import queue_page
 from postroad.http.sessions import COOKIE, SECONDS
 from postroad.views import problem
 
 HTML = "text/html"
-PAGE: dict[str, Any] = {"include_in_schema": False, "opt": {"scope": "read"}}
+PAGE: dict[str, Any] = {"include_in_schema": False, "opt": {"scope": "read", requests.PAGE: True}}
 
 
 def form(scope: str) -> dict[str, Any]:
@@ -34,6 +35,7 @@ def chrome_of(request: ApiRequest) -> Chrome:
         scope="read" if identity is None else identity.scope,
         csrf="" if session is None else session.csrf,
         read_only=request.context.settings.read_only,
+        counts=request.context.overviews.counts,
         now=request.context.clock.now(),
     )
 

@@ -28,6 +28,7 @@ from postroad.queues.port import (
     SendResult,
 )
 from postroad.queues.rules import MAX_VISIBILITY, Note, QueueSpec, check_messages, check_receive
+from postroad.queues.sqlite.census import fifo_delayed
 from postroad.queues.sqlite.claims import Leased, Waiter
 from postroad.queues.sqlite.state import Content, channel, content_of, id_range
 
@@ -51,10 +52,6 @@ SELECT head < next, (SELECT min(visible_us) FROM lease WHERE lease.queue = tally
 """
 _SIZE: Final = "SELECT size, expired FROM tally WHERE queue = ?"
 _WAITING: Final = "SELECT held, count(*) FROM lease WHERE queue = ? AND visible_us > ? GROUP BY held"
-_FIFO_DELAYED: Final = """
-SELECT count(*) FROM message WHERE id > coalesce(
-    (SELECT max(id) FROM message WHERE id > ?1 AND id < ?2 AND (due_us IS NULL OR due_us <= ?3)), ?1) AND id < ?2
-"""
 _FIRST: Final = "SELECT sent_us FROM message WHERE id > ? AND id < ? ORDER BY id LIMIT 1"
 _OLDEST_MOVED: Final = "SELECT min(sent_us) FROM message WHERE id >> 40 = ? AND origin IS NOT NULL"
 
@@ -318,7 +315,7 @@ class SQLiteQueue:
         waiting = dict(every(connection, _WAITING, (self.id, monotonic_us)))
         in_flight, delayed = waiting.get(1, 0), waiting.get(0, 0)
         if self._spec.fifo and self._spec.delay:
-            delayed += one(connection, _FIFO_DELAYED, (*id_range(self.id), monotonic_us))[0]
+            delayed += fifo_delayed(connection, self.id, monotonic_us)
         oldest = self._oldest_us(connection)
         age = None if oldest is None else max(0.0, (self._engine.now_us() - oldest) / 1_000_000)
         return QueueStats(size - in_flight - delayed, in_flight, delayed, age, expired)

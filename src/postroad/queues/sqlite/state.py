@@ -215,7 +215,7 @@ def regroup(tx: Transaction, queue_id: int, groups: Iterable[int | None], monoto
             tx.touch(channel(queue_id))
 
 
-@lru_cache(maxsize=4_096)
+@lru_cache(maxsize=16_384)
 def read_spec(stored: bytes, name: str) -> QueueSpec:
     """Return the stored settings; raise `StorageDamaged` if they are not those written for this queue."""
     text, proof, number = stored.rpartition(_PROOF)

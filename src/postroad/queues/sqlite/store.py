@@ -10,8 +10,9 @@ from typing import Any, Final
 from postroad.engine import Engine, Transaction, every, one, text_of
 from postroad.errors import PostroadError, QueueNotFound
 from postroad.queues import rules
-from postroad.queues.port import QueueOverview
+from postroad.queues.port import QueueCounters, QueueOverview
 from postroad.queues.rules import QueueSpec
+from postroad.queues.sqlite.census import Census, is_expired
 from postroad.queues.sqlite.claims import Claimer
 from postroad.queues.sqlite.history import History
 from postroad.queues.sqlite.moves import Mover
@@ -45,6 +46,8 @@ _REMOVE: Final = (
     "DELETE FROM message WHERE id > ?1 << 40 AND id < (?1 + 1) << 40",
     "DELETE FROM grp WHERE queue = ?1",
     "DELETE FROM dedup WHERE scope = ?1",
+    f"UPDATE deleted SET {', '.join(f'{name} = deleted.{name} + tally.{name}' for name in COUNTED)} "  # noqa: S608
+    "FROM tally WHERE tally.queue = ?1",
     "DELETE FROM tally WHERE queue = ?1",
     "DELETE FROM queue WHERE id = ?1",
 )
@@ -59,10 +62,6 @@ _ADD_TALLY: Final = "INSERT INTO tally (queue, next, head, seen_us, lives_us) VA
 _UPDATE: Final = "UPDATE queue SET spec = ? WHERE id = ?"
 _UPDATE_LIFE: Final = "UPDATE tally SET lives_us = ? WHERE queue = ?"
 _NAMES: Final = "SELECT CAST(name AS BLOB) FROM queue ORDER BY name"
-_COUNTERS: Final = """
-SELECT CAST(name AS BLOB), sent, received, acked, retried, dead, redriven, expired
-FROM tally JOIN queue ON queue.id = tally.queue
-"""
 _SWEEP_SECONDS: Final = 60.0
 _OUTLIVED: Final = "SELECT queues, messages FROM abandoned"
 
@@ -80,6 +79,7 @@ class SQLiteQueues:
         self.verbs = Verbs(engine, self.ids, self.states)
         self.claimer = Claimer(engine, self.ids, self.states, self.verbs)
         self.mover = Mover(engine, self.ids, self.states, self.verbs)
+        self._census = Census(engine)
         history = History(engine, self.ids)
         self.settled, self.located = history.settled, history.located
         self.messages_of, self.caused_by = history.messages_of, history.caused_by
@@ -148,20 +148,28 @@ class SQLiteQueues:
 
     def overviews(self, names: Iterable[str] | None = None) -> list[QueueOverview]:
         """Return these queues, by default all, with their settings and contents."""
-        found = []
-        for name in self.queues() if names is None else names:
+        self._sweep_abandoned()
+        return self._without_expired(self._census.take(None if names is None else list(names)))
+
+    def census(self) -> tuple[list[QueueOverview], QueueCounters]:
+        """Return all queues as `overviews` does, and what had happened on those that were deleted since."""
+        found, deleted = self._census.take_with_deleted()
+        return self._without_expired(found), deleted
+
+    def _without_expired(self, found: list[QueueOverview]) -> list[QueueOverview]:
+        """Remove the expired messages of the queues that hold some, and count these queues again."""
+        over = [each.spec.name for each in found if is_expired(each)]
+        if not over or self.engine.read_only:
+            return found
+        for name in over:
             with suppress(QueueNotFound):
-                found.append(QueueOverview(spec=self.queue_spec(name), stats=self.queue(name).stats()))
-        return found
+                self.queue(name).stats()
+        again = {each.spec.name: each for each in self._census.take(over)}
+        return [again.get(each.spec.name, each) for each in found]
 
     def sources(self, dead_letters: str) -> list[str]:
         """Return the names of the queues that have this one as their dead-letter queue, sorted."""
         return [name for name in self.queues() if self.queue_spec(name).dead_letter == dead_letters]
-
-    def counters(self) -> dict[str, dict[str, int]]:
-        """Return what happened on each queue since it was created, in all processes."""
-        rows = self.engine.read(lambda connection: every(connection, _COUNTERS))
-        return {str(text_of(name)): dict(zip(COUNTED, numbers, strict=True)) for name, *numbers in rows}
 
     @property
     def auto_deleted(self) -> int:

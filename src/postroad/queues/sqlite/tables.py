@@ -107,6 +107,19 @@ INSERT INTO abandoned VALUES (0, 0);
 """,
         # Events by their place among the entries, as "0:id 3:id".
         "ALTER TABLE trail ADD COLUMN events TEXT;",
+        # What had happened on queues that were deleted since, so that totals never decrease.
+        """
+CREATE TABLE deleted (
+    sent INTEGER NOT NULL,
+    received INTEGER NOT NULL,
+    acked INTEGER NOT NULL,
+    retried INTEGER NOT NULL,
+    dead INTEGER NOT NULL,
+    redriven INTEGER NOT NULL,
+    expired INTEGER NOT NULL
+) STRICT;
+INSERT INTO deleted VALUES (0, 0, 0, 0, 0, 0, 0);
+""",
     ),
 )
 

@@ -1,0 +1,121 @@
+"""The map: topics, queues, streams, the outbox, handlers and agents, and the ways of messages between them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from postroad.agents import Agents
+from postroad.errors import ConfigurationError, NotFound, NotPermitted
+from postroad.http.attention import size
+from postroad.http.overview import Measured
+from postroad.outbox import OutboxStatus
+from postroad.settings import Settings
+from postroad.tasks import default_tasks
+from postroad.views import EdgeKind, Map, MapEdge, MapNode, NodeKind
+from postroad.wiring import Backend
+
+if TYPE_CHECKING:
+    from postroad.bus import Bus
+
+_MOST_AGENTS: Final = 100
+_TASKS: Final = "tasks"
+
+
+class MapMaker:
+    """Draws the map of one server from what was measured, and from the topics, handlers and agents."""
+
+    def __init__(self, backend: Backend, settings: Settings, agents: Agents) -> None:
+        self._backend = backend
+        self._settings = settings
+        self._agents = agents
+
+    def draw(self, found: Measured) -> Map:
+        """Return the map; this reads the store."""
+        drawing = _Drawing()
+        self._add_queues(drawing, found)
+        self._add_topics(drawing)
+        for name in self._backend.streams():
+            drawing.add(MapNode(f"stream:{name}", "stream", name))
+        self._add_outbox(drawing, found.outbox)
+        self._add_handlers(drawing)
+        self._add_agents(drawing)
+        return drawing.map()
+
+    def _add_queues(self, drawing: _Drawing, found: Measured) -> None:
+        for each in found.queues:
+            kind: NodeKind = "dead_letter" if each.spec.name in found.dead_letter_queues else "queue"
+            drawing.add(MapNode(f"queue:{each.spec.name}", kind, each.spec.name, size(each)))
+            if each.spec.dead_letter is not None:
+                drawing.join(f"queue:{each.spec.name}", f"queue:{each.spec.dead_letter}", "dead_letter")
+
+    def _add_topics(self, drawing: _Drawing) -> None:
+        for name in self._backend.topics():
+            drawing.add(MapNode(f"topic:{name}", "topic", name))
+            with suppress(NotFound, NotPermitted):
+                topic = self._backend.topic(name, fifo=name.endswith(".fifo"), create=False)
+                for each in topic.subscriptions():
+                    drawing.join(f"topic:{name}", f"queue:{each.queue}", "subscription")
+
+    def _add_outbox(self, drawing: _Drawing, found: OutboxStatus | str | None) -> None:
+        if found is None:
+            return
+        drawing.add(MapNode("outbox", "outbox", "outbox", found.pending if isinstance(found, OutboxStatus) else None))
+        if (topic := self._settings.outbox_topic) is not None:
+            drawing.join("outbox", f"topic:{topic}", "publish")
+
+    def _add_handlers(self, drawing: _Drawing) -> None:
+        """Add the handlers and tasks of the modules that this server has loaded."""
+        for bus in _buses(self._settings.load):
+            if (queue := bus.group_queue) is not None:
+                for name in bus.handler_names:
+                    drawing.add(MapNode(f"handler:{queue}:{name}", "handler", name))
+                    drawing.join(f"queue:{queue}", f"handler:{queue}:{name}", "handle")
+        for task in default_tasks.definitions():
+            queue = task.queue or next(iter(self._settings.task_queues), _TASKS)
+            drawing.add(MapNode(f"handler:task:{task.name}", "handler", task.name))
+            drawing.join(f"queue:{queue}", f"handler:task:{task.name}", "handle")
+
+    def _add_agents(self, drawing: _Drawing) -> None:
+        with suppress(ConfigurationError, NotFound, NotPermitted):
+            for agent in self._agents.list(limit=_MOST_AGENTS).items:
+                stats = self._agents.stats(agent.agent_id)
+                depth = (stats.visible or 0) + (stats.in_flight or 0) + (stats.delayed or 0)
+                drawing.add(MapNode(f"agent:{agent.agent_id}", "agent", agent.agent_id, depth))
+                for each in self._agents.subscriptions(agent.agent_id, limit=_MOST_AGENTS).items:
+                    drawing.join(f"agent:{each.producer_id}", f"agent:{agent.agent_id}", "subscription")
+
+
+class _Drawing:
+    """A map in the making."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, MapNode] = {}
+        self._edges: dict[MapEdge, None] = {}
+
+    def add(self, node: MapNode) -> None:
+        self._nodes.setdefault(node.id, node)
+
+    def join(self, source: str, target: str, kind: EdgeKind) -> None:
+        self._edges[MapEdge(source, target, kind)] = None
+
+    def map(self) -> Map:
+        """Return the map without edges to what does not exist."""
+        edges = [each for each in self._edges if each.source in self._nodes and each.target in self._nodes]
+        return Map(list(self._nodes.values()), edges)
+
+
+def _buses(modules: tuple[str, ...]) -> Iterator[Bus]:
+    """Yield the buses that the loaded modules declare, each once."""
+    if "postroad.bus" not in sys.modules:
+        return
+    from postroad.bus import Bus
+
+    seen: set[int] = set()
+    for name in modules:
+        for value in list(vars(sys.modules.get(name, sys)).values()):
+            if isinstance(value, Bus) and id(value) not in seen:
+                seen.add(id(value))
+                yield value

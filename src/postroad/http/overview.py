@@ -1,0 +1,255 @@
+"""The overview: measured at most once a second, however many ask for it or watch it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, Generic, TypeVar
+
+from postroad.agents import DEAD_QUEUE, REJECTED_QUEUE
+from postroad.clock import Clock
+from postroad.errors import PostroadError
+from postroad.http import attention
+from postroad.http.access import WorkAccess
+from postroad.http.outbox import OutboxAccess
+from postroad.http.samples import FINE_SECONDS, Sample, Samples
+from postroad.items import ABSENT
+from postroad.operations import Finding, file_findings
+from postroad.outbox import OutboxStatus
+from postroad.queues import QueueCounters, QueueOverview
+from postroad.settings import Settings
+from postroad.tasks import TaskFilter
+from postroad.telemetry import get_logger
+from postroad.views import Attention, Backlog, Lags, Overview, Part, Series, Totals
+from postroad.wiring import Backend
+
+_FRESH_SECONDS: Final = 1.0
+_SLOW_SECONDS: Final = 15.0
+_SAVE_SECONDS: Final = 30.0
+# Reading takes at most this part of the time; a store of many queues is read less often.
+_SHARE: Final = 0.05
+_TASKS_SECONDS: Final = 3_600
+T = TypeVar("T")
+
+
+class Paced(Generic[T]):
+    """What `read` returned last: read again when it is `seconds` old, and later if reading takes long."""
+
+    def __init__(self, read: Callable[[], T], seconds: float, clock: Clock) -> None:
+        self._read = read
+        self._seconds = seconds
+        self._clock = clock
+        self._due = float("-inf")
+        self.last: T | None = None
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to read again."""
+        return self.last is None or self._clock.monotonic() >= self._due
+
+    def get(self) -> T:
+        """Return what is known, read again if it is due."""
+        if not self.due:
+            assert self.last is not None
+            return self.last
+        began = self._clock.monotonic()
+        self.last = self._read()
+        cost = self._clock.monotonic() - began
+        self._due = began + max(self._seconds, cost / _SHARE)
+        return self.last
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What the stores answered at one time."""
+
+    queues: list[QueueOverview]
+    dead_letter_queues: frozenset[str]
+    totals: QueueCounters | None
+    """None where the store does not count."""
+    backlog: Backlog
+    lags: Lags
+    attention: tuple[Attention, ...]
+    outbox: OutboxStatus | str | None
+    """A text says why it cannot be read; None if there is none."""
+
+
+class Overviews:
+    """The overview of one server.
+
+    Args:
+        backend: The store.
+        settings: The tenant, and the address of the data.
+        work: The tasks.
+        outbox: The outbox, if there is one.
+        parts: The parts of the process, as they are now.
+        threads: Where the stores are read.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        settings: Settings,
+        *,
+        work: WorkAccess,
+        outbox: OutboxAccess,
+        parts: Callable[[], tuple[Part, ...]],
+        threads: Executor,
+    ) -> None:
+        self._backend = backend
+        self._settings = settings
+        self._clock = backend.clock
+        self._work = work
+        self._parts = parts
+        self._threads = threads
+        self._samples = Samples()
+        self._restored = False
+        self._saved: Sample | None = None
+        self._measuring = asyncio.Lock()
+        self._outbox = Paced(lambda: (outbox.status(),), 0.0, self._clock)
+        self._slow = Paced(self._read_slowly, _SLOW_SECONDS, self._clock)
+        self._measured = Paced(self._measure, _FRESH_SECONDS, self._clock)
+
+    async def measured(self) -> Measured:
+        """Return what the stores hold, not more than a second old."""
+        async with self._measuring:
+            if not self._measured.due:
+                return self._measured.get()
+            return await asyncio.get_running_loop().run_in_executor(self._threads, self._measured.get)
+
+    async def document(self, window: int) -> Overview:
+        """Return the overview with the charts of the last `window` seconds."""
+        return self.compose(await self.measured(), window)
+
+    def compose(self, found: Measured, window: int) -> Overview:
+        """Return the overview of what was measured."""
+        step, sent, acked, dead = self._samples.series(window, self._clock.monotonic())
+        counted = found.totals
+        return Overview(
+            at=self._clock.now(),
+            window_seconds=window,
+            step_seconds=step,
+            series=Series(sent, acked, dead),
+            totals=Totals(*(None if counted is None else getattr(counted, name) for name in Totals.__struct_fields__)),
+            backlog=found.backlog,
+            lag_seconds=found.lags,
+            attention=[*attention.of_parts(self._parts()), *found.attention],
+        )
+
+    def backlog(self, window: int) -> list[int]:
+        """Return how many messages waited at the end of each step of the window, for its chart."""
+        return self._samples.backlog(window, self._clock.monotonic())
+
+    @property
+    def counts(self) -> Mapping[str, Any]:
+        """What the navigation shows, by the path in the overview; nothing before it was measured."""
+        if (found := self._measured.last) is None:
+            return {}
+        backlog = found.backlog
+        numbers = {"visible": backlog.visible, "dead": backlog.dead, "outbox_pending": backlog.outbox_pending}
+        return {f"backlog.{name}": value for name, value in numbers.items()}
+
+    async def keep_sampling(self) -> None:
+        """Sample the counters until it is cancelled, so that the charts have no gaps while nobody watches."""
+        loop = asyncio.get_running_loop()
+        save_at = self._clock.monotonic() + _SAVE_SECONDS
+        while True:
+            with suppress(PostroadError):
+                if (await self.measured()).totals is None:
+                    return
+                if self._clock.monotonic() >= save_at:
+                    save_at = self._clock.monotonic() + _SAVE_SECONDS
+                    await loop.run_in_executor(self._threads, self.save)
+            await asyncio.sleep(FINE_SECONDS)
+
+    def save(self) -> None:
+        """Store the samples, unless nothing happened since they were stored."""
+        newest = self._samples.newest
+        if newest is None or (self._saved is not None and newest[1:] == self._saved[1:]):
+            return
+        now, wall = self._clock.monotonic(), self._clock.now().timestamp()
+        try:
+            self._put(self._samples.dump(now=now, wall=wall))
+        except PostroadError as error:
+            get_logger("http").warning("samples_not_saved", error=str(error))
+        else:
+            self._saved = newest
+
+    def _put(self, value: bytes) -> None:
+        items, key = self._backend.items(), self._key
+        before = items.get(key)
+        items.put(key, value, expect=ABSENT if before is None else before.version)
+
+    @property
+    def _key(self) -> str:
+        return f"{self._settings.tenant}/OVERVIEW#samples"
+
+    def _measure(self) -> Measured:
+        """Read the stores, each as often as it may be; runs on a thread."""
+        if not self._restored:
+            self._restore()
+        queues, deleted = self._backend.census()
+        [outbox] = self._outbox.get()
+        failed, findings = self._slow.get()
+        letters = frozenset(each.spec.dead_letter for each in queues if each.spec.dead_letter is not None)
+        letters |= {DEAD_QUEUE, REJECTED_QUEUE}
+        totals = None if deleted is None else _sum(queues, deleted)
+        backlog = _backlog(queues, letters, outbox)
+        if totals is not None:
+            waiting = backlog.visible + backlog.in_flight + backlog.delayed
+            self._samples.add(Sample(self._clock.monotonic(), totals.sent, totals.acked, totals.dead, waiting))
+        return Measured(
+            queues=queues,
+            dead_letter_queues=letters,
+            totals=totals,
+            backlog=backlog,
+            lags=_lags(queues, letters, outbox),
+            attention=(
+                *attention.of_queues(queues, letters),
+                *attention.of_outbox(outbox),
+                *attention.of_tasks(failed),
+                *attention.of_findings(findings),
+            ),
+            outbox=outbox,
+        )
+
+    def _restore(self) -> None:
+        found = self._backend.items().get(self._key)
+        self._restored = True
+        if found is not None:
+            self._samples.restore(found.value, now=self._clock.monotonic(), wall=self._clock.now().timestamp())
+
+    def _read_slowly(self) -> tuple[int, list[Finding]]:
+        """Return how many tasks failed within the hour, and what is doubtful about the files."""
+        now = self._clock.now()
+        since = int((now - timedelta(seconds=_TASKS_SECONDS)).timestamp() * 1_000)
+        wanted = TaskFilter(state="failed", since=since)
+        failed = self._work.task_page(wanted, limit=attention.MOST_TASKS, cursor=None)
+        return len(failed.items), list(file_findings(self._settings.url, now))
+
+
+def _sum(queues: list[QueueOverview], deleted: QueueCounters) -> QueueCounters:
+    counters = [deleted, *(each.counters for each in queues if each.counters is not None)]
+    return QueueCounters(*(sum(getattr(each, name) for each in counters) for name in QueueCounters.__struct_fields__))
+
+
+def _backlog(queues: list[QueueOverview], letters: frozenset[str], outbox: OutboxStatus | str | None) -> Backlog:
+    working = [each.stats for each in queues if each.spec.name not in letters]
+    return Backlog(
+        visible=sum(each.visible for each in working),
+        in_flight=sum(each.in_flight for each in working),
+        delayed=sum(each.delayed for each in working),
+        outbox_pending=0 if outbox is None else None if isinstance(outbox, str) else outbox.pending,
+        dead=sum(attention.size(each) for each in queues if each.spec.name in letters),
+    )
+
+
+def _lags(queues: list[QueueOverview], letters: frozenset[str], outbox: OutboxStatus | str | None) -> Lags:
+    consumer = max((attention.age(each) for each in queues if each.spec.name not in letters), default=0.0)
+    oldest = max((attention.age(each) for each in queues), default=0.0)
+    publish = 0.0 if outbox is None else None if isinstance(outbox, str) else outbox.oldest_pending_seconds
+    return Lags(None if publish is None else round(publish, 3), round(consumer, 3), round(oldest, 3))

@@ -1,0 +1,70 @@
+"""The state of everything at a glance, as the HTTP API answers it and the dashboard shows it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+Severity = Literal["error", "warning"]
+
+
+class Series(msgspec.Struct):
+    """How many messages were sent, acked and dead-lettered in each step of the window, oldest first."""
+
+    sent: list[int]
+    acked: list[int]
+    dead: list[int]
+
+
+class Totals(msgspec.Struct):
+    """What happened to messages since the store was made, in all processes; None where the store does not count."""
+
+    sent: int | None
+    received: int | None
+    acked: int | None
+    dead: int | None
+    redriven: int | None
+    expired: int | None
+
+
+class Backlog(msgspec.Struct):
+    """What waits. Messages in dead-letter queues wait for a person, and are counted in `dead` only."""
+
+    visible: int
+    in_flight: int
+    delayed: int
+    outbox_pending: int | None
+    """Rows of the outbox that are not published; None while it cannot be read."""
+    dead: int
+
+
+class Lags(msgspec.Struct):
+    """The ages of what has waited longest, in seconds: in the outbox, in a queue for its consumer, and anywhere."""
+
+    publish: float | None
+    consumer: float
+    oldest: float
+
+
+class Attention(msgspec.Struct, frozen=True):
+    """Something for a person to look at, and the page on which it is repaired."""
+
+    kind: str
+    severity: Severity
+    text: str
+    href: str
+
+
+class Overview(msgspec.Struct):
+    """Whether anything is wrong, what waits, and how much happened."""
+
+    at: datetime
+    window_seconds: int
+    step_seconds: int
+    series: Series
+    totals: Totals
+    backlog: Backlog
+    lag_seconds: Lags
+    attention: list[Attention]
