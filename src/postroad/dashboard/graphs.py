@@ -270,12 +270,12 @@ def _edge(
     route = routes[pair[1], pair[0]] if is_back else routes[pair]
     points: list[tuple[int, int]] = []
     for slot in route:
-        left = _left(slot[2], size)
-        points += [(left, middles[slot]), (left + size.width, middles[slot])]
+        # An edge that leads back touches the boxes beside the edges that come the other way.
+        left, y = _left(slot[2], size), middles[slot] + (size.height // 4 if is_back and not slot[1] else 0)
+        points += [(left, y), (left + size.width, y)]
     points = points[1:-1]
     if is_back:
-        # It ends beside the edges that come the other way.
-        points = [(x, y + size.height // 4) for x, y in reversed(points)]
+        points.reverse()
     parts = [f"M{points[0][0]} {points[0][1]}"]
     for number, ((x1, y1), (x2, y2)) in enumerate(pairwise(points)):
         bend = (x1 + x2) // 2

@@ -13,7 +13,7 @@ from typing import Any, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from postroad.dashboard.stories import later, moment
+from postroad.dashboard.stories import later, moment, visible
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,7 @@ def _environment() -> Environment:
     )
     made.filters.update(ago=ago, number=number, seconds=seconds)
     made.filters.update(moment=moment, later=later)
+    made.finalize = visible
     return made
 
 

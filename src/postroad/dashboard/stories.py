@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 from markupsafe import Markup
 
-from postroad.journal import Step, Story
+from postroad.journal import ATTEMPT_FAILED, Step, Story
 
 _FRAME: Final = re.compile(r'File "(?P<file>[^"]*)", line (?P<line>[0-9]+), in (?P<function>\S+)')
 _PLACE: Final = re.compile(r" \[(?P<file>[^\[\]:]+):(?P<function>[^\[\]]+)\]$")
-_TYPED: Final = re.compile(r"(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|[A-Z]\w*)): (?P<message>.*)", re.DOTALL)
+_TYPED: Final = re.compile(
+    r"\b(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Timeout)): (?P<message>.*)", re.DOTALL
+)
+_UNSEEN: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _COMMAND: Final = re.compile(r"postroad [a-z].*")
 
 
@@ -38,38 +41,38 @@ class Failure:
 
 def failure_of(story: Story) -> Failure | None:
     """Return the last failure of a story that did not end well; None if there is none."""
-    failed = [step for step in story.steps if not step.ok and step.detail]
+    failed = [(_said(step), step) for step in story.steps if not step.ok and step.detail]
     if story.verdict in ("handled", "completed") or not failed:
         return None
-    # The end of a run repeats what its last attempt has said; that one knows where.
-    last = next((step for step in reversed(failed) if step.lines), failed[-1])
-    same = [step for step in failed if step.detail == last.detail and step.what == last.what]
-    lines = last.traceback or []
-    kind, message = _said(last, lines)
-    place, handler = _place(last.detail or "", lines)
+    said = failed[-1][0]
+    same = [step for each, step in failed if each == said]
+    # The end of a run repeats what its last attempt has said; the attempt knows where.
+    attempts = [step for step in same if step.what == ATTEMPT_FAILED] or same
+    last = attempts[-1]
+    place, handler = _place(last.detail or "", last.traceback or [])
     return Failure(
-        type=kind,
-        message=message,
+        type=said[0],
+        message=said[1],
         place=place,
         handler=handler,
         by=last.by,
         where=last.where,
-        traceback=lines,
+        traceback=last.traceback or [],
         last_lines=last.last_lines or [],
-        first_at=same[0].at,
-        last_at=same[-1].at,
-        count=len(same),
+        first_at=attempts[0].at,
+        last_at=last.at,
+        count=len(attempts),
     )
 
 
-def _said(step: Step, traceback: Sequence[str]) -> tuple[str, str]:
-    """Return the type and the message of an error: from its traceback, or from the detail of its step."""
+def _said(step: Step) -> tuple[str, str]:
+    """Return the type and the message of an error: from the end of its traceback, or from the detail of its step."""
     spoken = _PLACE.sub("", step.detail or "")
-    for text in (*reversed(traceback[-1:]), spoken, spoken.partition(": ")[2]):
-        if (found := _TYPED.fullmatch(text.strip())) is not None:
-            return found["type"], found["message"]
+    for text in (*(step.traceback or [])[-1:], spoken):
+        if (found := _TYPED.search(text)) is not None:
+            return found["type"], found["message"].strip()
     kind, colon, message = spoken.partition(": ")
-    return (kind, message) if colon and " " not in kind else (step.what, spoken)
+    return (kind, message) if colon and " " not in kind else (step.what.replace("_", " "), spoken)
 
 
 def _place(detail: str, traceback: Sequence[str]) -> tuple[str | None, str | None]:
@@ -87,6 +90,9 @@ class Next:
     """What would move it on, and how it is done: by a form, on another page, or by a command."""
 
     text: str
+    """What would move it on, without the command."""
+    explained: str
+    """All that the story says."""
     command: str | None = None
     action: str | None = None
     """Where the form is sent."""
@@ -110,18 +116,19 @@ _LINKS: Final = (
 
 def next_of(story: Story) -> Next:
     """Return what would move it on, with the form or page that does it if there is one."""
-    text = story.next
-    found = _COMMAND.search(text)
+    found = _COMMAND.search(story.next)
     command = None if found is None else found[0]
-    if (redriven := _LINKS[0][0].fullmatch(text)) is not None:
+    text = story.next if command is None else story.next.removesuffix(command).rstrip(": ")
+    if (redriven := _LINKS[0][0].fullmatch(story.next)) is not None:
         command = f"postroad queue redrive {redriven[1]}"
+    made = Next(text=text, explained=story.next, command=command)
     for pattern, action, label in _FORMS:
-        if (match := pattern.search(text)) is not None:
-            return Next(text=text, command=command, action=_filled(action, match), label=label)
+        if (match := pattern.search(story.next)) is not None:
+            return replace(made, action=_filled(action, match), label=label)
     for pattern, href, label in _LINKS:
-        if (match := pattern.search(text)) is not None:
-            return Next(text=text, command=command, href=_filled(href, match), label=label.format(*match.groups()))
-    return Next(text=text, command=command)
+        if (match := pattern.search(story.next)) is not None:
+            return replace(made, href=_filled(href, match), label=label.format(*match.groups()))
+    return made
 
 
 def _filled(path: str, match: re.Match[str]) -> str:
@@ -139,3 +146,12 @@ def later(at: str, before: str) -> Markup:
     sign, length = "-" if length < 0 else "+", abs(length)
     text = f"{length * 1_000:.0f} ms" if length < 1 else f"{length:.1f} s" if length < 60 else f"{length / 60:.0f} min"
     return Markup('<time datetime="{}" title="{}">{}{}</time>').format(at, at, sign, text)
+
+
+def visible(value: Any) -> Any:
+    """Return a text with control characters and direction marks escaped, so that data cannot rearrange a page."""
+    return _UNSEEN.sub(_escaped, value) if type(value) is str else value
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()

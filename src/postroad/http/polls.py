@@ -10,9 +10,9 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -129,6 +129,15 @@ class Polls:
         finally:
             waiting.cancel()
             self._others.discard(waiting)
+            self._open -= 1
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count a stream that waits for something else than messages; raise `TooManyPolls` if too many wait."""
+        self._count()
+        try:
+            yield
+        finally:
             self._open -= 1
 
     def _count(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 from urllib.parse import urlencode
 
 from litestar import Response, get, post
@@ -79,13 +79,17 @@ def _chosen(request: ApiRequest, agent_id: str) -> _Shown:
     )
 
 
-@post("/ui/agents/{listener:str}/subscriptions/{producer:str}/{verb:str}", **form("operate"))
-async def change_subscription(
-    request: ApiRequest, listener: Id, producer: Id, verb: Literal["pause", "resume"]
-) -> Redirect:
-    """Hold or deliver the events of a producer."""
-    change = getattr(request.agents, verb)
-    await request.context.run(lambda: change(listener, producer))
+@post("/ui/agents/{listener:str}/subscriptions/{producer:str}/pause", **form("operate"))
+async def pause_pair(request: ApiRequest, listener: Id, producer: Id) -> Redirect:
+    """Hold the events of a producer."""
+    await request.context.run(lambda: request.agents.pause(listener, producer))
+    return _to(listener)
+
+
+@post("/ui/agents/{listener:str}/subscriptions/{producer:str}/resume", **form("operate"))
+async def resume_pair(request: ApiRequest, listener: Id, producer: Id) -> Redirect:
+    """Deliver the held events of a producer."""
+    await request.context.run(lambda: request.agents.resume(listener, producer))
     return _to(listener)
 
 

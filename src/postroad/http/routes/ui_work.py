@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -33,6 +33,9 @@ _ROWS: Final = 25
 """A task is read with its history, so that its page is short."""
 _MOST_ERRORS: Final = 3
 _STATUSES: Final = ("", "processing", "partial_failure", "completed", "cancelled")
+_TASK_ROWS: Final = 200
+_URGENT: Final = ("failed", "processing", "pending", "waiting", "cancelled", "completed")
+Start = Annotated[int, QueryParameter(ge=0)]
 Id = Annotated[str, PathParameter()]
 Text = str | None
 State = Annotated[Text, QueryParameter(name="state")]
@@ -103,16 +106,22 @@ def _to(path: str, name: str) -> Redirect:
 async def jobs(request: ApiRequest, cursor: Cursor = None, status: Text = None) -> Response[str]:
     """List jobs, newest first."""
     doc = await job_page(request, 50, cursor, status or None)
-    return shown(request, "jobs", doc=doc, status=status, statuses=_STATUSES)
+    return shown(request, "jobs", doc=doc, chosen=status or "", statuses=_STATUSES)
 
 
 @get("/ui/jobs/{job:str}", **PAGE)
-async def job(request: ApiRequest, job: Id) -> Response[str]:
+async def job(request: ApiRequest, job: Id, start: Start = 0) -> Response[str]:
     """Draw a job, and show what failed in it."""
     doc = await request.context.run(lambda: job_of(request, job))
     failed = await request.context.run(lambda: _failed(request, doc))
     is_large = len(doc.tasks) > MOST_DRAWN
-    return shown(request, "job", doc=doc, drawing=job_drawing(doc), failed=failed, is_large=is_large)
+    rows = sorted(doc.tasks, key=lambda task: _URGENT.index(task.status)) if is_large else doc.tasks
+    following = start + _TASK_ROWS if len(rows) > start + _TASK_ROWS else None
+    rows = rows[start : start + _TASK_ROWS]
+    drawing = job_drawing(doc)
+    return shown(
+        request, "job", doc=doc, rows=rows, following=following, drawing=drawing, failed=failed, is_large=is_large
+    )
 
 
 def _failed(request: ApiRequest, job: JobStatus) -> list[TaskShown]:
@@ -142,9 +151,26 @@ async def schedules(request: ApiRequest, cursor: Cursor = None) -> Response[str]
     return shown(request, "schedules", doc=await schedule_page(request, 50, cursor))
 
 
-@post("/ui/schedules/{schedule:str}/{verb:str}", **form("operate"))
-async def change_schedule(request: ApiRequest, schedule: Id, verb: Literal["pause", "resume", "run"]) -> Redirect:
-    """Pause, resume or run a schedule."""
-    change = getattr(request.context.work.schedules, verb)
-    await request.context.run(lambda: change(schedule))
+@post("/ui/schedules/{schedule:str}/pause", **form("operate"))
+async def pause_one_schedule(request: ApiRequest, schedule: Id) -> Redirect:
+    """Let a schedule run no more until it is resumed."""
+    await request.context.run(lambda: request.context.work.schedules.pause(schedule))
     return Redirect("/ui/schedules", status_code=303)
+
+
+@post("/ui/schedules/{schedule:str}/resume", **form("operate"))
+async def resume_one_schedule(request: ApiRequest, schedule: Id) -> Redirect:
+    """Let a paused schedule run again."""
+    await request.context.run(lambda: request.context.work.schedules.resume(schedule))
+    return Redirect("/ui/schedules", status_code=303)
+
+
+@post("/ui/schedules/{schedule:str}/run", **form("operate"))
+async def run_one_schedule(request: ApiRequest, schedule: Id) -> Redirect:
+    """Run its task once now, and show the run."""
+    ran = await request.context.run(lambda: request.context.work.schedules.run(schedule))
+    return (
+        Redirect("/ui/schedules", status_code=303)
+        if ran.last_request_id is None
+        else _to("/ui/events/", ran.last_request_id)
+    )
