@@ -13,7 +13,7 @@ from typing import Any, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from postroad.dashboard.stories import later, moment, visible
+from postroad.dashboard.stories import later, moment, said, visible
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(ago=ago, number=number, seconds=seconds)
-    made.filters.update(moment=moment, later=later)
+    made.filters.update(moment=moment, later=later, said=said)
     made.finalize = visible
     return made
 

@@ -67,12 +67,21 @@ def failure_of(story: Story) -> Failure | None:
 
 def _said(step: Step) -> tuple[str, str]:
     """Return the type and the message of an error: from the end of its traceback, or from the detail of its step."""
-    spoken = _PLACE.sub("", step.detail or "")
-    for text in (*(step.traceback or [])[-1:], spoken):
-        if (found := _TYPED.search(text)) is not None:
-            return found["type"], found["message"].strip()
-    kind, colon, message = spoken.partition(": ")
-    return (kind, message) if colon and " " not in kind else (step.what.replace("_", " "), spoken)
+    for text in (*(step.traceback or [])[-1:], step.detail or ""):
+        if _TYPED.search(text) is not None:
+            return said(text)
+    return said(step.detail, otherwise=step.what.replace("_", " "))
+
+
+def said(error: str | None, otherwise: str = "Error") -> tuple[str, str]:
+    """Return the type and the message of an error, without what was put before it and the place behind it."""
+    if not error:
+        return "no error recorded", ""
+    text = _PLACE.sub("", error)
+    if (found := _TYPED.search(text)) is not None:
+        return found["type"], found["message"].strip()
+    kind, colon, message = text.partition(": ")
+    return (kind, message) if colon and " " not in kind else (otherwise, text)
 
 
 def _place(detail: str, traceback: Sequence[str]) -> tuple[str | None, str | None]:
