@@ -13,6 +13,7 @@ from typing import Any, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from postroad.dashboard.charts import spark
+from postroad.dashboard.stories import later, moment, said, visible
 from postroad.dashboard.texts import ago, error_parts, number, seconds, size
 
 
@@ -100,4 +101,6 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(ago=ago, number=number, seconds=seconds, size=size, spark=spark, error_parts=error_parts)
+    made.filters.update(moment=moment, later=later, said=said)
+    made.finalize = visible
     return made

@@ -35,10 +35,13 @@ from postroad.http.routes import (
     service,
     topics,
     ui,
+    ui_agents,
     ui_dead_letters,
+    ui_events,
     ui_outbox,
     ui_overview,
     ui_queues,
+    ui_work,
     work,
     workers,
 )
@@ -66,6 +69,9 @@ ROUTES = tuple(
         ui_queues,
         ui_dead_letters,
         ui_outbox,
+        ui_work,
+        ui_events,
+        ui_agents,
     )
     for handler in vars(module).values()
     if isinstance(handler, HTTPRouteHandler)

@@ -1,6 +1,7 @@
 """Views: one description for each JSON answer, which the CLI prints and the HTTP API sends."""
 
 from postroad.views.agents import (
+    AgentDeadLetter as AgentDeadLetter,
     AgentDeadLetterPage as AgentDeadLetterPage,
     AgentDeliveries as AgentDeliveries,
     AgentDetail as AgentDetail,
@@ -15,7 +16,9 @@ from postroad.views.agents import (
     Redriven as Redriven,
     Replayed as Replayed,
     SubscriberPage as SubscriberPage,
+    SubscriberRow as SubscriberRow,
     SubscriptionPage as SubscriptionPage,
+    SubscriptionRow as SubscriptionRow,
     accepted as accepted,
     agent_dead_letter as agent_dead_letter,
     agent_delivery as agent_delivery,

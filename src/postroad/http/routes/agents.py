@@ -12,7 +12,7 @@ from postroad.agents import checked_event_types, now_text
 from postroad.http import forms
 from postroad.http.idempotency import Answer, perform
 from postroad.http.openapi import example, route
-from postroad.http.requests import AgentId, ApiRequest, Cursor, Discard, Limit, page
+from postroad.http.requests import AgentId, ApiRequest, Cursor, Discard, Limit, one_page, page
 from postroad.views import (
     AgentDeadLetterPage,
     AgentDetail,
@@ -64,12 +64,17 @@ async def create_agent(request: ApiRequest, data: NewAgentBody = _NEW_AGENT) -> 
 @route("GET /agents", "read", AgentPage)
 async def list_agents(request: ApiRequest, limit: Limit = 20, cursor: Cursor = None) -> Response[AgentPage]:
     """List all agents, a page at a time."""
+    return Response(await agent_page(request, limit, cursor))
+
+
+async def agent_page(request: ApiRequest, limit: int, cursor: str | None) -> AgentPage:
+    """Return one page of the agents."""
 
     def find(after: str | None) -> tuple[list[Any], str | None]:
         found = request.agents.list(limit=limit, cursor=after)
         return [agent_row(agent) for agent in found.items], found.next_cursor
 
-    return await page(request, AgentPage, "agents", cursor, find)
+    return await one_page(request, AgentPage, "agents", cursor, find)
 
 
 @route(f"GET {_ONE}", "read", AgentDetail, 404, agent="agent")

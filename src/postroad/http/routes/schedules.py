@@ -10,7 +10,7 @@ from litestar.params import PathParameter
 
 from postroad.http.idempotency import Answer, perform
 from postroad.http.openapi import route
-from postroad.http.requests import ApiRequest, Cursor, Limit, page
+from postroad.http.requests import ApiRequest, Cursor, Limit, one_page
 from postroad.tasks import ScheduleShown
 from postroad.views import SchedulePage, ScheduleRow, schedule_row
 
@@ -20,12 +20,17 @@ Name = Annotated[str, PathParameter(description="The schedule's name, which is t
 @route("GET /schedules", "read", SchedulePage)
 async def list_schedules(request: ApiRequest, limit: Limit = 20, cursor: Cursor = None) -> Response[SchedulePage]:
     """List all schedules by name, a page at a time, with their next and last runs."""
+    return Response(await schedule_page(request, limit, cursor))
+
+
+async def schedule_page(request: ApiRequest, limit: int, cursor: str | None) -> SchedulePage:
+    """Return one page of the schedules."""
 
     def find(after: str | None) -> tuple[list[Any], str | None]:
         found, following = request.context.work.schedules.page(limit, after)
         return [schedule_row(each) for each in found], following
 
-    return await page(request, SchedulePage, "schedules", cursor, find)
+    return await one_page(request, SchedulePage, "schedules", cursor, find)
 
 
 @route("POST /schedules/{schedule:str}/pause", "operate", ScheduleRow, 404, bodiless=True)

@@ -137,8 +137,12 @@ Named = Annotated[str, PathParameter(description="The id of an event, a message,
 @route("GET /why/{name:str}", "read", Story, 404, says="What happened, and what is next.")
 async def explain_state(request: ApiRequest, name: Named) -> Response[Story]:
     """Explain what happened to an event, message, push, task or job, its state, and what would continue it."""
-    context = request.context
+    return Response(await story_of(request, name))
+
+
+async def story_of(request: ApiRequest, name: str) -> Story:
+    """Return what happened to what has this id, or raise `NotFound`."""
+    context, agents = request.context, request.agents
     settings = context.settings
-    agents = request.agents
     look = partial(why, context.backend, name, tenant=settings.tenant, app=settings.app, agents=lambda: agents.store)
-    return Response(await context.run(look))
+    return await context.run(look)

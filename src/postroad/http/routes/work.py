@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
 from litestar import Response
@@ -12,10 +13,10 @@ from postroad.errors import InvalidJob, InvalidTask, NotFound
 from postroad.http import forms
 from postroad.http.idempotency import Answer, perform
 from postroad.http.openapi import example, route
-from postroad.http.requests import ApiRequest, Cursor, Limit, page
+from postroad.http.requests import ApiRequest, Cursor, Limit, one_page, page
 from postroad.jobs import JobStatus, TasksAdded
 from postroad.journal import TaskState
-from postroad.tasks import OPEN, TaskFilter, since_of
+from postroad.tasks import OPEN, ListedTask, TaskFilter, TaskPage, since_of
 from postroad.views import (
     EventPage,
     JobCancelled,
@@ -77,14 +78,21 @@ async def list_tasks(
     since: Since = None,
 ) -> Response[TaskRows]:
     """List tasks, newest first, a page at a time: by when they came into the state, or were submitted."""
-    context = request.context
+    found = await task_page(request, limit, cursor, in_state, name, since)
+    return Response(TaskRows([task_shown(listed.state) for listed in found.items], found.cursor))
+
+
+async def task_page(
+    request: ApiRequest, limit: int, cursor: str | None, in_state: str | None, name: str | None, since: str | None
+) -> TaskPage:
+    """Return one page of the tasks, with their names."""
     wanted = TaskFilter(state=in_state, name=name, since=since_of(since, _now_ms(request)))
 
-    def find(after: str | None) -> tuple[list[Any], str | None]:
-        found = context.work.task_page(wanted, limit=limit, cursor=after)
-        return [task_shown(listed.state) for listed in found.items], found.cursor
+    def find(after: str | None) -> tuple[list[ListedTask], str | None]:
+        found = request.context.work.task_page(wanted, limit=limit, cursor=after)
+        return list(found.items), found.cursor
 
-    return await page(request, TaskRows, f"tasks/{in_state or ''}/{name or ''}/{since or ''}", cursor, find)
+    return await one_page(request, TaskPage, f"tasks/{in_state or ''}/{name or ''}/{since or ''}", cursor, find)
 
 
 @route("GET /tasks/{task:str}", "read", TaskShown, 404, 429)
@@ -107,46 +115,53 @@ async def show_task(request: ApiRequest, task: RequestId, at: At = None, wait: W
 async def retry_task(request: ApiRequest, task: RequestId) -> Response[Any]:
     """Run a failed or cancelled task again."""
     await request.no_body()
+    return await perform(request, lambda: Answer(200, retry_now(request, task)))
 
-    def retry() -> Answer:
-        handle = _found("task", task, lambda: request.context.work.retry_task(task, actor=_actor(request)))
-        return Answer(200, TaskChanged(task, handle.run, "pending"))
 
-    return await perform(request, retry)
+def retry_now(request: ApiRequest, task: str) -> TaskChanged:
+    """Run a failed or cancelled task again, in the name of the caller."""
+    handle = _found("task", task, lambda: request.context.work.retry_task(task, actor=_actor(request)))
+    return TaskChanged(task, handle.run, "pending")
 
 
 @route("POST /tasks/{task:str}/cancel", "operate", TaskChanged, 404, 409, bodiless=True)
 async def cancel_task(request: ApiRequest, task: RequestId) -> Response[Any]:
     """Prevent a task from running, or kill it if it runs."""
     await request.no_body()
+    return await perform(request, lambda: Answer(200, cancel_now(request, task)))
 
-    def cancel() -> Answer:
-        work = request.context.work
-        state = _found("task", task, lambda: work.cancel_task(task, actor=_actor(request)))
-        return Answer(200, TaskChanged(task, state.run, state.state))
 
-    return await perform(request, cancel)
+def cancel_now(request: ApiRequest, task: str) -> TaskChanged:
+    """Prevent a task from running, or kill it if it runs, in the name of the caller."""
+    state = _found("task", task, lambda: request.context.work.cancel_task(task, actor=_actor(request)))
+    return TaskChanged(task, state.run, state.state)
 
 
 @route("POST /tasks/retry", "operate", OperationStarted, status=202)
 async def retry_tasks(request: ApiRequest, data: TaskRetryBody) -> Response[Any]:
     """Retry all tasks that match, newest first; the operation goes on by itself, also after a restart."""
-    operations, now = request.context.operations, _now_ms(request)
-    since = since_of(data.since, now)
-    TaskFilter(state=data.state, name=data.name, since=since)
-    params: dict[str, Any] = {"state": data.state, "name": data.name, "since": since, "until": now}
-    params |= {"limit": data.limit, "rate": data.rate, "reason": data.reason}
     made: list[str] = []
+    record = retry_recorder(request, data)
 
     def begin() -> Answer:
-        made.append(operations.record("task.retry", params, actor=_actor(request)))
+        made.append(record())
         return Answer(202, OperationStarted(made[-1]))
 
     answer = await perform(request, begin)
     # Only now, when it is stored: a repeat of the request has made none.
     for operation_id in made:
-        operations.run(operation_id)
+        request.context.operations.run(operation_id)
     return answer
+
+
+def retry_recorder(request: ApiRequest, data: forms.TaskRetry) -> Callable[[], str]:
+    """Return a function that records the retry of all tasks that match as an operation, and returns its id."""
+    now = _now_ms(request)
+    since = since_of(data.since, now)
+    TaskFilter(state=data.state, name=data.name, since=since)
+    params: dict[str, Any] = {"state": data.state, "name": data.name, "since": since, "until": now}
+    params |= {"limit": data.limit, "rate": data.rate, "reason": data.reason}
+    return partial(request.context.operations.record, "task.retry", params, actor=_actor(request))
 
 
 @route("GET /operations/{operation:str}", "read", OperationShown, 404)
@@ -212,19 +227,28 @@ async def list_jobs(
     request: ApiRequest, limit: Limit = 20, cursor: Cursor = None, status: Status = None
 ) -> Response[JobRows]:
     """List all jobs, newest first, a page at a time."""
+    return Response(await job_page(request, limit, cursor, status))
+
+
+async def job_page(request: ApiRequest, limit: int, cursor: str | None, status: str | None) -> JobRows:
+    """Return one page of the jobs."""
 
     def find(after: str | None) -> tuple[list[Any], str | None]:
         found = request.context.work.views.list_jobs(limit, after, status)
         return job_rows(found, None).items, found.cursor
 
-    return await page(request, JobRows, f"jobs/{status or ''}", cursor, find)
+    return await one_page(request, JobRows, f"jobs/{status or ''}", cursor, find)
 
 
 @route("GET /jobs/{job:str}", "read", JobStatus, 404, says="The job.")
 async def show_job(request: ApiRequest, job: JobId) -> Response[JobStatus]:
     """Show a job with the state of each of its tasks."""
-    look = request.context.work.views.job_status
-    return Response(await request.context.run(lambda: _found("job", job, lambda: look(job))))
+    return Response(await request.context.run(lambda: job_of(request, job)))
+
+
+def job_of(request: ApiRequest, job: str) -> JobStatus:
+    """Return a job with the state of each of its tasks, or raise `NotFound`."""
+    return _found("job", job, lambda: request.context.work.views.job_status(job))
 
 
 @route("POST /jobs/{job:str}/tasks", "publish", TasksAdded, 404, 409, says="The tasks are part of the job.")
@@ -242,24 +266,26 @@ async def add_job_tasks(request: ApiRequest, job: JobId, data: MoreTasksBody) ->
 async def resume_job(request: ApiRequest, job: JobId) -> Response[Any]:
     """Run the failed tasks of a job again."""
     await request.no_body()
+    return await perform(request, lambda: Answer(200, resume_now(request, job)))
 
-    def resume() -> Answer:
-        resumed = _found("job", job, lambda: request.context.work.jobs.resume(job))
-        return Answer(200, JobResumed(job, resumed.resumed_tasks))
 
-    return await perform(request, resume)
+def resume_now(request: ApiRequest, job: str) -> JobResumed:
+    """Run the failed tasks of a job again."""
+    resumed = _found("job", job, lambda: request.context.work.jobs.resume(job))
+    return JobResumed(job, resumed.resumed_tasks)
 
 
 @route("POST /jobs/{job:str}/cancel", "operate", JobCancelled, 404, 409, bodiless=True)
 async def cancel_job(request: ApiRequest, job: JobId) -> Response[Any]:
     """Cancel a job: waiting tasks do not start, running ones are killed."""
     await request.no_body()
+    return await perform(request, lambda: Answer(200, cancel_job_now(request, job)))
 
-    def cancel() -> Answer:
-        cancelled = _found("job", job, lambda: request.context.work.jobs.cancel(job))
-        return Answer(200, JobCancelled(job, cancelled.cancelled_tasks))
 
-    return await perform(request, cancel)
+def cancel_job_now(request: ApiRequest, job: str) -> JobCancelled:
+    """Cancel a job: waiting tasks do not start, running ones are killed."""
+    cancelled = _found("job", job, lambda: request.context.work.jobs.cancel(job))
+    return JobCancelled(job, cancelled.cancelled_tasks)
 
 
 def _found(kind: str, name: str, ask: Callable[[], Result | None]) -> Result:
