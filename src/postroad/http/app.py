@@ -21,12 +21,12 @@ from postroad.http.context import Context
 from postroad.http.middleware import RequestMiddleware
 from postroad.http.openapi import Description
 from postroad.http.requests import ApiRequest, answer_error, encoded, guard
-from postroad.http.routes import agents, events, leases, notifications, queues, schedules, service, ui, work
+from postroad.http.routes import agents, demo, events, leases, notifications, queues, schedules, service, ui, work
 from postroad.views import PROBLEM_MEDIA_TYPE
 
 ROUTES = tuple(
     handler
-    for module in (service, queues, leases, work, schedules, agents, events, notifications, ui)
+    for module in (service, queues, leases, work, schedules, agents, events, notifications, demo, ui)
     for handler in vars(module).values()
     if isinstance(handler, HTTPRouteHandler)
 )

@@ -19,6 +19,8 @@ from postroad.errors import ConfigurationError, PostroadError, QueueNotFound
 from postroad.settings import Settings, nearest
 from postroad.telemetry import get_logger
 from postroad.up.children import Notice, PartReport, Restarts, SupervisorLink
+from postroad.up.dispatcher import run_dispatcher
+from postroad.up.hello import say_hello
 from postroad.up.notifications import send_notifications
 from postroad.views import PartState
 from postroad.wiring import Backend, connect
@@ -251,6 +253,8 @@ class RunnerPart:
 
 
 RUNNER_PARTS = (
+    RunnerPart("hello", say_hello),
+    RunnerPart("dispatcher", run_dispatcher),
     RunnerPart("housekeeping", run_housekeeping),
     RunnerPart("agents", run_agents),
     RunnerPart("notifications", lambda backend, settings, stop: send_notifications(backend, stop)),
@@ -258,14 +262,24 @@ RUNNER_PARTS = (
     RunnerPart("worker", run_tasks),
     RunnerPart("health", run_health),
 )
+
+
+def play_demo(backend: Backend, settings: Settings, stop: threading.Event) -> None:
+    """Play the scenes of the demo until `stop` is set."""
+    from postroad.up.demo import play
+
+    play(backend, settings, stop)
+
+
+DEMO_PARTS = (RunnerPart("demo", play_demo),)
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 30.0
 _STEADY_SECONDS = 2.0
 _log = get_logger("runners")
 
 
-def run(supervisor: SupervisorLink) -> None:
-    """Run all parts until the supervisor stops this child."""
+def run(supervisor: SupervisorLink, parts: Sequence[RunnerPart]) -> None:
+    """Run the parts until the supervisor stops this child."""
     settings = supervisor.config.settings
     load_modules(settings.load)
     with connect(settings.url, trail_keep=settings.trail_keep) as backend:
@@ -276,7 +290,7 @@ def run(supervisor: SupervisorLink) -> None:
                 stop.set()
 
         supervisor.listen(on_notice)
-        Runners(supervisor, backend, settings, stop).run(RUNNER_PARTS)
+        Runners(supervisor, backend, settings, stop).run(parts)
 
 
 class Runners:
