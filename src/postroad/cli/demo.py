@@ -26,7 +26,7 @@ _LEAST_SECONDS = 1.0
 def demo(
     call: Call,
     action: Annotated[
-        Literal["repair"] | None, typer.Argument(metavar="[repair]", help="Repair the push provider of a demo.")
+        Literal["repair"] | None, typer.Argument(metavar="repair", help="Repair the push provider of a demo.")
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Play the whole story unattended, and check it.")] = False,
     seconds: Annotated[float | None, duration_option("With --once, how long there is traffic (20s).")] = None,

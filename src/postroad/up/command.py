@@ -15,6 +15,7 @@ import time
 import webbrowser
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,11 @@ class Console:
         self._as_json = as_json
         self.url = url
         self.login_url = f"{url}/login#{admin}"
+
+    def starting(self) -> None:
+        """Tell people who wait that it starts."""
+        if not self._as_json:
+            print(f"starting on {self.url} ...", file=sys.stderr, flush=True)
 
     def ready(self, parts: tuple[Part, ...]) -> None:
         """Print where everything is."""
@@ -172,6 +178,7 @@ def token_of(settings: Settings) -> str | None:
 
 
 INTERRUPTED = 130
+_SLOW_SECONDS = 1.0
 
 
 def run_up(
@@ -224,7 +231,7 @@ def run_up(
                 from postroad.up.demo import demo_settings, prepare
 
                 prepare(backend, settings)
-                settings = demo_settings(settings)
+                settings = demo_settings(settings, quiet=quiet)
             subscribe(backend)
         config = ChildConfig(
             settings=settings,
@@ -249,11 +256,16 @@ async def _run(
         Child("runners", config, parts=runner_parts, listener=None, changed=changed),
     ]
     if config.demo:
-        children.append(Child("demo", config, parts=("demo",), listener=None, changed=changed))
+        # On a terminal a line for each event of the demo would hide everything else.
+        level = "error" if config.quiet else config.settings.log_level
+        players = msgspec.structs.replace(config, settings=replace(config.settings, log_level=level))
+        children.append(Child("demo", players, parts=("demo",), listener=None, changed=changed))
     supervisor.start(children)
     started = time.monotonic()
+    slow = asyncio.get_running_loop().call_later(_SLOW_SECONDS, console.starting)
     try:
         was_ready = await supervisor.ready()
+        slow.cancel()
         if was_ready:
             console.ready(supervisor.parts())
             write_logs(config.settings)
@@ -263,6 +275,7 @@ async def _run(
             async with _narration(config.settings.url) if narrated else nullcontext():
                 await supervisor.signalled()
     finally:
+        slow.cancel()
         in_order = await supervisor.stop()
     if was_ready:
         console.stopped(supervisor.reason, time.monotonic() - started)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _STOP_SECONDS = 7.0
 _KILL_GRACE_SECONDS = 1.0
 _AGENTS_CHECK_SECONDS = 30.0
+_FIRST_SWEEP_SECONDS = 10.0
 _HOUSEKEEPING_SECONDS = 600.0
 
 
@@ -229,6 +230,8 @@ def move_events_here(backend: Backend, settings: Settings) -> Iterator[None]:
 
 def run_housekeeping(backend: Backend, settings: Settings, stop: threading.Event) -> None:
     """Delete expired answers every ten minutes until `stop` is set."""
+    # Not at once: a start has more urgent things to do.
+    stop.wait(_FIRST_SWEEP_SECONDS)
     while not stop.is_set():
         sweep(backend, settings)
         stop.wait(_HOUSEKEEPING_SECONDS)
@@ -281,6 +284,9 @@ _log = get_logger("runners")
 def run(supervisor: SupervisorLink, parts: Sequence[RunnerPart]) -> None:
     """Run the parts until the supervisor stops this child."""
     settings = supervisor.config.settings
+    # Threads that import one package at the same time may find it half loaded.
+    for package in ("postroad.bus", "postroad.tasks", "postroad.jobs.dispatcher", "postroad.agents"):
+        importlib.import_module(package)
     load_modules(settings.load)
     with connect(settings.url, trail_keep=settings.trail_keep) as backend:
         stop = threading.Event()

@@ -6,6 +6,7 @@ from postroad.lazy import lazy_names
 
 if TYPE_CHECKING:
     from postroad.up.demo.narration import narrate
+    from postroad.up.demo.notifications import chat_file
     from postroad.up.demo.once import play_once
     from postroad.up.demo.story import (
         DEMO_URL,
@@ -22,6 +23,7 @@ else:  # what the scenes use is loaded where a demo plays
         __name__,
         {
             "postroad.up.demo.narration": "narrate",
+            "postroad.up.demo.notifications": "chat_file",
             "postroad.up.demo.once": "play_once",
             "postroad.up.demo.story": "DEMO_URL Story check_data demo_database demo_settings open_story play prepare",
         },
@@ -30,6 +32,7 @@ else:  # what the scenes use is loaded where a demo plays
 __all__ = [
     "DEMO_URL",
     "Story",
+    "chat_file",
     "check_data",
     "demo_database",
     "demo_settings",

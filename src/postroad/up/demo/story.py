@@ -31,10 +31,15 @@ def demo_database(url: str) -> DemoDatabase:
     return DemoDatabase(beside(url, "demo"))
 
 
-def demo_settings(settings: Settings) -> Settings:
-    """Return settings with which the parts of `postroad up` also do the demo's work: its tasks and its outbox."""
+def demo_settings(settings: Settings, *, quiet: bool = False) -> Settings:
+    """Return settings with which the parts of `postroad up` also do the demo's work: its tasks and its outbox.
+
+    If it is `quiet`, they log warnings and errors only, unless another level is set.
+    """
+    by_default = settings.source("log_level") == "default"
     return replace(
         settings,
+        log_level="warning" if quiet and by_default and settings.log_level == "info" else settings.log_level,
         load=(*settings.load, store_tasks.__name__),
         outbox_dsn=f"sqlite:///{beside(settings.url, 'demo')}",
         outbox_topic=outbox.TOPIC,
