@@ -18,7 +18,7 @@ setup: ## install everything for development and all tests
 	@tools/environment ministack
 	@tools/chromium
 
-up: ## start Postroad here (ARGS="--port 9000 --open" passes options)
+up: ## start Postroad here (ARGS="--demo --port 9000" passes options)
 	@tools/environment run
 	@exec $(VENV)/bin/postroad up $(ARGS)
 

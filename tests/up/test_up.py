@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import re
 import signal
 import socket
+import sqlite3
 import stat
 import subprocess
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,9 @@ import pytest
 from tests.up.conftest import StartUp
 from tests.up.up import POSTROAD, Up, is_alive, run
 from tests.waiting import eventually
+
+from postroad import DomainEvent, QueueSpec, __version__, connect
+from postroad.outbox import Outbox
 
 pytestmark = pytest.mark.slow
 
@@ -32,6 +39,8 @@ def test_it_says_where_everything_is_once_it_is_ready(up: Up, tmp_path: Path) ->
     assert status["parts"] == up.ready["parts"]
     assert {(part["name"], part["process"], part["state"]) for part in status["parts"]} == {
         ("server", "server", "running"),
+        ("hello", "runners", "running"),
+        ("dispatcher", "runners", "running"),
         ("housekeeping", "runners", "running"),
         ("agents", "runners", "running"),
         ("notifications", "runners", "running"),
@@ -208,22 +217,86 @@ def test_a_module_of_the_working_directory_is_loaded_and_its_output_is_log(start
     assert (tmp_path / "log").read_text().count("loaded in mine") == 2
 
 
-def test_people_are_told_what_to_try_and_that_works(tmp_path: Path) -> None:
-    command = [*POSTROAD, "up", "--url", f"sqlite:///{tmp_path}/data.db", "--port", "0"]
-    with (tmp_path / "log").open("w") as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=tmp_path)
+def start_for_people(folder: Path, *flags: str) -> tuple[subprocess.Popen[str], list[str]]:
+    """Start one without --json, and read the six lines that it prints when it is ready."""
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            [*POSTROAD, "up", "--port", "0", *flags], stdout=subprocess.PIPE, stderr=log, text=True, cwd=folder
+        )
     assert process.stdout is not None
-    lines = [process.stdout.readline().rstrip() for _ in range(6)]
+    return process, [process.stdout.readline().rstrip() for _ in range(6)]
 
-    tried = subprocess.run(["/bin/sh", "-c", lines[4].removeprefix("try: ")], capture_output=True, text=True)
 
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=20)
-    assert lines[0].startswith("Postroad ")
-    assert [line.split()[0] for line in lines[1:4]] == ["API", "token", "data"]
+@pytest.mark.parametrize("file", [None, "data.db"], ids=["default", "url"])
+def test_people_are_told_what_to_try_and_that_works(tmp_path: Path, file: str | None) -> None:
+    flags = () if file is None else ("--url", f"sqlite:///{tmp_path}/{file}")
+    process, lines = start_for_people(tmp_path, *flags)
+    try:
+        shell = ["/bin/sh", "-c", lines[4].removeprefix("try: ")]
+        tried = subprocess.run(shell, capture_output=True, text=True, cwd=tmp_path, check=False)
+        event_id = json.loads(tried.stdout)["event_id"]
+        eventually(lambda: verdict(tmp_path, event_id, *flags) == "handled")
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=20)
+
+    url = lines[2].removeprefix("API  ").removesuffix("/schema")
+    assert lines[0] == f"Postroad {__version__}"
+    assert re.fullmatch(rf"dashboard  {re.escape(url)}/login#pr_[\w-]+", lines[1])
+    assert lines[3] == f"data  {tmp_path}/{file or 'postroad.db'}"
+    command = """postroad bus publish hello postroad.hello '{"name": "world"}'"""
+    assert lines[4].endswith(command if file is None else f"{command} {' '.join(flags)}")
     assert lines[5] == "stop: Ctrl-C"
-    assert tried.returncode == 0, tried
-    assert process.returncode == 0
+    assert (tried.returncode, tried.stderr, process.returncode) == (0, "", 0)
+    assert "hello_handled" in (tmp_path / "log").read_text()
+
+
+def verdict(folder: Path, event_id: str, *flags: str) -> str | None:
+    """Ask what became of an event."""
+    asked = subprocess.run(
+        [*POSTROAD, "why", event_id, "--json", *flags], capture_output=True, text=True, cwd=folder, check=False
+    )
+    return json.loads(asked.stdout)["verdict"] if asked.returncode == 0 else None
+
+
+def test_on_a_terminal_nothing_of_the_log_comes_before_what_people_look_for(tmp_path: Path) -> None:
+    terminal, theirs = pty.openpty()
+    command = [*POSTROAD, "up", "--port", "0", "--no-color"]
+    process = subprocess.Popen(command, stdout=theirs, stderr=theirs, cwd=tmp_path)
+    os.close(theirs)
+    written = ""
+    while "stop: Ctrl-C" not in written:
+        written += os.read(terminal, 65_536).decode()
+    process.send_signal(signal.SIGTERM)
+    with suppress(OSError):  # that is how a pseudo-terminal ends
+        while chunk := os.read(terminal, 65_536):
+            written += chunk.decode()
+    process.wait(timeout=20)
+    os.close(terminal)
+
+    before, after = written.split("stop: Ctrl-C")
+    assert (
+        next(line for line in before.splitlines() if not line.startswith("starting on ")) == f"Postroad {__version__}"
+    )
+    assert "[info" not in before
+    assert "stopped" in after
+
+
+def test_an_outbox_that_is_configured_is_dispatched(start_up: StartUp, tmp_path: Path) -> None:
+    application = tmp_path / "shop.db"
+    with Outbox.sqlite(application) as outbox, connect(f"sqlite:///{tmp_path}/data.db") as backend:
+        outbox.init()
+        queue = backend.create_queue(QueueSpec("shipping"))
+        backend.topic("orders").subscribe(queue)
+        up = start_up(POSTROAD_OUTBOX_DSN=f"sqlite:///{application}", POSTROAD_OUTBOX_TOPIC="orders")
+
+        with closing(sqlite3.connect(application)) as connection, connection:
+            connection.execute("BEGIN")
+            outbox.add(connection, DomainEvent("orders.placed", key={"orderId": "A-1"}, payload={"amount": 25}))
+        [delivery] = queue.receive(wait=20)
+
+    assert json.loads(delivery.body)["payload"] == {"amount": 25}
+    assert up.parts()["dispatcher"]["state"] == "running"
 
 
 def test_a_request_cut_off_by_a_killed_server_is_repeated_with_one_effect(start_up: StartUp, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from postroad.cli import (
     audit,
     bus,
     cost,
+    demo,
     doctor,
     inbox,
     journal,
@@ -37,7 +38,21 @@ from postroad.cli.output import prepare_streams, report
 from postroad.telemetry import counted
 
 _MODULES = (
-    *(worker, sys.modules[__name__], journal, doctor, cost, queues, redrive, bus, outbox, outbox_run, inbox, work),
+    *(
+        worker,
+        demo,
+        sys.modules[__name__],
+        journal,
+        doctor,
+        cost,
+        queues,
+        redrive,
+        bus,
+        outbox,
+        outbox_run,
+        inbox,
+        work,
+    ),
     tasks,
     schedules,
     *(agents, agent_events, notifications, topology, audit),

@@ -13,7 +13,7 @@ from postroad.cli.parameters import short_duration
 
 PANELS: Final = {
     "Run": (
-        *("up", "worker", "run", "publish", "send", "submit", "add", "agent tail"),
+        *("up", "demo", "worker", "run", "publish", "send", "submit", "add", "agent tail"),
         *("bus", "task", "job", "schedule", "agent", "notifications", "outbox"),
     ),
     "Look": (

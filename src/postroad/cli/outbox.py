@@ -16,7 +16,6 @@ import typer
 from postroad.cli.audit import audited
 from postroad.cli.call import Call, verb
 from postroad.cli.display import table
-from postroad.cli.outbox_run import open_topic
 from postroad.cli.output import write
 from postroad.cli.parameters import (
     By,
@@ -311,6 +310,8 @@ def replay(
             remedy="Give --since, --until, --type or --key; nothing was published.",
         )
     settings = call.settings(logs=True)
+    from postroad.up.dispatcher import open_topic
+
     times = {name: time and time.isoformat() for name, time in (("since", since), ("until", until))}
     detail = {"to": to, "type": type_, "key": key, **times}
     chosen: dict[str, Any] = {"since": since, "until": until, "type": type_, "key": key, "by": by, "reason": reason}

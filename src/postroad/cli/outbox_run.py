@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -18,21 +17,16 @@ import typer
 from postroad.cli.call import Call, verb
 from postroad.cli.output import write_json
 from postroad.cli.parameters import OutboxOptions, duration, duration_option
-from postroad.errors import ConfigurationError, InvalidInput, PostroadError, TopicNotFound
-from postroad.settings import aws_place, sns_arn
+from postroad.errors import ConfigurationError, InvalidInput
+from postroad.settings import aws_place
 from postroad.signals import stopped_by_signals
-from postroad.telemetry import get_logger
 
 if TYPE_CHECKING:
     from wsgiref.simple_server import WSGIServer
 
     from prometheus_client import CollectorRegistry
 
-    from postroad.events import DomainEvent
-    from postroad.outbox import Outbox, OutboxDispatcher
-    from postroad.settings import Settings
-    from postroad.topics import Topic
-    from postroad.wiring import Backend
+    from postroad.outbox import OutboxDispatcher
 
 _DRAIN_SECONDS = 86_400.0
 
@@ -92,6 +86,7 @@ def run(
     from prometheus_client import CollectorRegistry
 
     from postroad.outbox import DispatcherConfig, OutboxDispatcher
+    from postroad.up.dispatcher import configured_topic, open_topic, store_of
 
     given = {"lease": lease, "poll": poll, "backoff": backoff}
     config = DispatcherConfig(
@@ -104,11 +99,11 @@ def run(
         **{name: value for name, value in given.items() if value is not None},
     )
     registry = CollectorRegistry()
-    name = topic or _configured_topic(settings)
+    name = topic or configured_topic(settings)
     if name is None:
         remedy = "Give --topic, or set SNS_ARN, or topic in the table [outbox] of postroad.toml."
         raise ConfigurationError("topic: none is named", field="topic", remedy=remedy)
-    reported_from = _where(settings.url, name) if cloudwatch else None
+    reported_from = store_of(settings.url, name) if cloudwatch else None
     with (
         at.open(call, keyfile=keyfile) as outbox,
         open_topic(name, settings, create=create_topic, outbox=outbox) as target,
@@ -127,55 +122,6 @@ def run(
             else:
                 report = dispatcher.drain(_DRAIN_SECONDS, stop=stop) if drain else dispatcher.run(stop)
     write_json(asdict(report))
-
-
-def _configured_topic(settings: Settings) -> str | None:
-    """Return the topic of the environment, or else of the file."""
-    if settings.source("outbox_topic") == "env":
-        return settings.outbox_topic
-    return sns_arn() or settings.outbox_topic
-
-
-@contextmanager
-def open_topic(name: str, settings: Settings, *, create: bool = False, outbox: Outbox | None = None) -> Iterator[Topic]:
-    """Open the topic to publish to; raise `TopicNotFound` if it does not exist, and warn if it has no subscriptions.
-
-    Tasks in the `outbox` are submitted to the same backend.
-    """
-    from postroad.wiring import connect
-
-    with connect(_where(settings.url, name), trail_keep=settings.trail_keep) as backend:
-        try:
-            topic = backend.topic(name, fifo=name.endswith(".fifo"), create=create)
-        except TopicNotFound as error:
-            error.remedy = "Name a topic that exists, or make this one with `postroad outbox run --create-topic`."
-            raise
-        # Whoever may only publish cannot list the subscriptions.
-        with suppress(PostroadError):
-            if not topic.subscriptions():
-                get_logger("outbox").warning("outbox_no_receivers", topic=topic.name)
-        if outbox is not None:
-            outbox.submit_tasks = partial(_submit_tasks, outbox, backend)
-        yield topic
-
-
-def _submit_tasks(outbox: Outbox, backend: Backend, events: Sequence[DomainEvent]) -> Sequence[PostroadError | None]:
-    """Submit the first tasks in an outbox, and let a producer take over; most outboxes hold events only."""
-    from postroad.tasks import TaskProducer
-
-    TaskProducer(backend, outbox=outbox)
-    assert outbox.submit_tasks is not None
-    return outbox.submit_tasks(events)
-
-
-def _where(url: str, topic: str) -> str:
-    """Return the backend's address; an ARN names AWS and its region, else $AWS_REGION does if no region is named."""
-    is_arn = topic.startswith("arn:")
-    named = url.removeprefix("aws://") if url.startswith("aws://") else None
-    if (named is None and not is_arn) or (named and not named.startswith("?")):
-        return url
-    region = topic.split(":")[3] if is_arn and topic.count(":") >= 5 else ""
-    return f"aws://{region or aws_place()[0]}{named or ''}"
 
 
 @contextmanager

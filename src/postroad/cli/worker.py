@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -37,12 +37,18 @@ def up(
     load: Annotated[list[str] | None, typer.Option(metavar="MODULE", help="A module to import; repeatable.")] = None,
     read_only: Annotated[bool, typer.Option("--read-only", help="Refuse every change over HTTP.")] = False,
     open_browser: Annotated[bool, typer.Option("--open", help="Open the browser when ready.")] = False,
+    demo: Annotated[bool, typer.Option("--demo", help="Play a demo, with data in postroad-demo.db.")] = False,
 ) -> None:
-    """Start Postroad here, with its HTTP API, until Ctrl-C."""
+    """Start Postroad here, with its HTTP API and dashboard, until Ctrl-C."""
     from postroad.up import run_up
 
     settings = call.settings(host=host, port=port, load=load or None, read_only=read_only or None)
-    raise typer.Exit(run_up(settings, json_output=call.json, open_browser=open_browser))
+    if demo and call.url is None:
+        from postroad.up.demo import DEMO_URL
+
+        # Never the data that the environment or a file names.
+        settings = replace(settings, url=DEMO_URL)
+    raise typer.Exit(run_up(settings, json_output=call.json, open_browser=open_browser, demo=demo))
 
 
 @dataclass(frozen=True, slots=True)

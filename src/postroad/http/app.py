@@ -23,6 +23,7 @@ from postroad.http.openapi import Description
 from postroad.http.requests import ApiRequest, answer_error, encoded, guard
 from postroad.http.routes import (
     agents,
+    demo,
     events,
     history,
     leases,
@@ -64,6 +65,7 @@ ROUTES = tuple(
         agents,
         events,
         notifications,
+        demo,
         ui,
         ui_overview,
         ui_queues,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -30,7 +30,7 @@ from postroad.http.server_sent_events import AgentStreams
 from postroad.http.sessions import FailedLogins, Sessions
 from postroad.http.tokens import Identities, TokenFile, kept_secret
 from postroad.settings import Settings, beside
-from postroad.views import Part, Ready
+from postroad.views import DemoShown, Part, PartState, Ready
 from postroad.wiring import Backend
 
 _THREADS = 12
@@ -38,6 +38,18 @@ _BODY_SECONDS = 15.0
 _FRESH_SECONDS = 1.0
 _SEAL_BYTES = 16
 Result = TypeVar("Result")
+
+
+class Demo(Protocol):
+    """The demo that `postroad up --demo` plays."""
+
+    def show(self, state: PartState) -> DemoShown:
+        """Return its scenes, which are in this state, and its failure."""
+        ...
+
+    def repair(self, *, actor: str | None = None) -> None:
+        """Repair what fails, with an audit record."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +81,7 @@ class Context:
     threads: ThreadPoolExecutor
     clock: Clock
     body_seconds: float
+    demo: Demo | None = None
     started_at: float = field(default_factory=time.monotonic)
 
     async def run(self, work: Callable[[], Result]) -> Result:
@@ -99,11 +112,12 @@ def make_context(
     clock: Clock = SYSTEM_CLOCK,
     body_seconds: float = _BODY_SECONDS,
     max_polls: int = MAX_OPEN,
+    demo: Demo | None = None,
 ) -> Context:
     """Return what a server with these settings needs; secrets come from the files beside the data.
 
     `admin` is the secret of the admin token. A request may take `body_seconds` to send its body, and `max_polls` long
-    polls and streams may be open. The caller closes the backend.
+    polls and streams may be open. The caller closes the backend, and the `demo` if there is one.
     """
     tokens = TokenFile(beside(settings.url, "tokens.json"), clock=clock)
     secret = kept_secret(beside(settings.url, "secret"))
@@ -149,6 +163,7 @@ def make_context(
         threads=threads,
         clock=clock,
         body_seconds=body_seconds,
+        demo=demo,
     )
 
 

@@ -43,6 +43,7 @@ LOG_EVENTS = (
     "engine_after_commit_failed",
     "engine_file_displaced",
     "engine_watch_failed",
+    "hello_handled",
     "housekeeping_swept",
     "http_request",
     "http_stream_ended",

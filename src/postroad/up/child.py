@@ -1,4 +1,4 @@
-"""A child of `postroad up`: `python -m postroad.up.child server|runners`, configured on stdin; and the HTTP server."""
+"""A child of `postroad up`: `python -m postroad.up.child server|runners|demo`, configured on stdin; the HTTP server."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from postroad.errors import ConfigurationError, PostroadError
-from postroad.settings import no_color
-from postroad.telemetry import configure_logs
 from postroad.up.children import ChildConfig, Notice, PartReport, Report, SupervisorLink
 from postroad.views import Part
 
 if TYPE_CHECKING:
-    from postroad.http import Context
+    from postroad.http import Context, Demo
+    from postroad.wiring import Backend
 
 _PR_SET_PDEATHSIG = 1
 # Connections that wait for nothing, the database, sockets and logs.
@@ -37,15 +38,14 @@ def main(kind: str) -> int:
     notices = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115  # open as long as the process lives
     config = msgspec.json.decode(notices.readline(), type=ChildConfig)
     die_with_parent(config.parent)
-    configure_logs(config.settings.log_level, config.settings.log_format, color=not no_color())
     supervisor = SupervisorLink(config, notices)
     try:
         if kind == "server":
             serve(supervisor)
         else:
-            from postroad.up.runners import run
+            from postroad.up.runners import DEMO_PARTS, RUNNER_PARTS, run
 
-            run(supervisor)
+            run(supervisor, DEMO_PARTS if kind == "demo" else RUNNER_PARTS)
     except PostroadError as error:
         supervisor.send(
             Report(
@@ -79,9 +79,24 @@ def serve(supervisor: SupervisorLink) -> None:
         connect(config.settings.url, trail_keep=config.settings.trail_keep) as backend,
         socket.socket(fileno=config.listener) as listener,
         move_events_here(backend, config.settings),
+        _demo(backend, config) as demo,
     ):
-        context = make_context(config.settings, backend, admin=config.admin, max_polls=_max_polls())
+        context = make_context(config.settings, backend, admin=config.admin, max_polls=_max_polls(), demo=demo)
         asyncio.run(_serve(supervisor, context, listener))
+
+
+@contextmanager
+def _demo(backend: Backend, config: ChildConfig) -> Iterator[Demo | None]:
+    """Open the demo, if it plays."""
+    if not config.demo:
+        yield None
+        return
+    from postroad.up.demo import Story, chat_file, demo_database
+
+    with closing(demo_database(config.settings.url)) as database:
+        # What shows notifications looks for their database in the environment.
+        os.environ["NOTIFICATIONS_DATABASE_URL"] = f"sqlite:///{chat_file(database)}"
+        yield Story(backend, database)
 
 
 def _max_polls() -> int:

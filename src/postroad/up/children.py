@@ -18,8 +18,8 @@ from typing import Literal
 import msgspec
 
 from postroad.errors import ConfigurationError, PostroadError, Unavailable
-from postroad.settings import Settings
-from postroad.telemetry import get_logger
+from postroad.settings import Settings, no_color
+from postroad.telemetry import configure_logs, get_logger
 from postroad.views import Part, PartState
 
 FIRST_SECONDS = 0.2
@@ -58,6 +58,9 @@ class ChildConfig(msgspec.Struct, frozen=True):
     parent: int
     report_to: int
     listener: int | None = None
+    demo: bool = False
+    quiet: bool = False
+    """Whether it writes no log lines below warnings until everything is ready."""
 
 
 class Notice(msgspec.Struct, frozen=True):
@@ -68,6 +71,8 @@ class Notice(msgspec.Struct, frozen=True):
 
     parts: tuple[Part, ...]
     phase: Literal["running", "stopping", "closing"] = "running"
+    ready: bool = False
+    """Whether people were told that everything is ready."""
 
 
 class PartReport(msgspec.Struct, frozen=True):
@@ -93,6 +98,12 @@ def line(message: msgspec.Struct) -> bytes:
     return msgspec.json.encode(message) + b"\n"
 
 
+def write_logs(settings: Settings, *, quiet: bool = False) -> None:
+    """Write the log lines of this process as the settings say; if it is `quiet`, only warnings and errors."""
+    level = "warning" if quiet and settings.log_level == "info" else settings.log_level
+    configure_logs(level, settings.log_format, color=not no_color())
+
+
 class SupervisorLink:
     """The child's connection to its supervisor."""
 
@@ -101,6 +112,8 @@ class SupervisorLink:
         self._notices = notices
         self._reports = os.fdopen(config.report_to, "wb", buffering=0)
         self._lock = threading.Lock()
+        self._quiet = config.quiet
+        write_logs(config.settings, quiet=config.quiet)
 
     def report(self, *parts: PartReport) -> None:
         """Report the state of the child's parts."""
@@ -119,7 +132,11 @@ class SupervisorLink:
 
         def run() -> None:
             for text in self._notices:
-                on_notice(msgspec.json.decode(text, type=Notice))
+                notice = msgspec.json.decode(text, type=Notice)
+                if notice.ready and self._quiet:
+                    self._quiet = False
+                    write_logs(self.config.settings)
+                on_notice(notice)
             # Nothing is lost: leases expire, and nothing accepted is only in memory.
             os._exit(1)
 

@@ -13,7 +13,9 @@ import socket
 import sys
 import time
 import webbrowser
-from contextlib import ExitStack
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +24,9 @@ import msgspec
 from postroad import __version__
 from postroad.errors import ConfigurationError, Unavailable, without_credentials
 from postroad.http import PREFIX, kept_secret, read_secret
-from postroad.settings import Settings, beside, data_path, no_color
-from postroad.telemetry import configure_logs
-from postroad.up.children import Child, ChildConfig
+from postroad.settings import Settings, beside, data_path
+from postroad.up.children import Child, ChildConfig, write_logs
+from postroad.up.hello import COMMAND, subscribe
 from postroad.up.runners import RUNNER_PARTS
 from postroad.up.supervisor import Supervisor
 from postroad.views import Part
@@ -41,20 +43,23 @@ class Console:
         self.url = url
         self.login_url = f"{url}/login#{admin}"
 
+    def starting(self) -> None:
+        """Tell people who wait that it starts."""
+        if not self._as_json:
+            print(f"starting on {self.url} ...", file=sys.stderr, flush=True)
+
     def ready(self, parts: tuple[Part, ...]) -> None:
         """Print where everything is."""
         settings = self._settings
         path, shown_url = data_path(settings.url), without_credentials(settings.url)
         data = shown_url if path is None else str(Path.cwd() / path)
-        own_token = settings.token or settings.token_file
         url_option = "" if shown_url == Settings().url else f" --url {shlex.quote(shown_url)}"
-        program = _program()
         self._print(
             f"Postroad {__version__}\n"
+            f"dashboard  {self.login_url}\n"
             f"API  {self.url}/schema\n"
-            f"token  {'set by you' if own_token else beside(settings.url, 'token')}\n"
             f"data  {data}\n"
-            f"try: {program} queue create hello{url_option} && {program} queue send hello --body world{url_option}\n"
+            f"try: {_program()} {COMMAND}{url_option}\n"
             "stop: Ctrl-C",
             event="ready",
             url=self.url,
@@ -173,21 +178,33 @@ def token_of(settings: Settings) -> str | None:
 
 
 INTERRUPTED = 130
+_SLOW_SECONDS = 1.0
 
 
-def run_up(settings: Settings, *, json_output: bool = False, open_browser: bool = False) -> int:
+def run_up(
+    settings: Settings,
+    *,
+    json_output: bool = False,
+    open_browser: bool = False,
+    demo: bool = False,
+    narrated: bool = False,
+) -> int:
     """Run everything until SIGTERM or Ctrl-C and return the exit code.
 
     Args:
         settings: Where the data is, where to listen, and what to load.
         json_output: Print JSON lines on stdout instead of text.
         open_browser: Open the browser once everything is ready.
+        demo: Play the demo.
+        narrated: Tell what happens in the demo.
 
     Raises:
         ConfigurationError: A setting is wrong, or the HTTP server is not installed.
         Unavailable: The port or the backend is not available, or another `postroad up` uses the data.
     """
-    configure_logs(settings.log_level, settings.log_format, color=not no_color())
+    # On a terminal, the first thing to see is where everything is.
+    quiet = not json_output and sys.stderr.isatty()
+    write_logs(settings, quiet=quiet)
     token = token_of(settings)
     check_exposure(settings, operator_token=token)
     if any(importlib.util.find_spec(name) is None for name in ("litestar", "uvicorn")):
@@ -195,6 +212,10 @@ def run_up(settings: Settings, *, json_output: bool = False, open_browser: bool 
     # Report a problem of the backend before anything listens.
     with connect(settings.url) as backend:
         backend.check()
+        if demo:
+            from postroad.up.demo import check_data
+
+            check_data(backend)
     with ExitStack() as cleanup:
         up_file = UpFile(beside(settings.url, "up"))
         cleanup.callback(up_file.release)
@@ -205,34 +226,73 @@ def run_up(settings: Settings, *, json_output: bool = False, open_browser: bool 
         url = f"http://{host}:{listener.getsockname()[1]}"
         console = Console(settings, url, admin, as_json=json_output)
         up_file.announce(console.url)
-        config = ChildConfig(settings=settings, admin=admin, parent=os.getpid(), report_to=-1)
-        return asyncio.run(_run(config, listener, console, open_browser=open_browser))
+        with connect(settings.url) as backend:
+            if demo:
+                from postroad.up.demo import demo_settings, prepare
+
+                prepare(backend, settings)
+                settings = demo_settings(settings, quiet=quiet)
+            subscribe(backend)
+        config = ChildConfig(
+            settings=settings,
+            admin=admin,
+            parent=os.getpid(),
+            report_to=-1,
+            demo=demo,
+            quiet=quiet,
+        )
+        return asyncio.run(_run(config, listener, console, open_browser=open_browser, narrated=narrated))
 
 
-async def _run(config: ChildConfig, listener: socket.socket, console: Console, *, open_browser: bool) -> int:
+async def _run(
+    config: ChildConfig, listener: socket.socket, console: Console, *, open_browser: bool, narrated: bool
+) -> int:
     supervisor = Supervisor(listener)
     supervisor.obey_signals()
     runner_parts = tuple(part.name for part in RUNNER_PARTS)
     changed = supervisor.announce
-    supervisor.start(
-        [
-            Child("server", config, parts=("server",), listener=listener, changed=changed),
-            Child("runners", config, parts=runner_parts, listener=None, changed=changed),
-        ]
-    )
+    children = [
+        Child("server", config, parts=("server",), listener=listener, changed=changed),
+        Child("runners", config, parts=runner_parts, listener=None, changed=changed),
+    ]
+    if config.demo:
+        # On a terminal a line for each event of the demo would hide everything else.
+        level = "error" if config.quiet else config.settings.log_level
+        players = msgspec.structs.replace(config, settings=replace(config.settings, log_level=level))
+        children.append(Child("demo", players, parts=("demo",), listener=None, changed=changed))
+    supervisor.start(children)
     started = time.monotonic()
+    slow = asyncio.get_running_loop().call_later(_SLOW_SECONDS, console.starting)
     try:
         was_ready = await supervisor.ready()
+        slow.cancel()
         if was_ready:
             console.ready(supervisor.parts())
+            write_logs(config.settings)
+            supervisor.said_ready()
             if open_browser:
                 webbrowser.open(console.login_url)
-            await supervisor.signalled()
+            async with _narration(config.settings.url) if narrated else nullcontext():
+                await supervisor.signalled()
     finally:
+        slow.cancel()
         in_order = await supervisor.stop()
     if was_ready:
         console.stopped(supervisor.reason, time.monotonic() - started)
     return 0 if in_order else INTERRUPTED
+
+
+@asynccontextmanager
+async def _narration(url: str) -> AsyncIterator[None]:
+    """Tell the story of the demo while the block runs."""
+    from postroad.up.demo import narrate
+
+    telling = asyncio.create_task(narrate(_program(), url, lambda text: print(text, flush=True)))
+    try:
+        yield
+    finally:
+        telling.cancel()
+        await asyncio.gather(telling, return_exceptions=True)
 
 
 def _listen(host: str, port: int) -> socket.socket:

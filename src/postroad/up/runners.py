@@ -19,6 +19,8 @@ from postroad.errors import ConfigurationError, PostroadError, QueueNotFound
 from postroad.settings import Settings, nearest
 from postroad.telemetry import get_logger
 from postroad.up.children import Notice, PartReport, Restarts, SupervisorLink
+from postroad.up.dispatcher import run_dispatcher
+from postroad.up.hello import say_hello
 from postroad.up.notifications import send_notifications
 from postroad.views import PartState
 from postroad.wiring import Backend, connect
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 _STOP_SECONDS = 7.0
 _KILL_GRACE_SECONDS = 1.0
 _AGENTS_CHECK_SECONDS = 30.0
+_FIRST_SWEEP_SECONDS = 10.0
 _HOUSEKEEPING_SECONDS = 600.0
 
 
@@ -231,6 +234,8 @@ def move_events_here(backend: Backend, settings: Settings) -> Iterator[None]:
 
 def run_housekeeping(backend: Backend, settings: Settings, stop: threading.Event) -> None:
     """Delete expired answers every ten minutes until `stop` is set."""
+    # Not at once: a start has more urgent things to do.
+    stop.wait(_FIRST_SWEEP_SECONDS)
     while not stop.is_set():
         sweep(backend, settings)
         stop.wait(_HOUSEKEEPING_SECONDS)
@@ -255,6 +260,8 @@ class RunnerPart:
 
 
 RUNNER_PARTS = (
+    RunnerPart("hello", say_hello),
+    RunnerPart("dispatcher", run_dispatcher),
     RunnerPart("housekeeping", run_housekeeping),
     RunnerPart("agents", run_agents),
     RunnerPart("notifications", lambda backend, settings, stop: send_notifications(backend, stop)),
@@ -262,15 +269,28 @@ RUNNER_PARTS = (
     RunnerPart("worker", run_tasks),
     RunnerPart("health", run_health),
 )
+
+
+def play_demo(backend: Backend, settings: Settings, stop: threading.Event) -> None:
+    """Play the scenes of the demo until `stop` is set."""
+    from postroad.up.demo import play
+
+    play(backend, settings, stop)
+
+
+DEMO_PARTS = (RunnerPart("demo", play_demo),)
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 30.0
 _STEADY_SECONDS = 2.0
 _log = get_logger("runners")
 
 
-def run(supervisor: SupervisorLink) -> None:
-    """Run all parts until the supervisor stops this child."""
+def run(supervisor: SupervisorLink, parts: Sequence[RunnerPart]) -> None:
+    """Run the parts until the supervisor stops this child."""
     settings = supervisor.config.settings
+    # Threads that import one package at the same time may find it half loaded.
+    for package in ("postroad.bus", "postroad.tasks", "postroad.jobs.dispatcher", "postroad.agents"):
+        importlib.import_module(package)
     load_modules(settings.load)
     with connect(settings.url, trail_keep=settings.trail_keep) as backend:
         stop = threading.Event()
@@ -280,7 +300,7 @@ def run(supervisor: SupervisorLink) -> None:
                 stop.set()
 
         supervisor.listen(on_notice)
-        Runners(supervisor, backend, settings, stop).run(RUNNER_PARTS)
+        Runners(supervisor, backend, settings, stop).run(parts)
 
 
 class Runners:

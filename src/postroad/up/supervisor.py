@@ -46,6 +46,7 @@ class Supervisor:
         self.children: Sequence[Child] = ()
         self._tasks: list[asyncio.Task[None]] = []
         self._phase: Literal["running", "stopping", "closing"] = "running"
+        self._said_ready = False
         self._stop = asyncio.Event()
         self._at_once = asyncio.Event()
         self.reason = ""
@@ -57,7 +58,7 @@ class Supervisor:
     def announce(self) -> None:
         """Send every child the state of all parts."""
         for child in self.children:
-            child.notify(Notice(parts=self.parts(), phase=self._phase))
+            child.notify(Notice(parts=self.parts(), phase=self._phase, ready=self._said_ready))
         if self.children and self.children[0].failed:
             # Without a server it is better to refuse callers than to let them wait.
             self._listener.close()
@@ -99,6 +100,11 @@ class Supervisor:
                 return True
             await asyncio.sleep(_POLL_SECONDS)
         return False
+
+    def said_ready(self) -> None:
+        """Tell the children that people know that everything is ready."""
+        self._said_ready = True
+        self.announce()
 
     async def signalled(self) -> None:
         """Wait until a signal asks to stop."""

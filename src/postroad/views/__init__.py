@@ -30,6 +30,12 @@ from postroad.views.agents import (
     subscriber_row as subscriber_row,
     subscription_row as subscription_row,
 )
+from postroad.views.demo import (
+    DemoFailure as DemoFailure,
+    DemoPlayed as DemoPlayed,
+    DemoShown as DemoShown,
+    SceneShown as SceneShown,
+)
 from postroad.views.map import (
     EdgeKind as EdgeKind,
     Map as Map,

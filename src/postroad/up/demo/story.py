@@ -1,0 +1,155 @@
+"""The demo: its data, its scenes as a part of `postroad up`, and the failure that people repair."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+
+from postroad.errors import ConfigurationError
+from postroad.settings import Settings, beside
+from postroad.telemetry import recorded
+from postroad.up.demo import agents, bus, notifications, outbox, store_tasks, tasks
+from postroad.up.demo.database import DemoDatabase
+from postroad.up.demo.stage import Stage
+from postroad.views import DemoFailure, DemoShown, PartState, SceneShown
+from postroad.wiring import Backend, connect
+
+DEMO_URL = "sqlite:///postroad-demo.db"
+FAILS_AFTER = 15.0
+SCENES: tuple[Callable[[Stage], None], ...] = (bus.play, outbox.play, tasks.play, agents.play, notifications.play)
+_MARK = "default/postroad-demo"
+_PRUNE_SECONDS = 60.0
+_LOOK_SECONDS = 0.5
+
+
+def demo_database(url: str) -> DemoDatabase:
+    """Open the database of the demo's application, which is a file beside the data."""
+    return DemoDatabase(beside(url, "demo"))
+
+
+def demo_settings(settings: Settings, *, quiet: bool = False) -> Settings:
+    """Return settings with which the parts of `postroad up` also do the demo's work: its tasks and its outbox.
+
+    If it is `quiet`, they log warnings and errors only, unless another level is set.
+    """
+    by_default = settings.source("log_level") == "default"
+    return replace(
+        settings,
+        log_level="warning" if quiet and by_default and settings.log_level == "info" else settings.log_level,
+        load=(*settings.load, store_tasks.__name__),
+        outbox_dsn=f"sqlite:///{beside(settings.url, 'demo')}",
+        outbox_topic=outbox.TOPIC,
+        sources={**settings.sources, "outbox_topic": "env"},
+    )
+
+
+def check_data(backend: Backend) -> None:
+    """Refuse data that is not the demo's.
+
+    Raises:
+        ConfigurationError: The backend is not a file, or the file holds something else.
+    """
+    if backend.kind != "sqlite":
+        raise ConfigurationError(
+            f"url: the demo needs a file, and {backend.url} is none",
+            field="url",
+            remedy="Leave --url out, or give --url sqlite:///demo.db.",
+        )
+    if backend.items().get(_MARK) is None and not _is_empty(backend):
+        raise ConfigurationError(
+            f"url: {backend.url} holds data that is not the demo's",
+            field="url",
+            remedy="Leave --url out, or name a file that does not exist.",
+        )
+
+
+def _is_empty(backend: Backend) -> bool:
+    return not (backend.queues() or backend.topics() or backend.agents().list(limit=1).items)
+
+
+def prepare(backend: Backend, settings: Settings) -> None:
+    """Create what the scenes need, and begin their story again if it had ended."""
+    check_data(backend)
+    backend.items().put(_MARK, b"{}")
+    with closing(demo_database(settings.url)) as database:
+        outbox.prepare(backend, database)
+        tasks.prepare(backend, settings.tenant, settings.app)
+        agents.prepare(backend)
+        notifications.prepare(backend, database)
+        if Story(backend, database).failure().state in ("healthy", "redriven"):
+            database.forget_story()
+
+
+def play(backend: Backend, settings: Settings, stop: threading.Event) -> None:
+    """Play all scenes until `stop` is set; this is the part `demo`."""
+    with closing(demo_database(settings.url)) as database:
+        stage = Stage(backend=backend, database=database, settings=settings)
+        database.begin_story(FAILS_AFTER)
+        with playing(stage):
+            prune_at = time.monotonic()
+            while not stop.wait(_LOOK_SECONDS) and not stage.stop.is_set():
+                if time.monotonic() >= prune_at:
+                    prune_at = time.monotonic() + _PRUNE_SECONDS
+                    database.prune()
+            stage.end()
+
+
+@contextmanager
+def playing(stage: Stage) -> Iterator[None]:
+    """Play all scenes beside the block, and wait for their ends."""
+    with stage.working(*(partial(_played, scene, stage) for scene in SCENES)):
+        yield
+
+
+def _played(scene: Callable[[Stage], None], stage: Stage, stop: threading.Event) -> None:
+    scene(stage)
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """The failure of the push provider, as people see and repair it."""
+
+    backend: Backend
+    database: DemoDatabase
+
+    def show(self, state: PartState) -> DemoShown:
+        """Return the scenes, which are all in the `state` of the part `demo`, and the failure."""
+        scenes = [
+            SceneShown(name=each.name, state=state, published=each.published, handled=each.handled, failed=each.failed)
+            for each in self.database.scenes()
+        ]
+        return DemoShown(scenes=scenes, failure=self.failure())
+
+    def failure(self) -> DemoFailure:
+        """Return how far the failure is repaired."""
+        stats = self.backend.queue(notifications.PUSH_DEAD).stats()
+        dead = stats.visible + stats.in_flight + stats.delayed
+        provider = self.database.provider()
+        state = "redriven" if provider == "repaired" and not dead else provider
+        return DemoFailure(state=state, queue=notifications.PUSH_QUEUE, dead_letters=dead)
+
+    def repair(self, *, actor: str | None = None) -> None:
+        """Repair the push provider, with an audit record."""
+        with recorded(self.backend.audit_log(), "demo.repair", notifications.PUSH_QUEUE, {}, actor=actor):
+            self.database.repair_provider()
+
+
+@contextmanager
+def open_story(url: str) -> Iterator[Story]:
+    """Open the story of the demo whose data is there.
+
+    Raises:
+        ConfigurationError: There is no demo at this address.
+    """
+    if not beside(url, "demo").exists():
+        raise ConfigurationError(
+            f"url: there is no demo at {url}",
+            field="url",
+            remedy="Start one with `postroad up --demo`, or name its data with --url.",
+        )
+    with connect(url) as backend, closing(demo_database(url)) as database:
+        yield Story(backend, database)
