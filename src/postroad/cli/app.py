@@ -26,18 +26,34 @@ from postroad.cli import (
     queues,
     redrive,
     schedules,
+    service,
     tasks,
     topology,
     work,
     worker,
 )
 from postroad.cli.call import Call, Verb, add_verb, noun, remember_shared_options, verb
+from postroad.cli.completion import completed_for_shell
 from postroad.cli.display import table
 from postroad.cli.output import prepare_streams, report
 from postroad.telemetry import counted
 
 _MODULES = (
-    *(worker, sys.modules[__name__], journal, doctor, cost, queues, redrive, bus, outbox, outbox_run, inbox, work),
+    *(
+        worker,
+        service,
+        sys.modules[__name__],
+        journal,
+        doctor,
+        cost,
+        queues,
+        redrive,
+        bus,
+        outbox,
+        outbox_run,
+        inbox,
+        work,
+    ),
     tasks,
     schedules,
     *(agents, agent_events, notifications, topology, audit),
@@ -85,6 +101,8 @@ def run(args: Sequence[str]) -> int:
     # The help is printed before the options are read.
     color = False if "--no-color" in args else None
     try:
+        if completed_for_shell(args):
+            return 0
         return int(program().main(args=list(args), prog_name="postroad", standalone_mode=False, color=color) or 0)
     except Exception as error:
         return report(error, as_json="--json" in args)
