@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -165,17 +166,32 @@ def test_a_person_at_the_terminal_is_asked_before_something_is_destroyed(answer:
         assert len(backend.queues()) == left
 
 
+SHELLS = ["bash", "zsh", "fish"]
+
+
+def complete(shell: str, words: str) -> list[str]:
+    """Return what a shell would offer for the last of these words."""
+    typed = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")), "_TYPER_COMPLETE_ARGS": words}
+    done = program(env={"_POSTROAD_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_FISH_ACTION": "get-args", **typed})
+    return re.findall(r"[\w-]+", done.stdout.replace("_arguments", ""))
+
+
+@pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize(
-    "words", ["postroad --url sqlite:///shop.db queue show or", "postroad queue show --url sqlite:///shop.db or"]
+    "words",
+    [
+        "postroad --url sqlite:///shop.db queue show or",
+        "postroad queue show --url sqlite:///shop.db or",
+        "postroad bus tail --url sqlite:///shop.db or",
+    ],
 )
-def test_queue_names_complete_from_the_data(words: str) -> None:
+def test_queue_and_topic_names_complete_from_the_data(shell: str, words: str) -> None:
     with connect("sqlite:///shop.db") as backend:
-        backend.create_queue(QueueSpec("orders"))
-        backend.create_queue(QueueSpec("payments"))
+        for name in ("orders", "payments"):
+            backend.create_queue(QueueSpec(name))
+            backend.topic(name)
 
-    done = program(env={"_POSTROAD_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": "5"})
-
-    assert done.stdout.split() == ["orders"]
+    assert complete(shell, words) == ["orders"]
 
 
 def test_completion_without_data_makes_no_file() -> None:
@@ -187,9 +203,20 @@ def test_completion_without_data_makes_no_file() -> None:
     assert list(Path().iterdir()) == []
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_completion_script_is_given_for_each_shell(shell: str) -> None:
-    done = program(env={"_POSTROAD_COMPLETE": f"source_{shell}"})
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_completion_script_is_shown_and_installed_for_each_shell(shell: str, tmp_path: Path) -> None:
+    shown = program("--show-completion", shell)
+    installed = program("--install-completion", shell, env={"HOME": str(tmp_path)})
 
-    assert done.returncode == 0
-    assert "_POSTROAD_COMPLETE" in done.stdout
+    assert (shown.returncode, installed.returncode) == (0, 0)
+    assert f"complete_{shell}" in shown.stdout
+    written = [each for each in tmp_path.rglob("*") if each.is_file() and f"complete_{shell}" in each.read_text()]
+    assert len(written) == 1
+    assert str(written[0]) in installed.stdout
+
+
+def test_completion_for_another_shell_is_refused_with_the_nearest() -> None:
+    done = program("--show-completion", "bsh")
+
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[1] == 'did you mean "bash"?'

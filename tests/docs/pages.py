@@ -54,7 +54,8 @@ def run(page: Path, directory: Path, **variables: str) -> subprocess.CompletedPr
     with subprocess.Popen(
         command,
         cwd=directory,
-        env={**kept, "PATH": path, **variables},
+        # What pytest keeps for the reader to look at goes where the test cleans up.
+        env={**kept, "PATH": path, "PYTEST_DEBUG_TEMPROOT": str(directory), **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

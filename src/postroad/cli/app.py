@@ -27,12 +27,14 @@ from postroad.cli import (
     queues,
     redrive,
     schedules,
+    service,
     tasks,
     topology,
     work,
     worker,
 )
 from postroad.cli.call import Call, Verb, add_verb, noun, remember_shared_options, verb
+from postroad.cli.completion import completed_for_shell
 from postroad.cli.display import table
 from postroad.cli.output import prepare_streams, report
 from postroad.telemetry import counted
@@ -41,6 +43,7 @@ _MODULES = (
     *(
         worker,
         demo,
+        service,
         sys.modules[__name__],
         journal,
         doctor,
@@ -100,6 +103,8 @@ def run(args: Sequence[str]) -> int:
     # The help is printed before the options are read.
     color = False if "--no-color" in args else None
     try:
+        if completed_for_shell(args):
+            return 0
         return int(program().main(args=list(args), prog_name="postroad", standalone_mode=False, color=color) or 0)
     except Exception as error:
         return report(error, as_json="--json" in args)

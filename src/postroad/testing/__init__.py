@@ -1,14 +1,13 @@
-"""Testing: a conformance suite for each port, which every adapter passes; a clock and helpers for users."""
+"""Testing: a conformance suite for each port, which every adapter passes; a clock, faults and helpers for users."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from postroad.errors import ConfigurationError
-from postroad.testing.clock import FakeClock
-from postroad.testing.idempotence import assert_idempotent
-
 if TYPE_CHECKING:
     from postroad.testing.blobs import BlobsConformance, BlobsFixture, BlobsFixture as BlobsGround
+    from postroad.testing.clock import FakeClock
+    from postroad.testing.faults import Faults
+    from postroad.testing.idempotence import assert_idempotent
     from postroad.testing.items import ItemsConformance, ItemsFixture, ItemsFixture as ItemsGround
     from postroad.testing.journal import JournalConformance, JournalFixture, JournalFixture as JournalGround
     from postroad.testing.queues import QueueConformance, QueueFixture, QueueFixture as QueueGround
@@ -20,6 +19,7 @@ __all__ = [
     "BlobsFixture",
     "BlobsGround",
     "FakeClock",
+    "Faults",
     "ItemsConformance",
     "ItemsFixture",
     "ItemsGround",
@@ -40,23 +40,30 @@ __all__ = [
 
 _MODULES = ("blobs", "items", "journal", "queues", "streams", "topics")
 _PORTS = ("Blobs", "Items", "Journal", "Queue", "Stream", "Topic")
-_SUITES = {
-    f"{port}{part}": f"postroad.testing.{module}"
-    for port, module in zip(_PORTS, _MODULES, strict=True)
-    for part in ("Conformance", "Fixture", "Ground")
+_HOMES = {
+    "FakeClock": "postroad.testing.clock",
+    "Faults": "postroad.testing.faults",
+    "assert_idempotent": "postroad.testing.idempotence",
+    **{
+        f"{port}{part}": f"postroad.testing.{module}"
+        for port, module in zip(_PORTS, _MODULES, strict=True)
+        for part in ("Conformance", "Fixture", "Ground")
+    },
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Return a suite, loaded when it is first used: nothing else here needs pytest."""
-    if name not in _SUITES:
+    """Return a name, loaded when it is first used: the plugin must cost nothing, and only the suites need pytest."""
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         # Fixtures had another name before.
-        return getattr(import_module(_SUITES[name]), name.replace("Ground", "Fixture"))
+        return getattr(import_module(_HOMES[name]), name.replace("Ground", "Fixture"))
     except ModuleNotFoundError as error:
         if error.name != "pytest":
             raise
+        from postroad.errors import ConfigurationError
+
         raise ConfigurationError(
             f"postroad.testing.{name} runs under pytest, which is not installed", remedy="pip install pytest"
         ) from error
