@@ -91,6 +91,8 @@ class RequestMiddleware:
                 await stream.run(receive, answer, send)
             except PostroadError as error:
                 await _refuse(error, answer)
+        seconds = time.monotonic() - started
+        self._context.request_metrics.add(route, method, answer.status, seconds if stream is None else None)
         if not quiet and _logging.isEnabledFor(logging.INFO):
             _log.info(
                 "http_request",
@@ -98,7 +100,7 @@ class RequestMiddleware:
                 method=method,
                 route=route,
                 status=answer.status,
-                duration_ms=round((time.monotonic() - started) * 1000, 3),
+                duration_ms=round(seconds * 1000, 3),
             )
 
     def _refusal(self, scope: HTTPScope, headers: dict[bytes, bytes]) -> PostroadError | None:
