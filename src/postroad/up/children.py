@@ -18,7 +18,7 @@ from typing import Literal
 import msgspec
 
 from postroad.errors import ConfigurationError, PostroadError, Unavailable
-from postroad.settings import Settings, no_color
+from postroad.settings import METRICS, Settings, beside, measuring_in, no_color
 from postroad.telemetry import configure_logs, get_logger
 from postroad.views import Part, PartState
 
@@ -245,6 +245,7 @@ class Child:
             # What a child prints belongs to the log: programs read the supervisor's stdout.
             stdout=sys.stderr,
             pass_fds=[writer] if listener is None else [writer, listener],
+            env=measuring_in(beside(config.settings.url, METRICS)),
         )
         assert process.stdin is not None
         process.stdin.write(line(config))

@@ -24,7 +24,7 @@ import msgspec
 from postroad import __version__
 from postroad.errors import ConfigurationError, Unavailable, without_credentials
 from postroad.http import PREFIX, kept_secret, read_secret
-from postroad.settings import Settings, beside, data_path
+from postroad.settings import METRICS, Settings, beside, data_path
 from postroad.up.children import Child, ChildConfig, write_logs
 from postroad.up.hello import COMMAND, subscribe
 from postroad.up.runners import RUNNER_PARTS
@@ -221,6 +221,7 @@ def run_up(
         cleanup.callback(up_file.release)
         listener = _listen(settings.host, settings.port)
         cleanup.callback(listener.close)
+        _empty(beside(settings.url, METRICS))
         admin = token or kept_secret(beside(settings.url, "token"), PREFIX)
         host = f"[{settings.host.strip('[]')}]" if ":" in settings.host else settings.host
         url = f"http://{host}:{listener.getsockname()[1]}"
@@ -242,6 +243,12 @@ def run_up(
             quiet=quiet,
         )
         return asyncio.run(_run(config, listener, console, open_browser=open_browser, narrated=narrated))
+
+
+def _empty(directory: Path) -> None:
+    """Make the folder for metrics, without what an earlier run has measured."""
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(mode=0o700)
 
 
 async def _run(
