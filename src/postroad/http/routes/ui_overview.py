@@ -37,6 +37,7 @@ async def overview(request: ApiRequest, window: ChartWindow = 3_600) -> Response
         request,
         "overview",
         doc=doc,
+        demo=None,
         charts=(
             flow("sent", "Sent", doc.series.sent, window),
             flow("acked", "Acked", doc.series.acked, window),

@@ -20,6 +20,7 @@ from postroad.http.routes.queues import (
     send_entries,
 )
 from postroad.http.routes.ui import HTML, PAGE, form, shown
+from postroad.queues import read_dead
 from postroad.telemetry import counted
 from postroad.views import problem
 
@@ -74,13 +75,16 @@ async def _page(
 ) -> Response[str]:
     context = request.context
     doc = await detail_of(request, queue)
+    messages = await peeked_page(request, queue, 20, cursor, bodies=payload)
+    dead = {each.message_id: read_dead(each.attributes) for each in messages.items}
     return shown(
         request,
         "queue",
         status=200 if error is None else error.status,
         current="queues",
         doc=doc,
-        messages=await peeked_page(request, queue, 20, cursor, bodies=payload),
+        messages=messages,
+        errors={name: found.error or found.reason for name, found in dead.items() if found is not None},
         payload=payload,
         rate=context.overviews.rates.of(doc.name, context.clock.monotonic()),
         done=done,
