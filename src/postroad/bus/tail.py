@@ -141,6 +141,7 @@ def envelope_for(
     publisher_id: str,
     now: datetime,
     key: str | None = None,
+    traceparent: str | None = None,
     new_id: Callable[[], UUID] = uuid7,
 ) -> Envelope:
     """Return the envelope of an event without its class, as far as its name and payload allow."""
@@ -154,6 +155,7 @@ def envelope_for(
         publisher_id=publisher_id,
         payload=payload,
         key=key,
+        traceparent=traceparent,
         **texts,
     )
 

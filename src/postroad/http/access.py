@@ -30,7 +30,9 @@ from postroad.tasks import (
     TaskProducer,
     TaskRecords,
     TaskRuns,
+    WorkerPage,
     current_state,
+    worker_page,
 )
 from postroad.telemetry import recorded
 from postroad.wiring import Backend
@@ -204,6 +206,11 @@ class WorkAccess:
     @property
     def _retries(self) -> TaskRetries:
         return TaskRetries(self._backend, tenant=self._settings.tenant, app=self._settings.app)
+
+    def worker_page(self, *, limit: int, after: str | None) -> WorkerPage:
+        """Return the workers that were seen within the last hour, by id."""
+        backend = self._backend
+        return worker_page(backend.items(), backend.clock, self._settings.tenant, limit=limit, after=after)
 
     @cached_property
     def schedules(self) -> Schedules:

@@ -27,23 +27,43 @@ from postroad.http.routes import (
     history,
     leases,
     notifications,
+    outbox,
     overview,
     queues,
+    redrives,
     schedules,
     service,
+    topics,
     ui,
     ui_agents,
     ui_events,
     ui_work,
     work,
+    workers,
 )
 from postroad.views import PROBLEM_MEDIA_TYPE
 
 ROUTES = tuple(
     handler
     for module in (
-        *(service, overview, history, queues, leases, work, schedules, agents, events, notifications),
-        *(ui, ui_work, ui_events, ui_agents),
+        service,
+        overview,
+        history,
+        queues,
+        redrives,
+        leases,
+        work,
+        schedules,
+        workers,
+        topics,
+        outbox,
+        agents,
+        events,
+        notifications,
+        ui,
+        ui_work,
+        ui_events,
+        ui_agents,
     )
     for handler in vars(module).values()
     if isinstance(handler, HTTPRouteHandler)

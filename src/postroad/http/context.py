@@ -24,6 +24,7 @@ from postroad.http.operations import Operations
 from postroad.http.outbox import OutboxAccess
 from postroad.http.overview import Overviews
 from postroad.http.polls import MAX_OPEN, Polls
+from postroad.http.redrives import KIND, Redrives
 from postroad.http.server_sent_events import AgentStreams
 from postroad.http.sessions import FailedLogins, Sessions
 from postroad.http.tokens import Identities, TokenFile, kept_secret
@@ -62,6 +63,7 @@ class Context:
     outbox: OutboxAccess
     overviews: Overviews
     live: LiveOverviews
+    redrives: Redrives
     operations: Operations
     threads: ThreadPoolExecutor
     clock: Clock
@@ -109,7 +111,7 @@ def make_context(
     identities = Identities(tokens, admin=admin, clock=clock)
     polls = Polls(max_open=max_polls)
     leased = LeasedMessages()
-    work, outbox = WorkAccess(backend, settings), OutboxAccess(settings)
+    work, outbox, redrives = WorkAccess(backend, settings), OutboxAccess(settings), Redrives(backend)
     overviews = Overviews(backend, settings, work=work, outbox=outbox, parts=lambda: tuple(parts), threads=threads)
     access = AgentAccess(backend.agents(**settings.agents), clock)
     return Context(
@@ -135,11 +137,12 @@ def make_context(
         outbox=outbox,
         overviews=overviews,
         live=LiveOverviews(overviews, polls),
+        redrives=redrives,
         operations=Operations(
             backend.items(),
             tenant=settings.tenant,
             clock=clock,
-            kinds={"task.retry": work.retry_tasks},
+            kinds={"task.retry": work.retry_tasks, KIND: redrives.work},
             alone=backend.joins_writes,
         ),
         threads=threads,

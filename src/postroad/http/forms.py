@@ -85,6 +85,57 @@ class Purge(Form, frozen=True):
     reason: Reason
 
 
+class RedriveMatch(Form, frozen=True):
+    """Which dead letters: those for which everything that is given holds."""
+
+    fingerprint: str | None = None
+    key: str | None = None
+    event_type: str | None = None
+    ids: Annotated[list[str], Meta(max_length=1_000)] = []
+
+
+class Redrive(Form, frozen=True):
+    """Which dead letters to move back, where to, how many and how fast; with `dry_run` only count them."""
+
+    to: str | None = None
+    limit: Annotated[int, Meta(ge=1)] | None = None
+    rate: Annotated[float, Meta(gt=0)] | None = None
+    canary: Annotated[int, Meta(ge=0)] = 0
+    match: RedriveMatch = msgspec.field(default_factory=RedriveMatch)
+    reason: Annotated[str, Meta(max_length=500)] = ""
+    dry_run: bool = False
+
+
+class OutboxRedrive(Form, frozen=True):
+    """Which failed or parked events to publish again, and why."""
+
+    reason: Reason
+    event_ids: Annotated[list[str], Meta(max_length=1_000)] = []
+    key: str | None = None
+    tenant: str | None = None
+    type: str | None = None
+    group: str | None = None
+    limit: Annotated[int, Meta(ge=1)] | None = None
+    canary: Annotated[int, Meta(ge=1)] | None = None
+    dry_run: bool = False
+
+
+class OutboxSkip(Form, frozen=True):
+    """Which failed or parked event to give up, and why."""
+
+    event_id: str
+    reason: Reason
+
+
+class NewTopicEvent(Form, frozen=True):
+    """An event: its type, its fields, what orders it, and its id if the caller has made one."""
+
+    type: Annotated[str, Meta(min_length=1, max_length=256)]
+    payload: dict[str, Any]
+    key: str | None = None
+    event_id: str | None = None
+
+
 class QueueSettings(Form, frozen=True):
     """The settings of a queue, with their defaults. `fifo` is by default whether the name ends in .fifo."""
 

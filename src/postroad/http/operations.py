@@ -25,6 +25,14 @@ _WRITE_SECONDS: Final = 1.0
 _LOST_SECONDS: Final = 15.0
 _STOP_SECONDS: Final = 5.0
 _MOST_ERROR: Final = 500
+INTERRUPTED: Final = "stopped"
+"""The status of a report that was cut short because the server stops."""
+_STOPPED: Final = {
+    INTERRUPTED: "",
+    "canary_failed": "the canary was not handled, or came back",
+    "returned": "too many of the moved messages came back",
+}
+"""Why an operation stopped before its end, by the status of its report."""
 _log = get_logger("http")
 
 
@@ -54,6 +62,10 @@ class OperationRun:
     stop: threading.Event
     moved: int = 0
     matched: int = 0
+    read_progress: Callable[[], bytes | None] = lambda: None
+    """Returns what the work stored last, by this or an earlier server."""
+    write_progress: Callable[[bytes], None] = lambda _: None
+    """Stores how far the work is; inside a transaction, if and only if it commits."""
     moved_before: int = field(init=False)
     """What an earlier server had done when it ended."""
     matched_before: int = field(init=False)
@@ -84,6 +96,7 @@ class Operations:
     def __init__(self, items: Items, *, tenant: str, clock: Clock, kinds: Mapping[str, Work], alone: bool) -> None:
         self._items = items
         self._prefix = f"{tenant}/OPERATION#"
+        self._progress = f"{tenant}/OPERATION-PROGRESS#"
         self._clock = clock
         self._kinds = kinds
         self._alone = alone
@@ -132,6 +145,7 @@ class Operations:
         if found.state == "running" and (self._alone or age > timedelta(seconds=_LOST_SECONDS)):
             self.run(item.key.removeprefix(self._prefix))
         elif found.state != "running" and age > KEEP:
+            self._items.delete(self._progress + item.key.removeprefix(self._prefix))
             self._items.delete(item.key, expect=item.version)
 
     def stop(self) -> None:
@@ -163,6 +177,8 @@ class Operations:
             stop=threading.Event(),
             moved=before.moved,
             matched=before.matched,
+            read_progress=lambda: self._read_progress(operation_id),
+            write_progress=lambda value: self._write_progress(operation_id, value),
         )
         ended: dict[str, Any] = {}
         worker = threading.Thread(target=self._do, args=(before.kind, run, ended), name="operation-work", daemon=True)
@@ -182,7 +198,7 @@ class Operations:
                     run.stop.set()
                     worker.join()
                     return
-        if self._stop.is_set() and ended.get("state") == "stopped":
+        if self._stop.is_set() and ended.get("report", {}).get("status") == INTERRUPTED:
             ended = {}
         self._write_end(operation_id, self._signed(before, run, **ended), mine)
 
@@ -201,7 +217,8 @@ class Operations:
     def _do(self, kind: str, run: OperationRun, ended: dict[str, Any]) -> None:
         try:
             report = dict(self._kinds[kind](run))
-            ended |= {"state": "stopped" if report.get("status") == "stopped" else "done", "report": report}
+            why = _STOPPED.get(report.get("status", ""))
+            ended |= {"state": "done" if why is None else "stopped", "error": why or None, "report": report}
         except Exception as error:
             text = legible(redact(str(error) if isinstance(error, PostroadError) else type(error).__name__))
             ended |= {"state": "failed", "error": text[:_MOST_ERROR]}
@@ -221,6 +238,14 @@ class Operations:
             # An earlier write of ours succeeded, and its answer was lost.
             written = self._items.put(key, value, expect=written.item.version)
         return written.item.version if written.ok and written.item is not None else None
+
+    def _read_progress(self, operation_id: str) -> bytes | None:
+        item = self._items.get(self._progress + operation_id)
+        return None if item is None else item.value
+
+    def _write_progress(self, operation_id: str, value: bytes) -> None:
+        before = self._items.get(self._progress + operation_id)
+        self._items.put(self._progress + operation_id, value, expect=ABSENT if before is None else before.version)
 
     def _every(self) -> Iterator[Item]:
         cursor = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -17,6 +18,7 @@ from postroad.queues import (
     BoundOptions,
     Bounds,
     Destinations,
+    EachStep,
     Match,
     MoveTask,
     PeekedMessage,
@@ -167,6 +169,9 @@ def redrive(
     reason: str = "",
     actor: str | None = None,
     progress: Progress | None = None,
+    run_id: str | None = None,
+    each_step: EachStep | None = None,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> RedriveReport:
     """Move matching dead letters back, with an audit record. Running it again continues where it ended.
 
@@ -187,6 +192,10 @@ def redrive(
         reason: Why, for the audit record.
         actor: Who, for the audit record; by default `$POSTROAD_ACTOR` or the user.
         progress: A function that is called with the report so far.
+        run_id: The id that marks the moved messages, by default a new one. A run that continues another one under its
+            id does not move again what came back.
+        each_step: Called with each step, to run it and store what it did in the same transaction.
+        sleep: How to wait, by default `time.sleep`; it may raise to end the run.
 
     Raises:
         AmbiguousSource: It is not known where a message came from, and `to` is not given.
@@ -207,7 +216,13 @@ def redrive(
     Bounds(**bounds)
     if dry_run:
         return move(backend, dead_letter_queue, to=to, match=match, dry_run=True, **bounds)
-    detail = {"run_id": uuid.uuid4().hex, "to": to, "match": _fields(match), "reason": reason, **bounds}
+    detail = {
+        "run_id": uuid.uuid4().hex if run_id is None else run_id,
+        "to": to,
+        "match": _fields(match),
+        "reason": reason,
+        **bounds,
+    }
     record = _Record(backend, dead_letter_queue, detail, actor, progress)
     with record.stack:
         is_whole = match in (None, Match()) and limit is None and not canary
@@ -224,6 +239,8 @@ def redrive(
                 reason=reason,
                 begin=record.begin,
                 progress=record.report,
+                each_step=each_step,
+                sleep=sleep,
                 **bounds,
             )
         record.report(report)

@@ -52,6 +52,7 @@ from postroad.queues.port import (
 from postroad.queues.redrive import (
     BoundOptions as BoundOptions,
     Bounds as Bounds,
+    EachStep as EachStep,
     Pace as Pace,
     Progress as Progress,
     redrive,

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, TypedDict, Unpack
 
 from msgspec import Meta
@@ -18,7 +19,7 @@ from postroad import failpoints
 from postroad.arguments import FINITE, check, check_settings
 from postroad.errors import InvalidInput, PostroadError
 from postroad.queues.match import Match, RedriveReport, Selection
-from postroad.queues.port import Movable, QueueStore, as_movable
+from postroad.queues.port import Movable, MoveStep, QueueStore, as_movable
 from postroad.queues.walks import STEP, Destinations, PlannedWalk, UnorderedWalk
 from postroad.telemetry import get_logger, tracing
 
@@ -26,6 +27,8 @@ _RUN_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
 _CANARY_PAUSE = 0.05
 
 Progress = Callable[[RedriveReport], None]
+EachStep = Callable[[Callable[[], MoveStep]], MoveStep]
+"""Runs one step and returns what it did, so that a caller can store that in the step's own transaction."""
 Rate = Annotated[float, Meta(gt=0, le=FINITE, description="a number of messages per second above 0")]
 
 
@@ -100,6 +103,7 @@ def redrive(
     reason: str = "",
     begin: Callable[[Callable[[], RedriveReport]], None] | None = None,
     progress: Progress | None = None,
+    each_step: EachStep | None = None,
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
     **bounds: Unpack[BoundOptions],
@@ -119,6 +123,7 @@ def redrive(
         begin: Called before the first message can move, when nothing can be refused any more, with a function that
             returns the report so far.
         progress: Called with the report after each step.
+        each_step: Called with each step instead of running it at once.
         monotonic: The clock that paces the run, in seconds; for tests.
         sleep: How to wait for that clock; for tests.
         bounds: `limit`, `rate`, `canary`, `canary_wait`, `stop_after` and `max_redrives`, as in `Bounds`.
@@ -151,7 +156,18 @@ def redrive(
         walk = UnorderedWalk(source, selection, destinations)
     if begin is not None:
         begin(lambda: selection.report("running"))
-    run = _Run(source, selection, walk, within, dead_letter_queue, watched, progress, monotonic, sleep)
+    run = _Run(
+        source,
+        selection,
+        walk,
+        within,
+        dead_letter_queue,
+        watched,
+        progress,
+        each_step or (lambda take: take()),
+        monotonic,
+        sleep,
+    )
     with tracing.redriving(dead_letter_queue):
         report = run.finish()
     if not selection.looked_at:
@@ -178,6 +194,7 @@ class _Run:
     dead_letters: str
     watched: str | None
     progress: Progress | None
+    each_step: EachStep
     monotonic: Callable[[], float]
     sleep: Callable[[float], None]
 
@@ -233,7 +250,8 @@ class _Run:
         while not is_enough():
             # When nothing more may go, a step only counts what would match.
             left = self.selection.left
-            step = self.walk.step(STEP if left == 0 else pace.allowance(), left)
+            take = partial(self.walk.step, STEP if left == 0 else pace.allowance(), left)
+            step = self.each_step(take)
             pace.spend(len(step.moved))
             self.selection.count(step)
             if moved is not None:

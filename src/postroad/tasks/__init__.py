@@ -38,6 +38,11 @@ from postroad.tasks.messages import (
     tenant_and_app as tenant_and_app,
     wants_events as wants_events,
 )
+from postroad.tasks.presence import (
+    WorkerPage as WorkerPage,
+    WorkerShown as WorkerShown,
+    worker_page as worker_page,
+)
 from postroad.tasks.processes import TaskEntry as TaskEntry
 from postroad.tasks.producer import TaskProducer
 from postroad.tasks.reconciler import Reconciler, ReconcilerLease as ReconcilerLease

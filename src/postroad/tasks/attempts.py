@@ -56,6 +56,7 @@ class Attempt:
         self._message = message
         self._entry = entry
         self.task = message.task(tenant)
+        self.name = message.name
         self.max_attempts = entry.max_attempts or shared.config.max_attempts
         timeout_ms = message.timeout_ms
         self.timeout = timeout_ms / 1_000 if timeout_ms is not None else entry.timeout or shared.config.timeout

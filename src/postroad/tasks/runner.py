@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING
@@ -218,7 +218,8 @@ class TaskRunner:
         report: Report | None = None
         verdict: Verdict | None
         try:
-            report = self._watch(attempt)
+            with self._noted(attempt):
+                report = self._watch(attempt)
             verdict = None if report is None else verdict_of(report, is_command=attempt.is_command)
         except SlotLost:
             self._lose_slot()
@@ -239,6 +240,11 @@ class TaskRunner:
             if not attempt.along:
                 # Nothing was taken, or it is not known whether it was: then the message comes back.
                 self._next = None
+
+    def _noted(self, attempt: Attempt) -> AbstractContextManager[None]:
+        """Count the task among those that run."""
+        running, now = self._shared.running, self._shared.clock.now()
+        return running.noted(attempt.task.request_id, attempt.name, now, self._pid or 0)
 
     def _watch(self, attempt: Attempt) -> Report | None:
         """Return the report of the child; None if it was killed because the lease was lost."""

@@ -20,6 +20,7 @@ from postroad.queues import Delivery, Queue
 from postroad.tasks.leases import TaskRecords
 from postroad.tasks.messages import EventFactory, log_event
 from postroad.tasks.pool import ChildPool
+from postroad.tasks.presence import RunningTasks
 from postroad.tasks.runner import TaskRunner
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ class Shared:
     stopping: threading.Event = field(default_factory=threading.Event)
     """Set while the worker is being stopped."""
     chance: Callable[[], float] = field(default=CHANCE.random)
+    running: RunningTasks = field(default_factory=RunningTasks)
+    """The tasks that run now."""
     unknown: set[str] = field(default_factory=set)
     """Unknown names of tasks that were logged."""
 

@@ -22,6 +22,7 @@ from postroad.tasks.child_output import TaskOutput
 from postroad.tasks.leases import TaskRecords
 from postroad.tasks.messages import EventFactory, log_event, open_queue, tenant_and_app, wants_events
 from postroad.tasks.pool import ChildPool
+from postroad.tasks.presence import RENEW_SECONDS, Presence
 from postroad.tasks.processes import TaskEntry
 from postroad.tasks.registry import TaskRegistry, Timeout, check_variables, default_tasks, passed
 from postroad.tasks.threads import Role, RoleThreads, Shared, Waker, WorkerRun
@@ -234,6 +235,15 @@ class TaskWorker:
         others = (replace(first, queue_name=name, queue=open_queue(backend, name)) for name in names[1:])
         self._sources = [first, *others]
         self._pool = first.pool
+        self._presence = Presence(
+            backend.items(),
+            backend.clock,
+            first.running,
+            tenant=tenant,
+            worker_id=self.worker_id,
+            queues=names,
+            concurrency=concurrency,
+        )
         self._roles: list[Role] = [Role("reload", _RELOAD_SECONDS, first.pool.reload)] if reload else []
         if wants_events(publish_events):
             # A worker that publishes nothing does not import the bus.
@@ -250,13 +260,16 @@ class TaskWorker:
 
         In the main thread SIGTERM and SIGINT stop it.
         """
-        waker = self._waker = Waker()
+        waker, presence = Waker(), self._presence
+        self._waker = waker
         try:
             with heard_by(self.stop):
                 self._pool.start()
                 queues = [source.queue_name for source in self._sources]
                 log_event("worker_started", worker=self.worker_id, queues=queues, tasks=sorted(self._pool.tasks))
-                with RoleThreads(self._roles, ended=self.stop):
+                # A run that ends by itself is over before anybody looks.
+                shown = [] if until_idle else [Role("presence", RENEW_SECONDS, presence.renew, presence.end)]
+                with RoleThreads([*self._roles, *shown], ended=self.stop):
                     WorkerRun(self._sources, waker, lambda: self._stops, until_idle=until_idle).run()
         finally:
             self._pool.close()

@@ -37,6 +37,15 @@ from postroad.views.map import (
     MapNode as MapNode,
     NodeKind as NodeKind,
 )
+from postroad.views.outbox import (
+    EventPublished as EventPublished,
+    OutboxKeyPage as OutboxKeyPage,
+    OutboxKeyRow as OutboxKeyRow,
+    OutboxRedriven as OutboxRedriven,
+    OutboxShown as OutboxShown,
+    OutboxSkipped as OutboxSkipped,
+    OutboxStatusShown as OutboxStatusShown,
+)
 from postroad.views.overview import (
     Attention as Attention,
     Backlog as Backlog,
@@ -107,6 +116,8 @@ from postroad.views.work import (
     TaskShown as TaskShown,
     TaskSubmitted as TaskSubmitted,
     Timeline as Timeline,
+    WorkerRow as WorkerRow,
+    WorkerRows as WorkerRows,
     event_item as event_item,
     job_made as job_made,
     job_rows as job_rows,
@@ -114,4 +125,5 @@ from postroad.views.work import (
     submitted as submitted,
     task_shown as task_shown,
     timeline as timeline,
+    worker_row as worker_row,
 )

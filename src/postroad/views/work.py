@@ -15,7 +15,7 @@ from postroad.journal import KEY_NAMES, JournalEvent, Page, TaskProgress
 if TYPE_CHECKING:
     from postroad.jobs import JobCreatedResult, JobPage
     from postroad.journal import TaskState
-    from postroad.tasks import ScheduleShown, TaskHandle
+    from postroad.tasks import ScheduleShown, TaskHandle, WorkerShown
 
 
 class TaskSubmitted(msgspec.Struct, rename="camel"):
@@ -151,6 +151,39 @@ class SchedulePage(msgspec.Struct):
 
     items: list[ScheduleRow]
     next_cursor: str | None
+
+
+class RunningRow(msgspec.Struct):
+    """A task that a worker runs; `rss` is the memory of its process in bytes."""
+
+    request_id: str
+    name: str
+    started_at: datetime
+    rss: int
+
+
+class WorkerRow(msgspec.Struct):
+    """A worker process as it was when it was last seen."""
+
+    worker_id: str
+    host: str
+    pid: int
+    queues: list[str]
+    concurrency: int
+    seen_at: datetime
+    running: list[RunningRow]
+
+
+class WorkerRows(msgspec.Struct):
+    """Workers by id."""
+
+    items: list[WorkerRow]
+    next_cursor: str | None
+
+
+def worker_row(shown: WorkerShown) -> WorkerRow:
+    """Return one worker."""
+    return msgspec.convert(shown, WorkerRow, from_attributes=True)
 
 
 def submitted(handle: TaskHandle[Any], state: str) -> TaskSubmitted:

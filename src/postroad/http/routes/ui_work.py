@@ -26,6 +26,7 @@ from postroad.http.routes.work import (
     retry_recorder,
     task_page,
 )
+from postroad.http.routes.workers import worker_rows
 from postroad.jobs import JobStatus
 from postroad.views import TaskShown, task_shown
 
@@ -174,3 +175,9 @@ async def run_one_schedule(request: ApiRequest, schedule: Id) -> Redirect:
         if ran.last_request_id is None
         else _to("/ui/events/", ran.last_request_id)
     )
+
+
+@get("/ui/workers", **PAGE)
+async def worker_processes(request: ApiRequest, cursor: Cursor = None) -> Response[str]:
+    """List worker processes, and what each runs."""
+    return shown(request, "workers", doc=await worker_rows(request, 50, cursor))
