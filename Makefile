@@ -8,14 +8,15 @@ export PYTHON VENV
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up check check-all test outside bench format docs errors reference picture clean
+.PHONY: help setup up check check-all test outside bench format docs errors reference picture screenshots clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## install everything for development and all tests
 	@tools/environment dev
 	@tools/environment ministack
+	@tools/chromium
 
 up: ## start Postroad here (ARGS="--port 9000 --open" passes options)
 	@tools/environment run
@@ -54,6 +55,11 @@ reference: errors ## write the pages of docs/reference from the commands, routes
 docs: ## build the site of the documentation into build/site, offline
 	@tools/environment dev
 	@$(PY) tools/site.py
+
+screenshots: ## photograph the dashboard of the demo into build/screenshots, in both themes and widths
+	@tools/environment dev
+	@tools/chromium
+	@$(PY) tools/screenshots.py $(ARGS)
 
 picture: ## draw docs/images/terminal.svg from a real run
 	@tools/environment dev

@@ -1,5 +1,6 @@
 """The pages of the dashboard: templates, style, script and drawings. It gets documents and returns text."""
 
+from postroad.dashboard.charts import Chart as Chart, flow as flow, level as level
 from postroad.dashboard.drawings import (
     MOST_DRAWN as MOST_DRAWN,
     job_drawing as job_drawing,
@@ -11,6 +12,6 @@ from postroad.dashboard.pages import (
     Chrome as Chrome,
     asset as asset,
     render as render,
-    seconds as seconds,
 )
 from postroad.dashboard.stories import failure_of as failure_of, next_of as next_of
+from postroad.dashboard.texts import seconds as seconds

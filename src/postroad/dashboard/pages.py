@@ -11,9 +11,10 @@ from importlib.resources import files
 from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
+from postroad.dashboard.charts import spark
 from postroad.dashboard.stories import later, moment, said, visible
+from postroad.dashboard.texts import ago, error_parts, number, seconds, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,24 +26,35 @@ class Link:
     text: str
     count: str | None = None
     """The path of its count in the overview."""
+    alarms: bool = False
+    """Whether a count above 0 means that something is wrong."""
 
 
 NAVIGATION: Final = (
-    Link("overview", "/ui/", "Overview"),
-    Link("queues", "/ui/queues", "Queues", "backlog.visible"),
-    Link("dead-letters", "/ui/dead-letters", "Dead letters", "backlog.dead"),
-    Link("events", "/ui/events", "Events"),
-    Link("tasks", "/ui/tasks", "Tasks"),
-    Link("jobs", "/ui/jobs", "Jobs"),
-    Link("schedules", "/ui/schedules", "Schedules"),
-    Link("workers", "/ui/workers", "Workers"),
-    Link("outbox", "/ui/outbox", "Outbox", "backlog.outbox_pending"),
-    Link("agents", "/ui/agents", "Agents"),
-    Link("notifications", "/ui/notifications", "Notifications"),
-    Link("map", "/ui/map", "Map"),
-    Link("health", "/ui/health", "Health"),
-    Link("audit", "/ui/audit", "Audit"),
+    (
+        Link("overview", "/ui/", "Overview", "attention.length", alarms=True),
+        Link("queues", "/ui/queues", "Queues", "backlog.visible"),
+        Link("dead-letters", "/ui/dead-letters", "Dead letters", "backlog.dead", alarms=True),
+        Link("events", "/ui/events", "Events"),
+        Link("outbox", "/ui/outbox", "Outbox", "backlog.outbox_pending"),
+    ),
+    (
+        Link("tasks", "/ui/tasks", "Tasks"),
+        Link("jobs", "/ui/jobs", "Jobs"),
+        Link("schedules", "/ui/schedules", "Schedules"),
+        Link("workers", "/ui/workers", "Workers"),
+    ),
+    (
+        Link("agents", "/ui/agents", "Agents"),
+        Link("notifications", "/ui/notifications", "Notifications"),
+    ),
+    (
+        Link("map", "/ui/map", "Map"),
+        Link("health", "/ui/health", "Health"),
+        Link("audit", "/ui/audit", "Audit"),
+    ),
 )
+"""The list pages, in groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,36 +100,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(ago=ago, number=number, seconds=seconds)
+    made.filters.update(ago=ago, number=number, seconds=seconds, size=size, spark=spark, error_parts=error_parts)
     made.filters.update(moment=moment, later=later, said=said)
     made.finalize = visible
     return made
-
-
-NOTHING: Final = "\N{EN DASH}"
-_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
-
-
-def seconds(length: float | None) -> str:
-    """Return a length of time as people say it, such as `3 min`; a dash for None."""
-    if length is None:
-        return NOTHING
-    for name, size in _UNITS:
-        if length >= size:
-            return f"{int(length // size)} {name}"
-    return "0 s"
-
-
-def ago(at: datetime | None, now: datetime) -> Markup | str:
-    """Return a time relative to now, with the exact time in its title."""
-    if at is None:
-        return NOTHING
-    length = (now - at).total_seconds()
-    text = f"{seconds(length)} ago" if length >= 1 else "now" if length > -1 else f"in {seconds(-length)}"
-    exact = at.astimezone(UTC).isoformat(timespec="seconds")
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(exact, exact, text)
-
-
-def number(value: float | None) -> str:
-    """Return a number with separators; a dash for None."""
-    return NOTHING if value is None else f"{value:,}"

@@ -273,7 +273,7 @@ class ForeignForm(Forbidden):
 
 
 class ReadOnly(Forbidden):
-    """This server refuses every change."""
+    """This server, or the token, may change nothing."""
 
     remedy = "Start `postroad up` without `--read-only` to change something."
 

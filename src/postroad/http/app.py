@@ -36,7 +36,11 @@ from postroad.http.routes import (
     topics,
     ui,
     ui_agents,
+    ui_dead_letters,
     ui_events,
+    ui_outbox,
+    ui_overview,
+    ui_queues,
     ui_work,
     work,
     workers,
@@ -64,6 +68,10 @@ ROUTES = tuple(
         ui_work,
         ui_events,
         ui_agents,
+        ui_overview,
+        ui_queues,
+        ui_dead_letters,
+        ui_outbox,
     )
     for handler in vars(module).values()
     if isinstance(handler, HTTPRouteHandler)

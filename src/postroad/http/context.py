@@ -10,6 +10,7 @@ import hmac
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -72,7 +73,7 @@ class Context:
 
     async def run(self, work: Callable[[], Result]) -> Result:
         """Run work that may wait for the disk or the network on a thread, so that other requests go on."""
-        return await asyncio.get_running_loop().run_in_executor(self.threads, work)
+        return await asyncio.get_running_loop().run_in_executor(self.threads, copy_context().run, work)
 
     async def stop(self) -> None:
         """Stop being ready, and answer those who wait."""

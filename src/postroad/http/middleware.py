@@ -7,6 +7,7 @@ import logging
 import re
 import time
 import uuid
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from urllib.parse import parse_qsl
 
@@ -24,9 +25,10 @@ from litestar.types import (
 
 from postroad import failpoints
 from postroad.errors import HostNotAllowed, PostroadError, RouteNotFound, TokenInUrl
+from postroad.http.audits import change_of, record
 from postroad.http.context import Context
 from postroad.http.requests import StreamResponse, encoded, headers_of
-from postroad.telemetry import get_logger
+from postroad.telemetry import REQUEST_ID, get_logger
 from postroad.views import PROBLEM_MEDIA_TYPE
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
@@ -72,6 +74,8 @@ class RequestMiddleware:
         # A client that expects "100 Continue" sends no body that is refused.
         body = _Body(receive) if follows and b"expect" not in headers else None
         answer = _Answer(send, _request_id(headers.get(b"x-request-id")), headless=head, body=body, probe=quiet)
+        REQUEST_ID.set(answer.request_id)
+        answer.before = lambda status, sent: self._audit(scope, status, sent)
         scope.setdefault("state", {}).update(
             context=self._context, request_id=answer.request_id, headers=headers, head=head
         )
@@ -87,6 +91,7 @@ class RequestMiddleware:
             for key in scope.keys() - _OF_SERVER:
                 del scope[key]  # type: ignore[misc]  # the framework put them there
             del headers
+            answer.before = None
             try:
                 await stream.run(receive, answer, send)
             except PostroadError as error:
@@ -100,6 +105,10 @@ class RequestMiddleware:
                 status=answer.status,
                 duration_ms=round((time.monotonic() - started) * 1000, 3),
             )
+
+    async def _audit(self, scope: HTTPScope, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        if (change := change_of(scope, status, headers)) is not None:
+            await record(self._context, scope, change)
 
     def _refusal(self, scope: HTTPScope, headers: dict[bytes, bytes]) -> PostroadError | None:
         host = headers.get(b"host", b"").decode("latin-1")
@@ -150,10 +159,14 @@ class _Answer:
         self._probe = probe
         self.request_id = request_id
         self.status = 0
+        self.before: Callable[[int, Iterable[tuple[bytes, bytes]]], Awaitable[None]] | None = None
+        """Is called once, with status and headers, before the answer begins."""
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
+            if self.before is not None:
+                await self.before(self.status, message["headers"])
             # Nobody knows how often probes come, so they must not count.
             if not self._probe:
                 failpoints.hit("http.before_reply")

@@ -16,6 +16,7 @@ from postroad.errors import PostroadError
 from postroad.http import attention
 from postroad.http.access import WorkAccess
 from postroad.http.outbox import OutboxAccess
+from postroad.http.rates import QueueRates
 from postroad.http.samples import FINE_SECONDS, Sample, Samples
 from postroad.items import ABSENT
 from postroad.operations import Finding, file_findings
@@ -107,6 +108,8 @@ class Overviews:
         self._parts = parts
         self._threads = threads
         self._samples = Samples()
+        self.rates = QueueRates()
+        """What was sent to each queue of late."""
         self._restored = False
         self._saved: Sample | None = None
         self._measuring = asyncio.Lock()
@@ -151,7 +154,8 @@ class Overviews:
             return {}
         backlog = found.backlog
         numbers = {"visible": backlog.visible, "dead": backlog.dead, "outbox_pending": backlog.outbox_pending}
-        return {f"backlog.{name}": value for name, value in numbers.items()}
+        items = len(found.attention) + len(list(attention.of_parts(self._parts())))
+        return {f"backlog.{name}": value for name, value in numbers.items()} | {"attention.length": items}
 
     async def keep_sampling(self) -> None:
         """Sample the counters until it is cancelled, so that the charts have no gaps while nobody watches."""
@@ -193,6 +197,7 @@ class Overviews:
         if not self._restored:
             self._restore()
         queues, deleted = self._backend.census()
+        self.rates.add(queues, self._clock.monotonic())
         [outbox] = self._outbox.get()
         failed, findings = self._slow.get()
         letters = frozenset(each.spec.dead_letter for each in queues if each.spec.dead_letter is not None)

@@ -56,6 +56,8 @@ FORM = "form"
 """The option of a route that a page's form calls; `ApiRequest.fields` are what was filled in."""
 PAGE = "page"
 """The option of a route that answers a page of the dashboard, with the counts of the overview in its navigation."""
+NOTE = "note"
+"""The key of what is to be recorded in the audit file, in the state of the request."""
 Page = TypeVar("Page")
 _log = get_logger("http")
 
@@ -102,6 +104,10 @@ class ApiRequest(Request[Identity | None, Any, Any]):
         if kind != "application/x-www-form-urlencoded":
             raise NotJSON("the body is not a form", remedy="Send application/x-www-form-urlencoded.")
         return dict(parse_qsl((await self.body()).decode(errors="replace"), keep_blank_values=True))
+
+    def note(self, action: str, target: str, **detail: Any) -> None:
+        """Have this recorded in the audit file once the request is answered, unless it fails."""
+        self.scope["state"][NOTE] = (action, target, detail)
 
     @property
     def is_head(self) -> bool:
@@ -198,14 +204,18 @@ async def guard(request: Request[Any, Any, Any]) -> None:
         identity = await _of_session(request, session)
     else:
         identity = await _identify(context, authorization)
+    request.scope["user"] = identity
     context.rates.take(identity.name)
     if identity.agent is not None:
         _check_own(request, identity.agent)
     elif not reaches(cast(Scope, identity.scope), cast(Scope, needed)):
-        raise Forbidden(f"the token has scope {identity.scope}; this needs {needed}")
-    if context.settings.read_only and request.scope["method"] != "GET":
+        says = f"the token has scope {identity.scope}; this needs {needed}"
+        if identity.scope == "read" and request.scope["method"] != "GET":
+            raise ReadOnly(says, remedy=Forbidden.remedy)
+        raise Forbidden(says)
+    # Logging out needs no more than reading, and changes nothing here.
+    if context.settings.read_only and request.scope["method"] != "GET" and needed != "read":
         raise ReadOnly("this server refuses every change")
-    request.scope["user"] = identity
     if request.route_handler.opt.get(PAGE, False):
         # A page is shown without counts while the storage does not answer.
         with suppress(PostroadError):
@@ -217,6 +227,7 @@ async def _of_session(request: ApiRequest, session: Session) -> Identity:
     identity = request.context.identities.of_digest(session.sha256)
     if identity is None:
         raise _invalid_token()
+    request.scope["user"] = identity
     if request.scope["method"] not in ("GET", "HEAD"):
         check_origin(request)
         given = request.raw_header(b"x-csrf-token")
@@ -350,11 +361,35 @@ def answer_error(request: Request[Any, Any, Any], error: Exception) -> Response[
     if request.scope["path"].startswith(("/ui", "/login", "/logout")) or request.scope["path"] == "/":
         if known.status == 401:
             return Response(b"", status_code=303, headers={"Location": "/login"})
-        text = render("error", Chrome(version=__version__), problem=problem(known, request_id=request_id))
+        chrome = chrome_of(request) if isinstance(request, ApiRequest) else Chrome(version=__version__)
+        text = render("error", chrome, problem=problem(known, request_id=request_id))
         return Response(text.encode(), status_code=known.status, media_type="text/html", headers=headers)
     return Response(
         encoded(known, request_id), status_code=known.status, media_type=PROBLEM_MEDIA_TYPE, headers=headers
     )
+
+
+def chrome_of(request: ApiRequest) -> Chrome:
+    """Return what every page shows around its content."""
+    identity, context = cast("Identity | None", request.scope.get("user")), request.context
+    if identity is None or identity.agent is not None:
+        return Chrome(version=__version__, now=context.clock.now())
+    session = request.dashboard_session
+    return Chrome(
+        version=__version__,
+        user=identity.name,
+        scope=identity.scope,
+        csrf="" if session is None else session.csrf,
+        read_only=context.settings.read_only,
+        counts=context.overviews.counts,
+        now=context.clock.now(),
+    )
+
+
+def actor_of(request: ApiRequest) -> str:
+    """Return the name of the token, for the audit."""
+    assert request.user is not None
+    return request.user.name
 
 
 def encoded(error: PostroadError, request_id: str | None) -> bytes:

@@ -124,15 +124,8 @@ class HealthCheck:
     def check(self, *, now: datetime | int | None = None) -> HealthReport:
         """Check every running task, record the result and send alerts. `now` as a number is in milliseconds."""
         moment = self._milliseconds(now)
-        found = [self._examined(request_id, moment) for request_id in self._started(moment - self._lookback_ms)]
-        tasks = [
-            {name: value for name, value in task.items() if name != "currentState" and value is not None}
-            for task in found
-            if task.get("currentState") == "processing"
-        ]
-        summary = {"totalProcessing": len(tasks)} | {
-            health: sum(task["health"] == health for task in tasks) for health in (HEALTHY, WARNING, CRITICAL, OVERTIME)
-        }
+        report = self.look(now=moment)
+        summary, tasks = report.summary, report.tasks
         event = JournalEvent.create(
             HEALTH_CHECK,
             tenant_id=self._tenant,
@@ -147,6 +140,20 @@ class HealthCheck:
             raise result.error
         self._alert(CRITICAL, [task for task in tasks if task["health"] in (CRITICAL, OVERTIME)], moment)
         self._alert(WARNING, [task for task in tasks if task["health"] == WARNING], moment)
+        return report
+
+    def look(self, *, now: datetime | int | None = None, limit: int | None = None) -> HealthReport:
+        """Examine every running task, or at most `limit` of them; nothing is recorded and nobody is alerted."""
+        moment = self._milliseconds(now)
+        found = [self._examined(each, moment) for each in self._started(moment - self._lookback_ms)[:limit]]
+        tasks = [
+            {name: value for name, value in task.items() if name != "currentState" and value is not None}
+            for task in found
+            if task.get("currentState") == "processing"
+        ]
+        summary = {"totalProcessing": len(tasks)} | {
+            health: sum(task["health"] == health for task in tasks) for health in (HEALTHY, WARNING, CRITICAL, OVERTIME)
+        }
         return HealthReport(summary, tasks)
 
     def _started(self, since: int) -> list[str]:

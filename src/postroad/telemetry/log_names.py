@@ -9,6 +9,7 @@ LOG_EVENTS = (
     "alarm_not_measured",
     "archive_failed",
     "archive_unreadable",
+    "audit_failed",
     "bus_ack_failed",
     "bus_chore_failed",
     "bus_dead_lettered",

@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO, cast
 
@@ -183,6 +184,10 @@ def _in_order(_: Any, __: str, line: MutableMapping[str, Any]) -> MutableMapping
     return {**first, **line}
 
 
+REQUEST_ID: ContextVar[str | None] = ContextVar("postroad_request", default=None)
+"""The id of the HTTP request that is being answered, which audit records name."""
+
+
 class Auditor(Protocol):
     """Keeps a record of who changed what."""
 
@@ -213,6 +218,8 @@ def recorded(
     if log is None:
         yield {}
         return
+    if (request_id := REQUEST_ID.get()) is not None:
+        detail = {**detail, "request_id": request_id}
     log.append(f"{action}.start", target, detail, actor=actor)
     done: dict[str, Any] = {}
     try:

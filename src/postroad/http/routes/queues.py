@@ -11,7 +11,7 @@ from postroad.errors import InvalidCursor, InvalidInput, InvalidMessage, QueueNo
 from postroad.http import forms
 from postroad.http.idempotency import Answer, perform
 from postroad.http.openapi import answers, example, route
-from postroad.http.requests import ApiRequest, Confirm, Cursor, Limit, Payload, QueueName, checked, one_page, page
+from postroad.http.requests import ApiRequest, Confirm, Cursor, Limit, Payload, QueueName, actor_of, checked, one_page
 from postroad.operations import failure_groups, purge
 from postroad.queues import OutgoingMessage, PeekedMessage, Queue, QueueSpec, SendResult, check_message
 from postroad.views import (
@@ -46,23 +46,28 @@ async def list_queues(request: ApiRequest, limit: Limit = 20, cursor: Cursor = N
     return Response(await queue_page(request, limit, cursor))
 
 
-async def queue_page(request: ApiRequest, limit: int, cursor: str | None) -> QueuePage:
-    """Return one page of the queues."""
+async def queue_page(request: ApiRequest, limit: int, cursor: str | None, prefix: str = "") -> QueuePage:
+    """Return one page of the queues whose names begin with `prefix`."""
     backend = request.context.backend
 
     def find(after: str | None) -> tuple[list[Any], str | None]:
-        names = [name for name in backend.queues() if name > (after or "")]
+        names = [name for name in backend.queues() if name > (after or "") and name.startswith(prefix)]
         # A queue that is deleted meanwhile is left out.
         rows = [queue_row(found) for found in backend.overviews(names[:limit])]
         return rows, names[limit - 1] if len(names) > limit else None
 
-    return await one_page(request, QueuePage, "queues", cursor, find)
+    return await one_page(request, QueuePage, f"queues/{prefix}" if prefix else "queues", cursor, find)
 
 
 @route(f"GET {_ONE}", "read", QueueDetail, 404)
 async def show_queue(request: ApiRequest, queue: QueueName) -> Response[QueueDetail]:
     """Show a queue with its settings, and the queues whose dead letters it receives."""
-    return Response(await request.context.run(lambda: queue_detail(request.context.backend, checked(queue))))
+    return Response(await detail_of(request, queue))
+
+
+async def detail_of(request: ApiRequest, queue: str) -> QueueDetail:
+    """Return one queue."""
+    return await request.context.run(lambda: queue_detail(request.context.backend, checked(queue)))
 
 
 @route(
@@ -99,6 +104,11 @@ async def put_queue(request: ApiRequest, queue: QueueName, data: SettingsBody) -
 @route(f"DELETE {_ONE}", "admin", None, 404, status=204)
 async def delete_queue(request: ApiRequest, queue: QueueName, confirm: Confirm = "") -> None:
     """Delete the queue with its messages; `confirm` repeats its name."""
+    await remove_queue(request, queue, confirm)
+
+
+async def remove_queue(request: ApiRequest, queue: str, confirm: str) -> None:
+    """Delete the queue if `confirm` is its name."""
     _check_confirm(queue, confirm)
     backend = request.context.backend
 
@@ -114,15 +124,15 @@ async def delete_queue(request: ApiRequest, queue: QueueName, confirm: Confirm =
 @route(f"POST {_ONE}/purge", "admin", Purged, 404, 409)
 async def purge_queue(request: ApiRequest, queue: QueueName, data: PurgeBody) -> Response[Any]:
     """Delete all messages of the queue, leased ones included."""
+    return await perform(request, lambda: Answer(200, purge_of(request, queue, data)))
+
+
+def purge_of(request: ApiRequest, queue: str, data: forms.Purge) -> Purged:
+    """Delete all messages of the queue if the form repeats its name."""
     _check_confirm(queue, data.confirm)
     backend = request.context.backend
-    actor = None if request.user is None else f"token:{request.user.name}"
-
-    def remove() -> Answer:
-        name = open_queue(backend, checked(queue)).name
-        return Answer(200, Purged(purge(backend, name, confirm=name, reason=data.reason, actor=actor)))
-
-    return await perform(request, remove)
+    name = open_queue(backend, checked(queue)).name
+    return Purged(purge(backend, name, confirm=name, reason=data.reason, actor=actor_of(request)))
 
 
 @route(f"GET {_ONE}/groups", "read", FailureGroupPage, 404)
@@ -146,7 +156,7 @@ def _check_confirm(queue: str, confirm: str) -> None:
 @route(f"POST {_ONE}/messages", "publish", SentBatch, 404, 409)
 async def send_messages(request: ApiRequest, queue: QueueName, data: MessagesBody) -> Response[Any]:
     """Send up to 100 messages. An invalid one is answered `ok: false`; the others are sent."""
-    return await perform(request, lambda: _send(request.context.backend, checked(queue), data.messages))
+    return await perform(request, lambda: send_entries(request.context.backend, checked(queue), data.messages))
 
 
 @route(f"GET {_ONE}/messages", "read", PeekedPage, 404)
@@ -154,6 +164,13 @@ async def peek_messages(
     request: ApiRequest, queue: QueueName, limit: Limit = 20, cursor: Cursor = None, payload: Payload = 0
 ) -> Response[PeekedPage]:
     """Peek at messages: neither their receive counts nor their visibility change."""
+    return Response(await peeked_page(request, queue, limit, cursor, bodies=payload == 1))
+
+
+async def peeked_page(request: ApiRequest, queue: str, limit: int, cursor: str | None, *, bodies: bool) -> PeekedPage:
+    """Return one page of the messages. That somebody saw their bodies is recorded."""
+    if bodies:
+        request.note("queue.peek", queue, payload=True)
 
     def find(after: str | None) -> tuple[list[Any], str | None]:
         found = _peek_after(open_queue(request.context.backend, checked(queue)), after, limit=limit + 1)
@@ -161,9 +178,9 @@ async def peek_messages(
         if len(found) > limit:
             # The sequence is needed if the message is gone when the next page is asked for.
             following = f"{shown[-1].message_id} {'' if shown[-1].sequence is None else shown[-1].sequence}"
-        return [peeked(message, body=payload == 1) for message in shown], following
+        return [peeked(message, body=bodies) for message in shown], following
 
-    return await page(request, PeekedPage, f"queues/{queue}/messages", cursor, find)
+    return await one_page(request, PeekedPage, f"queues/{queue}/messages", cursor, find)
 
 
 def _peek_after(queue: Queue, after: str | None, *, limit: int) -> list[PeekedMessage]:
@@ -196,7 +213,8 @@ def _peek_from(queue: Queue, sequence: int, limit: int) -> list[PeekedMessage]:
     return found[:limit]
 
 
-def _send(backend: Backend, name: str, entries: list[forms.Message]) -> Answer:
+def send_entries(backend: Backend, name: str, entries: list[forms.Message]) -> Answer:
+    """Send the messages, and answer the result of each."""
     try:
         # A body above the queue's limit is too large over HTTP; it is not stored as a blob.
         queue = backend.queue(name, overflow="fail")

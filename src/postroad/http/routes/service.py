@@ -101,6 +101,7 @@ TokenBody = Annotated[forms.NewToken, example({"name": "worker-1", "scope": "pub
 async def create_token(request: ApiRequest, data: TokenBody) -> Response[Any]:
     """Create a token. A repeat with the same Idempotency-Key shows a new secret and revokes the previous one."""
     tokens = request.context.tokens
+    request.note("token.create", data.name, scope=data.scope)
 
     def make() -> Answer:
         token, secret = tokens.create(data.name, data.scope, expires_in=data.expires_in)

@@ -6,14 +6,12 @@ from typing import Annotated, Any
 
 from litestar import Response, get, post
 from litestar.params import PathParameter
-from litestar.response import Redirect
 
 from postroad import __version__
 from postroad.dashboard import Chrome, asset, render
 from postroad.errors import RouteNotFound, Unauthorized
 from postroad.http import requests
-from postroad.http.requests import FORM, OPEN, ApiRequest, Cursor, check_origin
-from postroad.http.routes.queues import queue_page
+from postroad.http.requests import FORM, OPEN, ApiRequest, check_origin, chrome_of
 from postroad.http.sessions import COOKIE, SECONDS
 from postroad.views import problem
 
@@ -24,20 +22,6 @@ PAGE: dict[str, Any] = {"include_in_schema": False, "opt": {"scope": "read", req
 def form(scope: str) -> dict[str, Any]:
     """Return the options of a route that a form calls."""
     return {"include_in_schema": False, "opt": {"scope": scope, FORM: True}, "status_code": 303}
-
-
-def chrome_of(request: ApiRequest) -> Chrome:
-    """Return what every page shows around its content."""
-    identity, session = request.user, request.dashboard_session
-    return Chrome(
-        version=__version__,
-        user="" if identity is None else identity.name,
-        scope="read" if identity is None else identity.scope,
-        csrf="" if session is None else session.csrf,
-        read_only=request.context.settings.read_only,
-        counts=request.context.overviews.counts,
-        now=request.context.clock.now(),
-    )
 
 
 def shown(request: ApiRequest, page: str, *, status: int = 200, **document: Any) -> Response[str]:
@@ -76,20 +60,14 @@ async def login(request: ApiRequest) -> Response[str]:
     return Response("", status_code=303, headers={"Location": "/ui/", "Set-Cookie": cookie}, media_type=HTML)
 
 
+@get("/logout", **PAGE)
+async def logout_page(request: ApiRequest) -> Response[str]:
+    """Ask before the session ends."""
+    return shown(request, "logout")
+
+
 @post("/logout", **form("read"))
 async def logout() -> Response[str]:
     """End the session in this browser."""
     headers = {"Location": "/login", "Set-Cookie": f"{COOKIE}=; HttpOnly; SameSite=Strict; Path=/; Max-Age=0"}
     return Response("", status_code=303, headers=headers, media_type=HTML)
-
-
-@get("/ui", **PAGE)
-async def overview(request: ApiRequest) -> Redirect:
-    """Show whether anything is wrong."""
-    return Redirect("/ui/queues", status_code=303)
-
-
-@get("/ui/queues", **PAGE)
-async def queues(request: ApiRequest, cursor: Cursor = None) -> Response[str]:
-    """List the queues."""
-    return shown(request, "queues", doc=await queue_page(request, limit=50, cursor=cursor))

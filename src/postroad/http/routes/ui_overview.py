@@ -1,0 +1,84 @@
+"""`/ui/`, `/ui/health` and `/ui/audit`: whether anything is wrong, what runs, and who changed what."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from litestar import Response, get
+from litestar.params import QueryParameter
+
+from postroad.dashboard import flow, level
+from postroad.http.requests import ApiRequest, Cursor
+from postroad.http.routes.history import audit_page
+from postroad.http.routes.ui import PAGE, shown
+from postroad.http.samples import LONGEST_SECONDS
+from postroad.queues import QueueOverview
+from postroad.tasks import HealthCheck
+from postroad.tasks.health import HealthReport
+from postroad.views import queue_row
+
+_BUSIEST = 8
+_MOST_TASKS = 100
+ChartWindow = Annotated[
+    int, QueryParameter(name="window", ge=10, le=LONGEST_SECONDS, description="The seconds that the charts show.")
+]
+
+
+@get("/ui", **PAGE)
+async def overview(request: ApiRequest, window: ChartWindow = 3_600) -> Response[str]:
+    """Show whether anything is wrong, what, since when, and where to click."""
+    context = request.context
+    measured = await context.overviews.measured()
+    doc = context.overviews.compose(measured, window)
+    waiting = doc.backlog.visible + doc.backlog.in_flight + doc.backlog.delayed
+    now, rates = context.clock.monotonic(), context.overviews.rates
+    queues = [queue_row(each) for each in busiest(request, measured.queues)]
+    return shown(
+        request,
+        "overview",
+        doc=doc,
+        charts=(
+            flow("sent", "Sent", doc.series.sent, window),
+            flow("acked", "Acked", doc.series.acked, window),
+            level("backlog", "Backlog", context.overviews.backlog(window), waiting),
+        ),
+        queues=queues,
+        rates={each.name: rates.of(each.name, now) for each in queues},
+        parts_shown=list(context.parts),
+    )
+
+
+def busiest(request: ApiRequest, queues: list[QueueOverview]) -> list[QueueOverview]:
+    """Return the queues to which most was sent of late, then those that hold most."""
+    order = {name: place for place, name in enumerate(request.context.overviews.rates.busiest(_BUSIEST))}
+    return sorted(queues, key=lambda each: (order.get(each.spec.name, _BUSIEST), -each.stats.visible, each.spec.name))[
+        :_BUSIEST
+    ]
+
+
+@get("/ui/health", **PAGE)
+async def health(request: ApiRequest) -> Response[str]:
+    """Show the parts of this server, and the running tasks that are silent or run too long."""
+    context, settings = request.context, request.context.settings
+
+    def look() -> HealthReport:
+        check = HealthCheck(context.backend, tenant_id=settings.tenant, app=settings.app)
+        return check.look(limit=_MOST_TASKS)
+
+    measured = await context.overviews.measured()
+    return shown(
+        request,
+        "health",
+        doc=await context.run(look),
+        ready=await context.readiness.document(),
+        attention=context.overviews.compose(measured, 300).attention,
+        parts_shown=list(context.parts),
+        uptime=context.clock.monotonic() - context.started_at,
+        backend=context.backend.kind,
+    )
+
+
+@get("/ui/audit", **{**PAGE, "opt": {**PAGE["opt"], "scope": "admin"}})
+async def audit(request: ApiRequest, cursor: Cursor = None) -> Response[str]:
+    """List who changed what, newest first."""
+    return shown(request, "audit", doc=await audit_page(request, 50, cursor))

@@ -1,0 +1,82 @@
+"""One `postroad up` and one Chromium for all tests of the dashboard that a process runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, sync_playwright
+from tests.dashboard.server import Served, furnish, served
+
+NewContext = Callable[..., BrowserContext]
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server with queues, messages and dead letters. Tests that change them make queues of their own."""
+    with served(tmp_path_factory.mktemp("dashboard")) as running:
+        furnish(running)
+        yield running
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """A headless Chromium: Debian's, or the one that playwright has downloaded."""
+    with sync_playwright() as playwright:
+        path = shutil.which("chromium") or playwright.chromium.executable_path
+        if not Path(path).exists():
+            reason = "absent: Chromium is not installed; `make setup` installs it where it can, or apt install chromium"
+            (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
+        # The sandbox needs rights that containers do not have; the tests load only our own pages.
+        launched = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def new_context(browser: Browser, server: Served) -> Iterator[NewContext]:
+    """Make windows that keep a list of what may not happen: errors on the console, requests to other servers."""
+    contexts: list[BrowserContext] = []
+    wrong: list[str] = []
+
+    def on_console(message: ConsoleMessage) -> None:
+        # A page with an error status is itself listed as a failed resource.
+        if message.type == "error" and "the server responded with a status of" not in message.text:
+            wrong.append(f"console: {message.text}")
+
+    def on_request(request: Request) -> None:
+        if not request.url.startswith((server.url, "data:", "http://127.0.0.1")):
+            wrong.append(f"request: {request.url}")
+
+    def make(**options: object) -> BrowserContext:
+        context = browser.new_context(**options)  # type: ignore[arg-type]  # playwright checks them
+        context.set_default_timeout(30_000)
+        context.on("console", on_console)
+        context.on("weberror", lambda error: wrong.append(f"error: {error.error}"))
+        context.on("request", on_request)
+        contexts.append(context)
+        return context
+
+    yield make
+    for context in contexts:
+        context.close()
+    assert wrong == []
+
+
+@pytest.fixture
+def page(new_context: NewContext, server: Served) -> Page:
+    """A page of 1440 pixels, logged in as admin."""
+    return logged_in(new_context(viewport={"width": 1440, "height": 900}), server)
+
+
+def logged_in(context: BrowserContext, server: Served, token: str | None = None) -> Page:
+    """Log in as a person does who has the link; without JavaScript the form is filled in."""
+    page = context.new_page()
+    page.goto(f"{server.url}/login")
+    page.fill("input[name=token]", token or server.ready["token"])
+    page.click("form[data-login] button")
+    page.wait_for_url(f"{server.url}/ui/")
+    return page
