@@ -70,7 +70,7 @@ async def journal(
 async def event(request: ApiRequest, name: Id) -> Response[str]:
     """Show what happened to an event, message, push, task or job, and what would move it on."""
     story = await story_of(request, name)
-    return shown(request, "event", doc=story, failure=failure_of(story), next=next_of(story))
+    return shown(request, "event", current="events", doc=story, failure=failure_of(story), next=next_of(story))
 
 
 @get("/ui/map", **PAGE)

@@ -121,7 +121,15 @@ async def job(request: ApiRequest, job: Id, start: Start = 0) -> Response[str]:
     rows = rows[start : start + _TASK_ROWS]
     drawing = job_drawing(doc)
     return shown(
-        request, "job", doc=doc, rows=rows, following=following, drawing=drawing, failed=failed, is_large=is_large
+        request,
+        "job",
+        current="jobs",
+        doc=doc,
+        rows=rows,
+        following=following,
+        drawing=drawing,
+        failed=failed,
+        is_large=is_large,
     )
 
 
