@@ -76,6 +76,7 @@ async def event(request: ApiRequest, name: Id) -> Response[str]:
 @get("/ui/map", **PAGE)
 async def system_map(request: ApiRequest) -> Response[str]:
     """Draw what events pass through."""
-    drawing, rest = map_drawing(await map_document(request))
+    document = await map_document(request)
+    drawing, rest = await request.context.run(lambda: map_drawing(document))
     left = max(0, len(rest) - _MOST_LISTED)
     return shown(request, "map", drawing=drawing, rest=rest[:_MOST_LISTED], rest_left=left, place_of=place_of)

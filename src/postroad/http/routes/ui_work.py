@@ -119,7 +119,7 @@ async def job(request: ApiRequest, job: Id, start: Start = 0) -> Response[str]:
     rows = sorted(doc.tasks, key=lambda task: _URGENT.index(task.status)) if is_large else doc.tasks
     following = start + _TASK_ROWS if len(rows) > start + _TASK_ROWS else None
     rows = rows[start : start + _TASK_ROWS]
-    drawing = job_drawing(doc)
+    drawing = await request.context.run(lambda: job_drawing(doc))
     return shown(
         request,
         "job",
