@@ -87,6 +87,17 @@ def test_the_next_page_keeps_the_filters(page: Page, works: Served) -> None:
 
 
 @BROWSER
+def test_a_wrong_filter_is_refused_beside_the_form_that_holds_it(page: Page, works: Served) -> None:
+    for path, name in (("/ui/events", "from"), ("/ui/tasks", "since")):
+        answer = page.goto(f"{works.url}{path}?{name}=yesterday")
+
+        assert answer is not None
+        assert answer.status == 400
+        expect(page.locator('main [role="alert"]')).to_contain_text("'yesterday' is not a time")
+        expect(page.locator(f"input[name={name}]")).to_have_value("yesterday")
+
+
+@BROWSER
 def test_an_unknown_id_is_404_with_a_remedy(page: Page, works: Served) -> None:
     answer = page.goto(f"{works.url}/ui/events/{quote(HOSTILE.replace('/', ''), safe='')}")
 

@@ -11,6 +11,7 @@ from litestar.params import PathParameter, QueryParameter
 from litestar.response import Redirect
 
 from postroad.dashboard import MOST_DRAWN, job_drawing
+from postroad.errors import InvalidInput
 from postroad.http import forms
 from postroad.http.forms import misfit
 from postroad.http.requests import ApiRequest, Cursor
@@ -28,7 +29,8 @@ from postroad.http.routes.work import (
 )
 from postroad.http.routes.workers import worker_rows
 from postroad.jobs import JobStatus
-from postroad.views import TaskShown, task_shown
+from postroad.tasks import TaskPage
+from postroad.views import TaskShown, problem, task_shown
 
 _ROWS: Final = 25
 """A task is read with its history, so that its page is short."""
@@ -58,13 +60,16 @@ async def tasks(
         given = {key: value for key, value in (asked | other).items() if value}
         return f"/ui/tasks?{urlencode(given)}" if given else "/ui/tasks"
 
-    page = await task_page(request, _ROWS, cursor, asked["state"], asked["name"], asked["since"])
+    doc, wrong = TaskPage([], None), None
+    try:
+        doc = await task_page(request, _ROWS, cursor, asked["state"], asked["name"], asked["since"])
+    except InvalidInput as error:
+        wrong = problem(error, request_id=request.request_id)
     how_far = None
     if operation:
         how_far = await request.context.run(lambda: request.context.operations.show(operation))
-    return shown(
-        request, "tasks", doc=page, path_with=path_with, operation=how_far, operation_id=operation or "", **asked
-    )
+    found = {"doc": doc, "problem": wrong, "operation": how_far, "operation_id": operation or ""}
+    return shown(request, "tasks", status=200 if wrong is None else 400, path_with=path_with, **found, **asked)
 
 
 @post("/ui/tasks/{task:str}/retry", **form("operate"))
