@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, sync_playwright
 from tests.dashboard.server import Served, furnish, served
+from tests.dashboard.work import working
 
 NewContext = Callable[..., BrowserContext]
 
@@ -80,3 +81,10 @@ def logged_in(context: BrowserContext, server: Served, token: str | None = None)
     page.click("form[data-login] button")
     page.wait_for_url(f"{server.url}/ui/")
     return page
+
+
+@pytest.fixture(scope="session")
+def works(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server with tasks, jobs, agents and a chat user."""
+    with working(tmp_path_factory.mktemp("work")) as running:
+        yield running

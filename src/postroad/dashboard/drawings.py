@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote
 
@@ -75,7 +76,14 @@ def job_drawing(job: JobStatus) -> Drawing | None:
 def _drawn(nodes: Mapping[str, Node], edges: Sequence[Pair]) -> Drawing:
     """Return the drawing, with boxes as wide as the longest label needs."""
     longest = max(_columns(text) for node in nodes.values() for text in (node.label, node.note))
-    return Drawing(layout=layered(nodes, edges, Size(width=_PADDING + round(longest * _COLUMN_PIXELS))), nodes=nodes)
+    size = Size(width=_PADDING + round(longest * _COLUMN_PIXELS))
+    return Drawing(layout=_remembered(tuple(nodes), tuple(edges), size), nodes=nodes)
+
+
+@lru_cache(maxsize=64)
+def _remembered(nodes: tuple[str, ...], edges: tuple[Pair, ...], size: Size) -> Layout:
+    """Return the layout; states and numbers change often, graphs seldom."""
+    return layered(nodes, edges, size)
 
 
 def failed_path(tasks: Sequence[JobTaskStatus]) -> set[str]:
@@ -84,6 +92,8 @@ def failed_path(tasks: Sequence[JobTaskStatus]) -> set[str]:
     depth = columns_of(list(needs), [(need, name) for name, found in needs.items() for need in found])
     path = set[str]()
     for task in tasks:
+        if len(path) >= MOST_DRAWN:
+            break
         chain, name = set[str](), task.task_id if task.status == "failed" else None
         while name is not None:
             chain.add(name)

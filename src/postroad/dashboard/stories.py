@@ -11,13 +11,11 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
+from postroad.dashboard.texts import error_parts
 from postroad.journal import ATTEMPT_FAILED, Step, Story
 
 _FRAME: Final = re.compile(r'File "(?P<file>[^"]*)", line (?P<line>[0-9]+), in (?P<function>\S+)')
-_PLACE: Final = re.compile(r" \[(?P<file>[^\[\]:]+):(?P<function>[^\[\]]+)\]$")
-_TYPED: Final = re.compile(
-    r"\b(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Timeout)): (?P<message>.*)", re.DOTALL
-)
+_TYPED: Final = re.compile(r"\b[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Timeout): ")
 _UNSEEN: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _COMMAND: Final = re.compile(r"postroad [a-z].*")
 
@@ -67,21 +65,16 @@ def failure_of(story: Story) -> Failure | None:
 
 def _said(step: Step) -> tuple[str, str]:
     """Return the type and the message of an error: from the end of its traceback, or from the detail of its step."""
-    for text in (*(step.traceback or [])[-1:], step.detail or ""):
-        if _TYPED.search(text) is not None:
-            return said(text)
-    return said(step.detail, otherwise=step.what.replace("_", " "))
+    ends = [line for line in (step.traceback or [])[-1:] if _TYPED.search(line)]
+    kind, message = said(ends[0] if ends else step.detail)
+    return (kind, message) if message else (step.what.replace("_", " "), kind)
 
 
-def said(error: str | None, otherwise: str = "Error") -> tuple[str, str]:
-    """Return the type and the message of an error, without what was put before it and the place behind it."""
-    if not error:
-        return "no error recorded", ""
-    text = _PLACE.sub("", error)
-    if (found := _TYPED.search(text)) is not None:
-        return found["type"], found["message"].strip()
-    kind, colon, message = text.partition(": ")
-    return (kind, message) if colon and " " not in kind else (otherwise, text)
+def said(error: str | None) -> tuple[str, str]:
+    """Return the type and the message of an error, without what was put before them."""
+    typed = _TYPED.search(error or "")
+    kind, message, _ = error_parts(error if error is None or typed is None else error[typed.start() :])
+    return kind, message
 
 
 def _place(detail: str, traceback: Sequence[str]) -> tuple[str | None, str | None]:
@@ -89,9 +82,8 @@ def _place(detail: str, traceback: Sequence[str]) -> tuple[str | None, str | Non
     frames = [found for line in traceback if (found := _FRAME.search(line)) is not None]
     if frames:
         return f"{frames[-1]['file']}:{frames[-1]['line']} in {frames[-1]['function']}", frames[0]["function"]
-    if (found := _PLACE.search(detail)) is not None:
-        return found["file"], found["function"]
-    return None, None
+    file, colon, function = error_parts(detail)[2].partition(":")
+    return (file, function) if colon else (None, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

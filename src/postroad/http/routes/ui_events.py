@@ -10,11 +10,13 @@ from litestar.params import PathParameter, QueryParameter
 from litestar.response import Redirect
 
 from postroad.dashboard import failure_of, map_drawing, next_of, place_of
+from postroad.errors import InvalidInput
 from postroad.http.requests import ApiRequest, Cursor
 from postroad.http.routes.history import timeline_page
 from postroad.http.routes.overview import map_document
 from postroad.http.routes.service import story_of
 from postroad.http.routes.ui import PAGE, shown
+from postroad.views import problem
 
 _ROWS: Final = 50
 _MOST_LISTED: Final = 100
@@ -52,16 +54,22 @@ async def journal(
         return Redirect(f"/ui/events/{quote(wanted_id.strip(), safe='')}", status_code=303)
     given = {"tenant": tenant, "app": app, "type": event_type, "entity": entity, "from": from_time, "to": to}
     asked = {name: (value or "").strip() or None for name, value in given.items()}
-    doc = await timeline_page(request, _ROWS, cursor, asked)
     filters = {name: value for name, value in asked.items() if value}
+    doc, wrong = None, None
+    try:
+        doc = await timeline_page(request, _ROWS, cursor, asked)
+    except InvalidInput as error:
+        wrong = problem(error, request_id=request.request_id)
     return shown(
         request,
         "events",
+        status=200 if wrong is None else 400,
         doc=doc,
+        problem=wrong,
         asked=asked,
         filtered=bool(filters),
         path=f"/ui/events?{urlencode(filters)}" if filters else "/ui/events",
-        meaning=_MEANINGS[doc.index],
+        meaning=None if doc is None else _MEANINGS[doc.index],
         tenant=request.context.settings.tenant,
     )
 
@@ -70,12 +78,13 @@ async def journal(
 async def event(request: ApiRequest, name: Id) -> Response[str]:
     """Show what happened to an event, message, push, task or job, and what would move it on."""
     story = await story_of(request, name)
-    return shown(request, "event", doc=story, failure=failure_of(story), next=next_of(story))
+    return shown(request, "event", current="events", doc=story, failure=failure_of(story), next=next_of(story))
 
 
 @get("/ui/map", **PAGE)
 async def system_map(request: ApiRequest) -> Response[str]:
     """Draw what events pass through."""
-    drawing, rest = map_drawing(await map_document(request))
+    document = await map_document(request)
+    drawing, rest = await request.context.run(lambda: map_drawing(document))
     left = max(0, len(rest) - _MOST_LISTED)
     return shown(request, "map", drawing=drawing, rest=rest[:_MOST_LISTED], rest_left=left, place_of=place_of)

@@ -11,6 +11,7 @@ from litestar.params import PathParameter, QueryParameter
 from litestar.response import Redirect
 
 from postroad.dashboard import MOST_DRAWN, job_drawing
+from postroad.errors import InvalidInput
 from postroad.http import forms
 from postroad.http.forms import misfit
 from postroad.http.requests import ApiRequest, Cursor
@@ -26,8 +27,10 @@ from postroad.http.routes.work import (
     retry_recorder,
     task_page,
 )
+from postroad.http.routes.workers import worker_rows
 from postroad.jobs import JobStatus
-from postroad.views import TaskShown, task_shown
+from postroad.tasks import TaskPage
+from postroad.views import TaskShown, problem, task_shown
 
 _ROWS: Final = 25
 """A task is read with its history, so that its page is short."""
@@ -57,13 +60,16 @@ async def tasks(
         given = {key: value for key, value in (asked | other).items() if value}
         return f"/ui/tasks?{urlencode(given)}" if given else "/ui/tasks"
 
-    page = await task_page(request, _ROWS, cursor, asked["state"], asked["name"], asked["since"])
+    doc, wrong = TaskPage([], None), None
+    try:
+        doc = await task_page(request, _ROWS, cursor, asked["state"], asked["name"], asked["since"])
+    except InvalidInput as error:
+        wrong = problem(error, request_id=request.request_id)
     how_far = None
     if operation:
         how_far = await request.context.run(lambda: request.context.operations.show(operation))
-    return shown(
-        request, "tasks", doc=page, path_with=path_with, operation=how_far, operation_id=operation or "", **asked
-    )
+    found = {"doc": doc, "problem": wrong, "operation": how_far, "operation_id": operation or ""}
+    return shown(request, "tasks", status=200 if wrong is None else 400, path_with=path_with, **found, **asked)
 
 
 @post("/ui/tasks/{task:str}/retry", **form("operate"))
@@ -118,9 +124,17 @@ async def job(request: ApiRequest, job: Id, start: Start = 0) -> Response[str]:
     rows = sorted(doc.tasks, key=lambda task: _URGENT.index(task.status)) if is_large else doc.tasks
     following = start + _TASK_ROWS if len(rows) > start + _TASK_ROWS else None
     rows = rows[start : start + _TASK_ROWS]
-    drawing = job_drawing(doc)
+    drawing = await request.context.run(lambda: job_drawing(doc))
     return shown(
-        request, "job", doc=doc, rows=rows, following=following, drawing=drawing, failed=failed, is_large=is_large
+        request,
+        "job",
+        current="jobs",
+        doc=doc,
+        rows=rows,
+        following=following,
+        drawing=drawing,
+        failed=failed,
+        is_large=is_large,
     )
 
 
@@ -174,3 +188,9 @@ async def run_one_schedule(request: ApiRequest, schedule: Id) -> Redirect:
         if ran.last_request_id is None
         else _to("/ui/events/", ran.last_request_id)
     )
+
+
+@get("/ui/workers", **PAGE)
+async def worker_processes(request: ApiRequest, cursor: Cursor = None) -> Response[str]:
+    """List worker processes, and what each runs."""
+    return shown(request, "workers", doc=await worker_rows(request, 50, cursor))
