@@ -59,7 +59,7 @@ def test_the_whole_story_plays_by_itself_and_nothing_is_lost_or_made_twice(tmp_p
 
 
 def test_people_watch_a_failure_repair_it_and_redrive(start_up: StartUp, tmp_path: Path) -> None:
-    up = start_up("--demo")
+    up = start_up("--demo", TMPDIR=str(tmp_path))
     url = f"sqlite:///{tmp_path}/data.db"
 
     begun = up.get("/demo").json()
@@ -85,7 +85,7 @@ def test_people_watch_a_failure_repair_it_and_redrive(start_up: StartUp, tmp_pat
 
 
 def test_scenes_that_are_killed_go_on_and_lose_nothing(start_up: StartUp, tmp_path: Path) -> None:
-    up = start_up("--demo")
+    up = start_up("--demo", TMPDIR=str(tmp_path))
     eventually(lambda: sum(each["handled"] for each in up.get("/demo").json()["scenes"]) > 30)
 
     for name in ("demo", "worker"):
@@ -105,8 +105,8 @@ def test_scenes_that_are_killed_go_on_and_lose_nothing(start_up: StartUp, tmp_pa
     assert ledger_sum == 0
 
 
-def test_nobody_is_left_when_the_supervisor_of_a_demo_is_killed(start_up: StartUp) -> None:
-    up = start_up("--demo")
+def test_nobody_is_left_when_the_supervisor_of_a_demo_is_killed(start_up: StartUp, tmp_path: Path) -> None:
+    up = start_up("--demo", TMPDIR=str(tmp_path))
     pids = up.pids()
 
     up.process.kill()
@@ -115,7 +115,7 @@ def test_nobody_is_left_when_the_supervisor_of_a_demo_is_killed(start_up: StartU
 
 
 def test_the_repair_over_http_is_recorded_and_needs_a_demo(start_up: StartUp, tmp_path: Path) -> None:
-    up = start_up("--demo")
+    up = start_up("--demo", TMPDIR=str(tmp_path))
 
     answer = post(up, "/demo/repair")
     audit = (tmp_path / "postroad-audit.jsonl").read_text()

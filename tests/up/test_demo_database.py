@@ -10,8 +10,8 @@ import pytest
 
 from postroad.settings import Settings
 from postroad.up.demo.database import Check, DemoDatabase, SceneCounts
-from postroad.up.demo.narration import sentences
 from postroad.up.demo.stage import Stage
+from postroad.up.demo.story import sentences
 from postroad.views import DemoFailure, DemoPlayed
 from postroad.wiring import connect
 

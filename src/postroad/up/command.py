@@ -213,9 +213,9 @@ def run_up(
     with connect(settings.url) as backend:
         backend.check()
         if demo:
-            from postroad.up.demo import check_data
+            from postroad.up.demo import refuse_other_data
 
-            check_data(backend)
+            refuse_other_data(backend)
     with ExitStack() as cleanup:
         up_file = UpFile(beside(settings.url, "up"))
         cleanup.callback(up_file.release)

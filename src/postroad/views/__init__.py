@@ -27,12 +27,6 @@ from postroad.views.agents import (
     subscriber_row as subscriber_row,
     subscription_row as subscription_row,
 )
-from postroad.views.demo import (
-    DemoFailure as DemoFailure,
-    DemoPlayed as DemoPlayed,
-    DemoShown as DemoShown,
-    SceneShown as SceneShown,
-)
 from postroad.views.queues import (
     FailureGroupPage as FailureGroupPage,
     FailureGroupRow as FailureGroupRow,
@@ -61,6 +55,9 @@ from postroad.views.queues import (
 from postroad.views.service import (
     PROBLEM_MEDIA_TYPE as PROBLEM_MEDIA_TYPE,
     BackendShown as BackendShown,
+    DemoFailure as DemoFailure,
+    DemoPlayed as DemoPlayed,
+    DemoShown as DemoShown,
     ErrorPage as ErrorPage,
     Health as Health,
     OperationShown as OperationShown,
@@ -70,6 +67,7 @@ from postroad.views.service import (
     PartState as PartState,
     Problem as Problem,
     Ready as Ready,
+    SceneShown as SceneShown,
     Scope as Scope,
     Status as Status,
     TokenMade as TokenMade,
