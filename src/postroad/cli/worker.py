@@ -90,13 +90,14 @@ class TaskSettings:
         return {name if name == "task_output" else f"task_{name}": value for name, value in given.items()}
 
 
-@verb("worker", "--import shop.tasks --concurrency 8", until_stopped=True)
+@verb("worker", "--load shop.tasks --concurrency 8", until_stopped=True)
 def worker(
     call: Call,
     limits: WorkerLimits,
     tasks: TaskSettings,
     imports: Annotated[
-        list[str] | None, typer.Option("--import", metavar="MODULE", help="A module that defines tasks; repeatable.")
+        list[str] | None,
+        typer.Option("--load", "--import", metavar="MODULE", help="A module that defines tasks; repeatable."),
     ] = None,
     concurrency: Annotated[int | None, typer.Option(metavar="N", help="Tasks that run at the same time (3).")] = None,
     until_idle: Annotated[bool, typer.Option("--until-idle", help="Stop when nothing is left to do.")] = False,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         play,
         prepare,
         refuse_other_data,
+        refuse_other_store,
     )
 else:  # what the scenes use is loaded where a demo plays
     __getattr__ = lazy_names(
@@ -25,7 +26,7 @@ else:  # what the scenes use is loaded where a demo plays
             "postroad.up.demo.notifications": "chat_file",
             "postroad.up.demo.once": "play_once",
             "postroad.up.demo.story": "DEMO_URL Story demo_database demo_settings narrate"
-            " open_story play prepare refuse_other_data",
+            " open_story play prepare refuse_other_data refuse_other_store",
         },
     )
 
@@ -41,4 +42,5 @@ __all__ = [
     "play_once",
     "prepare",
     "refuse_other_data",
+    "refuse_other_store",
 ]

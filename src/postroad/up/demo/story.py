@@ -11,8 +11,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
-from postroad.errors import ConfigurationError
-from postroad.settings import Settings, beside
+from postroad.errors import ConfigurationError, without_credentials
+from postroad.settings import Settings, beside, data_path
 from postroad.telemetry import counted, recorded
 from postroad.up.demo import agents, bus, notifications, outbox, tasks
 from postroad.up.demo.database import DemoDatabase
@@ -49,18 +49,26 @@ def demo_settings(settings: Settings, *, quiet: bool = False) -> Settings:
     )
 
 
-def refuse_other_data(backend: Backend) -> None:
-    """Refuse data that is not the demo's.
+def refuse_other_store(url: str) -> None:
+    """Refuse a backend that is not a file, before anything is opened.
 
     Raises:
-        ConfigurationError: The backend is not a file, or the file holds something else.
+        ConfigurationError: The address is that of another store.
     """
-    if backend.kind != "sqlite":
+    if data_path(url) is None:
         raise ConfigurationError(
-            f"url: the demo needs a file, and {backend.url} is none",
+            f"url: the demo needs a file, and {without_credentials(url)} is none",
             field="url",
             remedy="Leave --url out, or give --url sqlite:///demo.db.",
         )
+
+
+def refuse_other_data(backend: Backend) -> None:
+    """Refuse a file that holds something else than a demo.
+
+    Raises:
+        ConfigurationError: The file holds something else.
+    """
     if backend.items().get(_MARK) is None and not _is_empty(backend):
         raise ConfigurationError(
             f"url: {backend.url} holds data that is not the demo's",
