@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 from contextlib import closing
@@ -118,10 +119,18 @@ def test_the_repair_over_http_is_recorded_and_needs_a_demo(start_up: StartUp, tm
     up = start_up("--demo", TMPDIR=str(tmp_path))
 
     answer = post(up, "/demo/repair")
+    with httpx.Client(base_url=up.ready["url"], timeout=20) as browser:
+        browser.post("/login", data={"token": up.ready["token"]})
+        found = re.search(r'name="csrf-token" content="([^"]+)"', browser.get("/ui/queues").text)
+        assert found is not None
+        by_form = browser.post("/ui/demo/repair", data={"csrf_token": found[1]})
+        forged = browser.post("/ui/demo/repair", data={"csrf_token": "forged"})
     audit = (tmp_path / "postroad-audit.jsonl").read_text()
 
     assert (answer.status_code, answer.json()["failure"]["state"]) == (200, "healthy")
-    assert "demo.repair" in audit
+    assert (by_form.status_code, by_form.headers["location"]) == (303, "/ui/")
+    assert forged.status_code == 403
+    assert audit.count("demo.repair.end") == 2
 
 
 def test_without_a_demo_there_is_nothing_to_show_or_repair(up: Up, tmp_path: Path) -> None:
