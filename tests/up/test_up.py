@@ -122,6 +122,18 @@ def test_a_part_that_dies_again_and_again_is_failed_and_said_to_be(up: Up) -> No
     assert up.stop()[0] == 0
 
 
+def test_a_part_that_never_runs_ends_the_start_with_its_name(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(
+        "import postroad.up.hello\n\n\ndef fail(backend):\n    raise RuntimeError('broken')\n\n\n"
+        "postroad.up.hello.hello_bus = fail\n"
+    )
+
+    answer = run(tmp_path, "--port", "0", "--load", "broken")
+
+    assert answer.returncode == 3
+    assert "hello does not start" in answer.stderr
+
+
 def test_nobody_is_left_when_the_supervisor_is_killed_and_the_next_one_starts(start_up: StartUp) -> None:
     first = start_up()
     pids = first.pids()

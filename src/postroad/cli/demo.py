@@ -34,7 +34,7 @@ def demo(
         int | None, typer.Option(metavar="PORT", help="The port to listen on (8787); 0 picks a free one.")
     ] = None,
 ) -> None:
-    """Show everything at work in a temporary directory, with a failure that you repair."""
+    """Show everything at work, with a failure that you repair."""
     if action is not None and (once or seconds is not None or port is not None):
         raise InvalidInput("repair takes no other option than --url", field="action", remedy="Leave the others out.")
     if seconds is not None and (not once or seconds < _LEAST_SECONDS):

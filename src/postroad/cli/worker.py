@@ -39,7 +39,7 @@ def up(
     open_browser: Annotated[bool, typer.Option("--open", help="Open the browser when ready.")] = False,
     demo: Annotated[bool, typer.Option("--demo", help="Play a demo, with data in postroad-demo.db.")] = False,
 ) -> None:
-    """Start Postroad here, with its HTTP API and dashboard, until Ctrl-C."""
+    """Start Postroad here, with API and dashboard, until Ctrl-C."""
     from postroad.up import run_up
 
     settings = call.settings(host=host, port=port, load=load or None, read_only=read_only or None)

@@ -25,6 +25,7 @@ from postroad import __version__
 from postroad.errors import ConfigurationError, Unavailable, without_credentials
 from postroad.http import PREFIX, kept_secret, read_secret
 from postroad.settings import METRICS, Settings, beside, data_path
+from postroad.up import demo as scenes
 from postroad.up.children import Child, ChildConfig, write_logs
 from postroad.up.hello import COMMAND, subscribe
 from postroad.up.runners import RUNNER_PARTS
@@ -205,17 +206,7 @@ def run_up(
     # On a terminal, the first thing to see is where everything is.
     quiet = not json_output and sys.stderr.isatty()
     write_logs(settings, quiet=quiet)
-    token = token_of(settings)
-    check_exposure(settings, operator_token=token)
-    if any(importlib.util.find_spec(name) is None for name in ("litestar", "uvicorn")):
-        raise ConfigurationError("the HTTP server is not installed", remedy="Run: pip install 'postroad[http]'")
-    # Report a problem of the backend before anything listens.
-    with connect(settings.url) as backend:
-        backend.check()
-        if demo:
-            from postroad.up.demo import check_data
-
-            check_data(backend)
+    token = _checked(settings, demo=demo)
     with ExitStack() as cleanup:
         up_file = UpFile(beside(settings.url, "up"))
         cleanup.callback(up_file.release)
@@ -229,19 +220,10 @@ def run_up(
         up_file.announce(console.url)
         with connect(settings.url) as backend:
             if demo:
-                from postroad.up.demo import demo_settings, prepare
-
-                prepare(backend, settings)
-                settings = demo_settings(settings, quiet=quiet)
+                scenes.prepare(backend, settings)
+                settings = scenes.demo_settings(settings, quiet=quiet)
             subscribe(backend)
-        config = ChildConfig(
-            settings=settings,
-            admin=admin,
-            parent=os.getpid(),
-            report_to=-1,
-            demo=demo,
-            quiet=quiet,
-        )
+        config = ChildConfig(settings=settings, admin=admin, parent=os.getpid(), report_to=-1, demo=demo, quiet=quiet)
         return asyncio.run(_run(config, listener, console, open_browser=open_browser, narrated=narrated))
 
 
@@ -249,6 +231,21 @@ def _empty(directory: Path) -> None:
     """Make the folder for metrics, without what an earlier run has measured."""
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(mode=0o700)
+
+
+def _checked(settings: Settings, *, demo: bool) -> str | None:
+    """Check everything that can be checked before anything listens, and return the token that the operator set."""
+    token = token_of(settings)
+    check_exposure(settings, operator_token=token)
+    if any(importlib.util.find_spec(name) is None for name in ("litestar", "uvicorn")):
+        raise ConfigurationError("the HTTP server is not installed", remedy="Run: pip install 'postroad[http]'")
+    if demo:
+        scenes.refuse_other_store(settings.url)
+    with connect(settings.url) as backend:
+        backend.check()
+        if demo:
+            scenes.refuse_other_data(backend)
+    return token
 
 
 async def _run(
@@ -292,9 +289,7 @@ async def _run(
 @asynccontextmanager
 async def _narration(url: str) -> AsyncIterator[None]:
     """Tell the story of the demo while the block runs."""
-    from postroad.up.demo import narrate
-
-    telling = asyncio.create_task(narrate(_program(), url, lambda text: print(text, flush=True)))
+    telling = asyncio.create_task(scenes.narrate(_program(), url, lambda text: print(text, flush=True)))
     try:
         yield
     finally:

@@ -94,8 +94,9 @@ class Supervisor:
             for child in self.children:
                 if child.refused is not None:
                     raise child.refused
-                if child.failed:
-                    raise Unavailable(f"{child.name} does not start", remedy="The log above says why.")
+                for part in child.parts():
+                    if part.state == "failed":
+                        raise Unavailable(f"{part.name} does not start", remedy="The log above says why.")
             if await answers_ready(address):
                 return True
             await asyncio.sleep(_POLL_SECONDS)

@@ -30,12 +30,6 @@ from postroad.views.agents import (
     subscriber_row as subscriber_row,
     subscription_row as subscription_row,
 )
-from postroad.views.demo import (
-    DemoFailure as DemoFailure,
-    DemoPlayed as DemoPlayed,
-    DemoShown as DemoShown,
-    SceneShown as SceneShown,
-)
 from postroad.views.map import (
     EdgeKind as EdgeKind,
     Map as Map,
@@ -90,6 +84,9 @@ from postroad.views.service import (
     AuditPage as AuditPage,
     AuditRow as AuditRow,
     BackendShown as BackendShown,
+    DemoFailure as DemoFailure,
+    DemoPlayed as DemoPlayed,
+    DemoShown as DemoShown,
     ErrorPage as ErrorPage,
     Health as Health,
     OperationShown as OperationShown,
@@ -99,6 +96,7 @@ from postroad.views.service import (
     PartState as PartState,
     Problem as Problem,
     Ready as Ready,
+    SceneShown as SceneShown,
     Scope as Scope,
     Status as Status,
     TokenMade as TokenMade,

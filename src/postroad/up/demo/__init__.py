@@ -5,27 +5,28 @@ from typing import TYPE_CHECKING
 from postroad.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from postroad.up.demo.narration import narrate
     from postroad.up.demo.notifications import chat_file
     from postroad.up.demo.once import play_once
     from postroad.up.demo.story import (
         DEMO_URL,
         Story,
-        check_data,
         demo_database,
         demo_settings,
+        narrate,
         open_story,
         play,
         prepare,
+        refuse_other_data,
+        refuse_other_store,
     )
 else:  # what the scenes use is loaded where a demo plays
     __getattr__ = lazy_names(
         __name__,
         {
-            "postroad.up.demo.narration": "narrate",
             "postroad.up.demo.notifications": "chat_file",
             "postroad.up.demo.once": "play_once",
-            "postroad.up.demo.story": "DEMO_URL Story check_data demo_database demo_settings open_story play prepare",
+            "postroad.up.demo.story": "DEMO_URL Story demo_database demo_settings narrate"
+            " open_story play prepare refuse_other_data refuse_other_store",
         },
     )
 
@@ -33,7 +34,6 @@ __all__ = [
     "DEMO_URL",
     "Story",
     "chat_file",
-    "check_data",
     "demo_database",
     "demo_settings",
     "narrate",
@@ -41,4 +41,6 @@ __all__ = [
     "play",
     "play_once",
     "prepare",
+    "refuse_other_data",
+    "refuse_other_store",
 ]

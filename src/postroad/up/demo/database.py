@@ -54,6 +54,8 @@ _OLD = """
 SELECT scene, id FROM demo_event AS e WHERE at < ?
 AND wanted <= (SELECT count(*) FROM demo_effect AS f WHERE f.scene = e.scene AND f.id = e.id) LIMIT 10000
 """
+_FORGET_EVENT = "DELETE FROM demo_event WHERE scene = ? AND id = ?"
+_FORGET_EFFECTS = "DELETE FROM demo_effect WHERE scene = ? AND id = ?"
 
 
 def record_published(connection: sqlite3.Connection, scene: str, id: str, *, effects: int = 1) -> None:
@@ -166,8 +168,8 @@ class DemoDatabase:
         """Forget events whose effects were made long ago, and return how many."""
         with self.transaction() as connection:
             old = connection.execute(_OLD, (time.time() - older_than,)).fetchall()
-            for table in ("demo_event", "demo_effect"):
-                connection.executemany(f"DELETE FROM {table} WHERE scene = ? AND id = ?", old)  # noqa: S608  # two constants
+            connection.executemany(_FORGET_EVENT, old)
+            connection.executemany(_FORGET_EFFECTS, old)
         return len(old)
 
     def provider(self) -> ProviderState:

@@ -1,7 +1,9 @@
-"""The demo: its data, its scenes as a part of `postroad up`, and the failure that people repair."""
+"""The demo: its data, its scenes as a part of `postroad up`, and the failure that people are told of and repair."""
 
 from __future__ import annotations
 
+import asyncio
+import shlex
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -9,10 +11,10 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
-from postroad.errors import ConfigurationError
-from postroad.settings import Settings, beside
-from postroad.telemetry import recorded
-from postroad.up.demo import agents, bus, notifications, outbox, store_tasks, tasks
+from postroad.errors import ConfigurationError, without_credentials
+from postroad.settings import Settings, beside, data_path
+from postroad.telemetry import counted, recorded
+from postroad.up.demo import agents, bus, notifications, outbox, tasks
 from postroad.up.demo.database import DemoDatabase
 from postroad.up.demo.stage import Stage
 from postroad.views import DemoFailure, DemoShown, PartState, SceneShown
@@ -40,25 +42,33 @@ def demo_settings(settings: Settings, *, quiet: bool = False) -> Settings:
     return replace(
         settings,
         log_level="warning" if quiet and by_default and settings.log_level == "info" else settings.log_level,
-        load=(*settings.load, store_tasks.__name__),
+        load=(*settings.load, tasks.__name__),
         outbox_dsn=f"sqlite:///{beside(settings.url, 'demo')}",
         outbox_topic=outbox.TOPIC,
         sources={**settings.sources, "outbox_topic": "env"},
     )
 
 
-def check_data(backend: Backend) -> None:
-    """Refuse data that is not the demo's.
+def refuse_other_store(url: str) -> None:
+    """Refuse a backend that is not a file, before anything is opened.
 
     Raises:
-        ConfigurationError: The backend is not a file, or the file holds something else.
+        ConfigurationError: The address is that of another store.
     """
-    if backend.kind != "sqlite":
+    if data_path(url) is None:
         raise ConfigurationError(
-            f"url: the demo needs a file, and {backend.url} is none",
+            f"url: the demo needs a file, and {without_credentials(url)} is none",
             field="url",
             remedy="Leave --url out, or give --url sqlite:///demo.db.",
         )
+
+
+def refuse_other_data(backend: Backend) -> None:
+    """Refuse a file that holds something else than a demo.
+
+    Raises:
+        ConfigurationError: The file holds something else.
+    """
     if backend.items().get(_MARK) is None and not _is_empty(backend):
         raise ConfigurationError(
             f"url: {backend.url} holds data that is not the demo's",
@@ -73,7 +83,7 @@ def _is_empty(backend: Backend) -> bool:
 
 def prepare(backend: Backend, settings: Settings) -> None:
     """Create what the scenes need, and begin their story again if it had ended."""
-    check_data(backend)
+    refuse_other_data(backend)
     backend.items().put(_MARK, b"{}")
     with closing(demo_database(settings.url)) as database:
         outbox.prepare(backend, database)
@@ -153,3 +163,38 @@ def open_story(url: str) -> Iterator[Story]:
         )
     with connect(url) as backend, closing(demo_database(url)) as database:
         yield Story(backend, database)
+
+
+def sentences(failure: DemoFailure, program: str, url: str) -> str:
+    """Return what is to be told about this state of the story, with the next command."""
+    given = f"--url {shlex.quote(url)}"
+    dead, letters = notifications.PUSH_DEAD, counted(failure.dead_letters, "dead letter")
+    if failure.state == "healthy":
+        return (
+            "A shop takes orders, a bank posts transfers, a worker runs jobs, agents plan, a chat pushes messages.\n"
+            f"In {FAILS_AFTER:g} seconds the push provider begins to refuse. Watch the dashboard."
+        )
+    if failure.state == "failing":
+        return (
+            f"The push provider refuses every push: {letters} in {dead}.\n"
+            f"See why:  {program} queue groups {dead} {given}\n"
+            f"Repair:   {program} demo repair {given}"
+        )
+    if failure.state == "repaired":
+        return (
+            f"The provider is repaired; {letters} in {dead}.\n"
+            f"Redrive:  {program} queue redrive {dead} --yes --reason repaired {given}"
+        )
+    return "Every push has arrived: nothing was lost, and nothing came twice. Ctrl-C ends the demo."
+
+
+async def narrate(program: str, url: str, say: Callable[[str], None]) -> None:
+    """Tell each turn of the story once, until this is cancelled."""
+    told = ""
+    with open_story(url) as story:
+        while True:
+            failure = await asyncio.to_thread(story.failure)
+            if failure.state != told and (failure.state != "failing" or failure.dead_letters):
+                told = failure.state
+                say(f"\n{sentences(failure, program, url)}")
+            await asyncio.sleep(_LOOK_SECONDS)

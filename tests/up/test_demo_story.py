@@ -1,4 +1,4 @@
-"""What the demo records: what was published, what came of it, and whether anything was lost or made twice."""
+"""What the demo records and tells: what was published, what came of it, and what to do next."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from postroad.dashboard import Chrome, render
 from postroad.settings import Settings
 from postroad.up.demo.database import Check, DemoDatabase, SceneCounts
-from postroad.up.demo.narration import sentences
 from postroad.up.demo.stage import Stage
-from postroad.views import DemoFailure, DemoPlayed
+from postroad.up.demo.story import sentences
+from postroad.views import DemoFailure, DemoPlayed, DemoShown, SceneShown
 from postroad.wiring import connect
 
 
@@ -108,6 +109,27 @@ def test_each_turn_of_the_story_is_told_with_the_next_step(state: str, says: str
     failure = DemoFailure(state=state, queue="demo-push-queue", dead_letters=2)  # type: ignore[arg-type]  # one of them
 
     assert says in sentences(failure, "postroad", "sqlite:///d.db")
+
+
+@pytest.mark.parametrize(
+    ("state", "scope", "says", "has_form"),
+    [
+        ("healthy", "admin", "bus, outbox", False),
+        ("failing", "operate", "Read why", True),
+        ("failing", "read", "Read why", False),
+        ("repaired", "admin", "Redrive them", False),
+        ("redriven", "admin", "nothing was lost", False),
+    ],
+)
+def test_the_overview_leads_from_the_failure_to_its_repair(state: str, scope: str, says: str, has_form: bool) -> None:
+    scenes = [SceneShown(name=name, state="running", published=1, handled=1, failed=0) for name in ("bus", "outbox")]
+    failure = DemoFailure(state=state, queue="demo-push-queue", dead_letters=2)  # type: ignore[arg-type]  # one of them
+
+    page = render("demo", Chrome(version="1", scope=scope, csrf="x"), demo=DemoShown(scenes=scenes, failure=failure))
+
+    assert f'data-demo="{state}"' in page
+    assert says in page
+    assert ('action="/ui/demo/repair"' in page) is has_form
 
 
 @pytest.mark.parametrize(
