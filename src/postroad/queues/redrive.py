@@ -152,6 +152,7 @@ def redrive(
     if begin is not None:
         begin(lambda: selection.report("running"))
     run = _Run(source, selection, walk, within, dead_letter_queue, watched, progress, monotonic, sleep)
+    began = time.perf_counter()
     with tracing.redriving(dead_letter_queue):
         report = run.finish()
     if not selection.looked_at:
@@ -163,6 +164,7 @@ def redrive(
         status=report.status,
         moved=report.moved,
         reason=reason,
+        duration_ms=round((time.perf_counter() - began) * 1_000, 3),
     )
     return report
 
