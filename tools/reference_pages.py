@@ -201,10 +201,10 @@ def _docs_below(body: list[ast.stmt]) -> dict[str, str]:
     return found
 
 
-_TELEMETRY = """# Events, metrics and log lines
+_TELEMETRY = """# Events, metrics, traces and log lines
 
 What Postroad itself tells: the events that it records about tasks and jobs, the metrics that Prometheus can collect,
-and the lines that it logs. {made}
+the spans of OpenTelemetry, and the lines that it logs. {made}
 
 ## Events of tasks and jobs
 
@@ -221,10 +221,26 @@ processes that run a bus, a consumer or a worker, the metrics that these measure
 `prometheus_client`, and `postroad outbox run --metrics-port 9100` serves those of a dispatcher.
 
 {metrics}
+## Traces
+
+A program that sets up the SDK of OpenTelemetry gets these spans; without it they cost nothing. Each has the attributes
+`messaging.system` (`postroad`) and `messaging.destination.name`, and `messaging.message.id` where it is about one event
+or message.
+
+| span | around |
+| --- | --- |
+| `publish <topic>` | Sending to a topic or a queue. That of an outbox is linked to the span that recorded each event. |
+| `receive <queue>` | Taking a batch from a queue, with a link to the span that published each message. |
+| `handle <handler>` | One handler with one event, as a child of the span that published the event. |
+| `dead_letter <queue>` | A message that is moved to the dead letters of the queue, in the trace of its event. |
+| `redrive <queue>` | Sending dead letters of the queue back. |
+
 ## Log lines
 
 Log lines are JSON, or text on a terminal (`log_format`). The key `event` of each has one of these names, so that you
-can search for it and base alarms on it. Payloads, tokens and passwords are never logged.
+can search for it and base alarms on it. Payloads, tokens and passwords are never logged. Lines begin with `ts`,
+`level`, `event` and `service`. Those about a publish, receive, retry, dead letter or redrive have what is known of
+`request_id`, `trace_id`, `event_id`, `queue`, `attempt` and `duration_ms`.
 
 {lines}"""
 

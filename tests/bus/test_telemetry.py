@@ -110,8 +110,8 @@ def test_publishing_and_handling_are_spans_of_one_trace(
     attributes = queue.peek()[0].attributes
     receiver.receive_once()
 
-    published, handled = spans.get_finished_spans()
-    assert published.name == "publish work"
+    published, received, handled = spans.get_finished_spans()
+    assert (published.name, received.name) == ("publish work", "receive work")
     assert handled.name.startswith("handle ")
     assert handled.name.endswith("handler")
     assert handled.context.trace_id == published.context.trace_id

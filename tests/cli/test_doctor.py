@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -61,6 +62,17 @@ def test_a_token_that_can_be_guessed_is_found(
 
     assert [each["code"] for each in outcome.document["findings"]] == found
     assert "t" * length not in outcome.out
+
+
+def test_a_token_beside_the_data_that_can_be_guessed_is_found(postroad: Postroad) -> None:
+    token = Path("postroad.db.token")
+    token.write_text("guess-me\n")
+    token.chmod(0o600)
+
+    outcome = postroad("doctor", "--json")
+
+    assert "token-weak" in [each["code"] for each in outcome.document["findings"]]
+    assert "guess-me" not in outcome.out
 
 
 @pytest.mark.parametrize(

@@ -351,3 +351,13 @@ def test_a_clock_behind_the_stored_times_is_an_error(file: Backend, clock: FakeC
     assert ("clock", "error", str(tmp_path / "postroad.db")) in behind
     assert ("clock", "error", "clock") not in behind
     assert ("clock", "error", "clock") in codes(doctor(file))
+
+
+def test_a_clock_behind_the_times_of_stored_messages_is_an_error(
+    file: Backend, clock: FakeClock, tmp_path: Path
+) -> None:
+    assert not [each for each in codes(doctor(file)) if each[0] == "clock"]
+
+    clock.step(-3_600)
+
+    assert ("clock", "error", str(tmp_path / "postroad.db")) in codes(doctor(file))

@@ -160,7 +160,9 @@ class Handlers:
             if key in progress.given_up:
                 continue
             try:
-                with tracing.handling_by(handler, event.traceparent):
+                with tracing.handling_by(
+                    handler, event.traceparent, queue=event.subscriber_id, message_id=event.event_id
+                ):
                     await self._call(handler, event, in_threads=in_threads)
                 progress.done.add(key)
             except NonRetryable as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -225,13 +226,26 @@ class Dispatch:
             else:
                 self.memory.handled.forget(event_id)
 
+    def _log_received(self, delivery: Delivery, envelope: Envelope | None, **fields: str) -> None:
+        attempt = delivery.receive_count
+        queue = self.telemetry.queue
+        self.telemetry.log("bus_received", envelope, receive_count=attempt, attempt=attempt, queue=queue, **fields)
+
+    def _span(self, subscription: Subscription, ready: _Ready) -> AbstractContextManager[object]:
+        return tracing.handling_by(
+            subscription.handler,
+            ready.envelope.traceparent,
+            queue=self.telemetry.queue,
+            message_id=str(ready.envelope.event_id),
+        )
+
     def _read(self, delivery: Delivery) -> Outcome | _Ready:
         """Read the event, or return the outcome if it needs no handler."""
         try:
             envelope = read_envelope(self.codec, delivery)
-            self.telemetry.log("bus_received", envelope, receive_count=delivery.receive_count)
+            self._log_received(delivery, envelope)
         except InvalidMessage as error:
-            self.telemetry.log("bus_received", message_id=delivery.message_id, receive_count=delivery.receive_count)
+            self._log_received(delivery, None, message_id=delivery.message_id)
             # An error without a field means that the bytes are not a message at all.
             return Reject("undecodable" if error.field is None else "invalid", describe(error), label="invalid")
         event_type = self.codec.registry.find(envelope.event_type)
@@ -347,7 +361,7 @@ class Dispatch:
             ready.result = self.local.publish(ready.event)
             return None
         try:
-            with tracing.handling_by(subscription.handler, ready.envelope.traceparent):
+            with self._span(subscription, ready):
                 if self.inbox is not None:
                     completed(self.inbox.acall(subscription, ready.event, ready.envelope))
                 elif (found := subscription.call(ready.event)) is not None:
@@ -361,7 +375,7 @@ class Dispatch:
         if subscription is None or not subscription.is_async:
             return await in_thread(lambda: completed(self._call(subscription, ready)))
         try:
-            with tracing.handling_by(subscription.handler, ready.envelope.traceparent):
+            with self._span(subscription, ready):
                 if self.inbox is None:
                     await settled(subscription.call(ready.event))
                 else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -97,7 +98,7 @@ class Publisher:
     def publish(self, event: E, key: str | None = None) -> PublishResult[E]:
         """Run the local handlers, then send; both outcomes are in the result."""
         with tracing.publishing(self.outlet.name):
-            prepared = self._prepare(event, key)
+            prepared = self._prepare(event, key, alone=True)
             local = self._dispatch(prepared)
             return self._result(prepared, local, self._send([prepared], set())[0])
 
@@ -117,7 +118,7 @@ class Publisher:
     async def apublish(self, event: E, key: str | None = None) -> PublishResult[E]:
         """Publish without blocking the loop: async handlers are awaited on it, all else runs in threads."""
         with tracing.publishing(self.outlet.name):
-            prepared = self._prepare(event, key)
+            prepared = self._prepare(event, key, alone=True)
             local: PublishResult[Any] | None = None
             if self.config.local_dispatch:
                 with handling(_context(prepared)):
@@ -135,12 +136,14 @@ class Publisher:
         if sent.error is not None:
             raise sent.error
 
-    def _prepare(self, event: object, key: str | None) -> _Prepared:
+    def _prepare(self, event: object, key: str | None, *, alone: bool = False) -> _Prepared:
         """Wrap the event once, before a handler can change it: all retries send the same bytes."""
         envelope = None
         filtered = None if self.allows is None or self.allows(type(event)) else Sent("filtered")
         try:
             envelope = self._wrap(event, key)
+            if alone:
+                tracing.name_message(str(envelope.event_id))
             message = None if filtered else self._message(envelope, event)
         except PostroadError as error:
             return _Prepared(event, envelope, None, filtered or Sent("failed", error))
@@ -200,13 +203,15 @@ class Publisher:
 
     def _send(self, prepared: Sequence[_Prepared], blocked: set[str | None]) -> list[Sent]:
         messages = [each.message for each in prepared if each.message is not None]
+        began = time.perf_counter()
         outcomes = iter(self.sender.send(messages, blocked) if messages else ())
+        about = {"queue": self.outlet.name, "duration_ms": round((time.perf_counter() - began) * 1_000, 3)}
         sent = [each.sent or next(outcomes) for each in prepared]
         for each, outcome in zip(prepared, sent, strict=True):
             if outcome.error is not None:
-                self.telemetry.log("bus_publish_failed", each.envelope, error=str(outcome.error))
+                self.telemetry.log("bus_publish_failed", each.envelope, error=str(outcome.error), **about)
             elif outcome.remote == "sent":
-                self.telemetry.log("bus_published", each.envelope)
+                self.telemetry.log("bus_published", each.envelope, **about)
                 if outcome.receivers == 0 and self.telemetry.is_due("bus_no_receivers"):
                     self.telemetry.log("bus_no_receivers", remedy=_NO_RECEIVERS)
         return sent

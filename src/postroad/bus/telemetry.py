@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from postroad.events import Envelope
 from postroad.queues import Delivery
 from postroad.receiving import BreakerState
-from postroad.telemetry import get_logger
-from postroad.telemetry.tracing import histogram
+from postroad.telemetry import get_logger, tracing
 
 if TYPE_CHECKING:
     from prometheus_client import Counter, Histogram
@@ -87,6 +86,8 @@ class BusTelemetry:
 
     def __init__(self, bus: str) -> None:
         self._bus = bus
+        self.queue: str | None = None
+        """The queue that it received from last; an own queue is made when the receiver starts."""
         self._counter, self._logger = _counter(), _logger()
         self._outcomes: dict[str, Counter] = {}
         self._again_at: dict[tuple[str, str], float] = {}
@@ -115,14 +116,16 @@ class BusTelemetry:
                 "event_id": str(envelope.event_id),
                 "type": envelope.event_type,
                 "publisher": envelope.publisher_id,
+                "trace_id": tracing.trace_id(envelope.traceparent),
             }
+        fields = {name: value for name, value in fields.items() if value is not None}
         self._logger.log(level, event, bus=self._bus, **fields)
 
     def timed(self, handler: str, seconds: float) -> None:
         """Note how long a handler took."""
         timing = self._timings.get(handler)
         if timing is None:
-            timing = histogram("postroad_handler_seconds").labels(self._bus, self.queue, handler)
+            timing = tracing.histogram("postroad_handler_seconds").labels(self._bus, self.queue, handler)
             self._timings[handler] = timing
         timing.observe(seconds)
 
@@ -143,12 +146,15 @@ class BusTelemetry:
         self, what: str, delivery: Delivery | None, envelope: Envelope | None, handler: str | None = None, **fields: Any
     ) -> None:
         """Count and log what the receiver did with a message; most of what it does has no line."""
+        if what == "received":
+            self.queue = fields["queue"]
         line = self._count(what, fields.get("label"), fields.get("error"))
         about: dict[str, Any] = {} if delivery is None else {"message_id": delivery.message_id}
         failure: dict[str, Any] = {}
         if what in ("retried", "rejected"):
             failure = {"error": fields["error"], "attempt": fields["attempt"], "handler": handler}
             failure["retry_in_seconds"] = fields.get("after")
+            failure |= {"queue": fields.get("queue"), "duration_ms": fields.get("duration_ms")}
         failure = {name: value for name, value in failure.items() if value is not None}
         if line is not None:
             remedy = self.unhandled_remedy if line == "bus_unhandled" and what != "acked" else None

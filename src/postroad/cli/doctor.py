@@ -67,11 +67,14 @@ def _finding(finding: Finding) -> RenderableType:
 
 
 def _weak_tokens(settings: Settings) -> Iterator[Finding]:
-    """Yield a finding if the operator set an admin token that can be guessed."""
+    """Yield a finding if the admin token, which the operator set or wrote beside the data, can be guessed."""
+    from postroad.http import read_secret
+    from postroad.settings import beside
     from postroad.topology import Finding
     from postroad.up.command import STRONG_TOKEN, token_of
 
-    token = token_of(settings)
+    made = beside(settings.url, "token")
+    token = token_of(settings) or (read_secret(made) if made.exists() else None)
     if token is not None and len(token) < STRONG_TOKEN:
         message = f"token: the admin token has {counted(len(token), 'character')} and can be guessed"
         remedy = f"Set one of {STRONG_TOKEN} characters or more, or leave it out to have one made."

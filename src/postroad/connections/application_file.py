@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -152,6 +153,9 @@ def _each(statements: str) -> Iterator[str]:
             pending = ""
 
 
+_LATEST: Final = "SELECT max(last_us) FROM tally"
+
+
 @dataclass(frozen=True, slots=True)
 class FileState:
     """The state of a SQLite file.
@@ -161,12 +165,14 @@ class FileState:
         journal_mode: The journal mode.
         size: The bytes of all pages.
         free: The bytes of the pages that hold nothing.
+        latest: The latest time that the queues of the embedded engine have stored.
     """
 
     library: str
     journal_mode: str
     size: int = 0
     free: int = 0
+    latest: datetime | None = None
 
     @property
     def sound(self) -> bool:
@@ -186,7 +192,9 @@ def engine_file_state(path: Path) -> FileState:
                 int(connection.pragma(name)) for name in ("page_size", "page_count", "freelist_count")
             )
             mode = str(connection.pragma("journal_mode"))
-            return FileState(apsw.sqlite_lib_version(), mode, pages * page_size, free * page_size)
+            latest_us = connection.execute(_LATEST).get
+            latest = datetime.fromtimestamp(latest_us / 1_000_000, UTC) if latest_us else None
+            return FileState(apsw.sqlite_lib_version(), mode, pages * page_size, free * page_size, latest)
     except apsw.Error as error:
         raise translate(error, path) from error
 

@@ -48,7 +48,7 @@ from postroad.receiving import (
 )
 from postroad.settings import aws_place
 from postroad.signals import stopped_by_sigterm
-from postroad.telemetry import gauge, get_logger, histogram
+from postroad.telemetry import gauge, get_logger, histogram, tracing
 
 if TYPE_CHECKING:
     from prometheus_client import Gauge, Histogram
@@ -357,6 +357,8 @@ class ConsumerTelemetry:
     """The log lines and metrics of one consumer."""
 
     def __init__(self, consumer: str, queue: str, service: str, handler: str) -> None:
+        self.queue = queue
+        """The queue that it receives from."""
         self._names = {"consumer": consumer, "queue": queue}
         self._labels, self._handler = (service, queue), handler
 
@@ -368,9 +370,15 @@ class ConsumerTelemetry:
             about |= {"message_id": delivery.message_id, "receives": delivery.receive_count}
         if isinstance(event, DomainEvent):
             about |= {"event_id": str(event.event_id), "type": event.type}
+            if (trace_id := tracing.trace_id(event.traceparent)) is not None:
+                about["trace_id"] = trace_id
         if what in ("retried", "rejected"):
             about |= {"error": fields["error"], "attempt": fields["attempt"], "handler": self._handler}
-        if what == "acked":
+            about["duration_ms"] = fields["duration_ms"]
+        if what == "received":
+            if _standard.isEnabledFor(logging.INFO):
+                log.info("consumer_received", messages=len(fields["deliveries"]), **about)
+        elif what == "acked":
             if _standard.isEnabledFor(logging.INFO):
                 log.info("consumer_settled", outcome=fields["label"] or "handled", **about)
         elif what == "retried" and fields["label"] != RELEASED:

@@ -299,7 +299,13 @@ class Timed:
         started = time.perf_counter()
         context = current_context()
         try:
-            with tracing.handling_by(self._handler, None if context is None else context.envelope.traceparent):
+            envelope = None if context is None else context.envelope
+            with tracing.handling_by(
+                self._handler,
+                None if envelope is None else envelope.traceparent,
+                queue=self._telemetry.queue,
+                message_id=None if envelope is None else str(envelope.event_id),
+            ):
                 yield
         finally:
             seconds = time.perf_counter() - started

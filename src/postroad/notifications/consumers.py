@@ -220,6 +220,7 @@ class EventLog:
         about = {"queue": self._queue} if delivery is None else self._about(delivery)
         if what in ("retried", "rejected"):
             about |= {"error": fields["error"], "attempt": fields["attempt"], "handler": self._handler}
+            about["duration_ms"] = fields["duration_ms"]
         if what == "acked":
             self._count(fields["label"])
             if _standard.isEnabledFor(logging.INFO):

@@ -248,7 +248,8 @@ def file_findings(url: str, now: datetime) -> Iterator[Finding]:
         return
     for path in (data, *(data.with_name(data.name + suffix) for suffix in _COMPANIONS), audit_path(url)):
         if path.exists():
-            yield from _mode_and_time(path, now)
+            yield from _mode(path)
+            yield from _time(path, now, engine_file_state(path).latest if path == data else None)
     log = data.with_name(f"{data.name}-wal")
     size = log.stat().st_size if log.exists() else 0
     if size > MOST_LOG_BYTES:
@@ -260,13 +261,18 @@ def file_findings(url: str, now: datetime) -> Iterator[Finding]:
         yield Finding("disk-space", "warning", str(data), message, "Make room: sends fail when the disk is full.")
 
 
-def _mode_and_time(path: Path, now: datetime) -> Iterator[Finding]:
-    found = path.stat()
-    if found.st_mode & _OTHERS:
+def _mode(path: Path) -> Iterator[Finding]:
+    mode = path.stat().st_mode
+    if mode & _OTHERS:
         wanted = "700" if path.is_dir() else "600"
-        message = f"{path}: others than its owner may use it (mode {stat.S_IMODE(found.st_mode):o})"
+        message = f"{path}: others than its owner may use it (mode {stat.S_IMODE(mode):o})"
         yield Finding("file-mode", "error", str(path), message, f"chmod {wanted} {path}.")
-    written = datetime.fromtimestamp(found.st_mtime, UTC)
+
+
+def _time(path: Path, now: datetime, latest: datetime | None) -> Iterator[Finding]:
+    """Yield a finding if the file was written in the future, or holds a time of the future."""
+    written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    written = written if latest is None else max(written, latest)
     if written > now + _TOLERANCE:
         yield _clock(str(path), f"{path}: was written at {written.isoformat()}, and the clock says {now.isoformat()}")
 

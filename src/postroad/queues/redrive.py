@@ -168,6 +168,7 @@ def redrive(
         monotonic,
         sleep,
     )
+    began = time.perf_counter()
     with tracing.redriving(dead_letter_queue):
         report = run.finish()
     if not selection.looked_at:
@@ -179,6 +180,7 @@ def redrive(
         status=report.status,
         moved=report.moved,
         reason=reason,
+        duration_ms=round((time.perf_counter() - began) * 1_000, 3),
     )
     return report
 

@@ -151,6 +151,10 @@ class Leases:
         """Note that a handler starts now: from here on the longest time counts."""
         held.begun_at = self._monotonic()
 
+    def handled_ms(self, held: Held) -> float | None:
+        """Return for how many milliseconds the handler of a message has run; None if it has not begun."""
+        return None if held.begun_at is None else round((self._monotonic() - held.begun_at) * 1_000, 3)
+
     def let_go(self, helds: Iterable[Held]) -> None:
         """Stop extending these: they are about to be settled."""
         with self._extending, self._lock:

@@ -15,7 +15,7 @@ from postroad.queues import MAX_DELAY, AckResult, Delivery, OutgoingMessage, Que
 from postroad.receiving.breaker import Breaker
 from postroad.receiving.leases import Acks, Attempts, Held, Leases
 from postroad.receiving.outcomes import Ack, DeadLetters, Defer, Observe, Outcome, Reject, Retry
-from postroad.telemetry import get_logger, redact
+from postroad.telemetry import get_logger, redact, tracing
 
 HANDLER_FAILED = "handler_failed"
 Withdraw = Callable[[Sequence[Held]], list[Held]]
@@ -53,7 +53,8 @@ def log_to(name: str) -> Observe:
         if deliveries is not None:
             fields["messages"] = len(deliveries)
         if delivery is not None:
-            fields |= {"message_id": delivery.message_id, "receives": delivery.receive_count}
+            trace_id = tracing.trace_id(delivery.attributes.get(tracing.TRACE_ATTRIBUTE))
+            fields |= {"message_id": delivery.message_id, "receives": delivery.receive_count, "trace_id": trace_id}
         shown = {key: str(value) if isinstance(value, Exception) else value for key, value in fields.items()}
         present = {key: value for key, value in shown.items() if value is not None}
         get_logger("receiving").log(level, _LINES[what], receiver=name, **present)
@@ -176,6 +177,8 @@ class Settlement:
         self.observe(
             "retried",
             held.delivery,
+            queue=held.queue.name,
+            duration_ms=self.leases.handled_ms(held),
             label=outcome.label,
             about=outcome.about,
             error=error,
@@ -241,9 +244,13 @@ class Settlement:
         self.counts.add("rejected")
         if outcome.label is None and self.breaker is not None:
             self.breaker.failed()
+        with tracing.dead_lettering(held.queue.name, held.delivery, held.delivery.message_id):
+            pass
         self.observe(
             "rejected",
             held.delivery,
+            queue=held.queue.name,
+            duration_ms=self.leases.handled_ms(held),
             label=outcome.label,
             about=outcome.about,
             reason=outcome.reason,

@@ -19,6 +19,7 @@ from postroad.receiving.handlers import LoopClosed, Users, Workers, settle_in_th
 from postroad.receiving.leases import Attempts, Held
 from postroad.receiving.outcomes import Hooks, Outcome, Retry, outcome_of
 from postroad.receiving.settlement import Settlement, log_traceback
+from postroad.telemetry import tracing
 
 Group = list[Held]
 """Messages that are handled one after another."""
@@ -83,7 +84,8 @@ class Work:
             late = self.stopping.is_set()
         self.settlement.attempts.seen(deliveries)
         self.settlement.counts.add("received", len(helds))
-        self.settlement.observe("received", None, deliveries=deliveries)
+        with tracing.receiving(queue.name, deliveries):
+            self.settlement.observe("received", None, deliveries=deliveries, queue=queue.name)
         if late:
             # They came after a stop had given back what it saw.
             self.give_back()

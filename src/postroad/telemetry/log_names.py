@@ -36,6 +36,7 @@ LOG_EVENTS = (
     "consumer_heartbeat_failed",
     "consumer_paused",
     "consumer_prune_failed",
+    "consumer_received",
     "consumer_released",
     "consumer_retried",
     "consumer_settled",

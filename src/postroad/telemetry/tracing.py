@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -27,10 +28,20 @@ _METRICS = {
     "push_results": ("Answers of push providers, one for each device.", ("provider", "outcome")),
 }
 """The help text and the labels of each metric."""
+TRACE_ATTRIBUTE: Final = "TraceParent"
+"""The attribute of a message that holds the trace of its event."""
+_MESSAGE_ID: Final = "messaging.message.id"
 _making = threading.Lock()
 _NOTHING = nullcontext()
 # Version, trace id, span id and flags; neither id may be all zeros, and version ff is forbidden.
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+class Carrier(Protocol):
+    """A message with its attributes."""
+
+    @property
+    def attributes(self) -> Mapping[str, str]: ...
 
 
 def gauge(name: str, registry: CollectorRegistry | None = None) -> Gauge:
@@ -60,34 +71,72 @@ def _made(kind: str, name: str, registry: CollectorRegistry | None) -> Any:
     return getattr(prometheus_client, kind)(name, *_METRICS[name], registry=registry or prometheus_client.REGISTRY)
 
 
-def publishing(name: str) -> AbstractContextManager[object]:
-    """Return a span around sending to this topic or queue."""
-    return _span(f"publish {name}", "PRODUCER")
+def publishing(name: str, messages: Iterable[Carrier] = ()) -> AbstractContextManager[object]:
+    """Return a span around sending to this topic or queue, with a link to the trace of each message that has one."""
+    return _span(f"publish {name}", "PRODUCER", name, linked=messages)
 
 
-def handling_by(handler: object, traceparent: str | None) -> AbstractContextManager[object]:
+def receiving(queue: str, messages: Iterable[Carrier]) -> AbstractContextManager[object]:
+    """Return a span around taking these messages from the queue, with a link to the trace of each."""
+    return _span(f"receive {queue}", "CONSUMER", queue, linked=messages)
+
+
+def handling_by(
+    handler: object, traceparent: str | None, *, queue: str | None = None, message_id: str | None = None
+) -> AbstractContextManager[object]:
     """Return a span around one handler, the child of the span that published the event."""
     name = getattr(handler, "__qualname__", None) or type(handler).__qualname__
-    return _span(f"handle {name}", "CONSUMER", traceparent)
+    return _span(f"handle {name}", "CONSUMER", queue, message_id, traceparent)
+
+
+def dead_lettering(queue: str, message: Carrier, message_id: str) -> AbstractContextManager[object]:
+    """Return a span in the trace of a message that moves to the dead letters of this queue."""
+    return _span(f"dead_letter {queue}", "INTERNAL", queue, message_id, message.attributes.get(TRACE_ATTRIBUTE))
 
 
 def redriving(name: str) -> AbstractContextManager[object]:
     """Return a span around moving this queue's dead letters back."""
-    attributes = {"messaging.system": "postroad", "messaging.destination.name": name}
-    return _span(f"redrive {name}", "INTERNAL", attributes=attributes)
+    return _span(f"redrive {name}", "INTERNAL", name)
 
 
-def _span(name: str, kind: str, traceparent: str | None = None, **options: Any) -> AbstractContextManager[object]:
-    api = _api()
-    if api is None:
+def name_message(message_id: str) -> None:
+    """Write the id of the message into the current span, which began before the message was made."""
+    if _is_set_up():
+        _api().get_current_span().set_attribute(_MESSAGE_ID, message_id)
+
+
+def _span(
+    name: str,
+    kind: str,
+    place: str | None,
+    message_id: str | None = None,
+    traceparent: str | None = None,
+    linked: Iterable[Carrier] = (),
+) -> AbstractContextManager[object]:
+    if not _is_set_up():
         return _NOTHING
-    tracer = _tracer()
-    # If nobody has set up tracing, a span would only cost time.
-    if isinstance(tracer, api.ProxyTracer) and isinstance(api.get_tracer_provider(), api.ProxyTracerProvider):
-        return _NOTHING
+    attributes = {"messaging.system": "postroad", "messaging.destination.name": place, _MESSAGE_ID: message_id}
+    options: dict[str, Any] = {"attributes": {key: value for key, value in attributes.items() if value is not None}}
     if traceparent is not None:
         options["context"] = _propagator().extract({"traceparent": traceparent})
-    return tracer.start_as_current_span(name, kind=getattr(api.SpanKind, kind), **options)
+    api = _api()
+    if found := [each.attributes[TRACE_ATTRIBUTE] for each in linked if TRACE_ATTRIBUTE in each.attributes]:
+        contexts = (_propagator().extract({"traceparent": each}) for each in found)
+        options["links"] = [api.Link(api.get_current_span(each).get_span_context()) for each in contexts]
+    return _tracer().start_as_current_span(name, kind=getattr(api.SpanKind, kind), **options)
+
+
+def _is_set_up() -> bool:
+    """Return whether somebody has set up tracing; otherwise a span would only cost time."""
+    api = _api()
+    return api is not None and not (
+        isinstance(_tracer(), api.ProxyTracer) and isinstance(api.get_tracer_provider(), api.ProxyTracerProvider)
+    )
+
+
+def trace_id(traceparent: str | None) -> str | None:
+    """Return the id of the trace that a `traceparent` names."""
+    return None if traceparent is None else traceparent[3:35]
 
 
 def valid_traceparent(text: object) -> str | None:

@@ -82,12 +82,13 @@ class OutboxDispatcher:
         self._outbox = outbox
         # Two dispatchers of the same name must not take each other's leases for their own.
         self._store = store_for(outbox, owner=f"{self.name}/{secrets.token_hex(4)}", config=config)
-        self._event_log = EventLog(self.name)
+        outlet = Outlet(publisher, lambda: outbox.submit_tasks)
+        self._event_log = EventLog(self.name, outlet.name)
         self._metrics = OutboxMetrics(service, self._store.gauges, metrics)
         renderer = Renderer(max_bytes=outbox.max_bytes, decrypt=outbox.opened, service=service, render=render)
         self._pump = Pump(
             self._store,
-            Outlet(publisher, lambda: outbox.submit_tasks),
+            outlet,
             renderer.message,
             config,
             event_log=self._event_log,

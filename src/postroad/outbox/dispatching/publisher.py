@@ -17,7 +17,7 @@ from postroad import errors, failpoints
 from postroad.events import TASK_ROW, DomainEvent, sendable
 from postroad.outbox.dispatching.store import ClaimedRow
 from postroad.queues import OutgoingMessage, Queue
-from postroad.telemetry import redact
+from postroad.telemetry import redact, tracing
 
 _MOST_CHARACTERS = 500
 _MOST_READ = 4_000
@@ -118,6 +118,7 @@ class Outlet:
                 field="publisher",
                 remedy="Give a topic, a queue, or an object with publish(messages).",
             )
+        self.name = str(getattr(publisher, "name", type(publisher).__name__))
         traits = getattr(publisher, "traits", None)
         self._fifo = bool(getattr(traits, "fifo", True))
         self.atomic = bool(getattr(traits, "atomic_batch", False))
@@ -156,7 +157,8 @@ class Outlet:
     def _call(self, messages: Sequence[OutgoingMessage]) -> list[Verdict] | Verdict:
         """Return a verdict for each message, or one for all if the call raised."""
         try:
-            results = list(self._publish(messages))
+            with tracing.publishing(self.name, messages):
+                results = list(self._publish(messages))
             failpoints.hit("outbox.after_publish")
         except BaseException as error:
             return verdict_of(error)

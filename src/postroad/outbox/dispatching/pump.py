@@ -15,6 +15,8 @@ from functools import cached_property, partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
+import msgspec
+
 from postroad import failpoints
 from postroad.backoff import CHANCE
 from postroad.errors import NotPermitted
@@ -22,7 +24,7 @@ from postroad.outbox.dispatching.config import DispatcherConfig, DispatchReport
 from postroad.outbox.dispatching.decisions import Build, Call, Outcome, Plan, Target, released, settlement
 from postroad.outbox.dispatching.publisher import Callers, Outlet, Verdict, described, verdict_of
 from postroad.outbox.dispatching.store import FIRST_KEY, ClaimedRow, DispatchStore, Settlement
-from postroad.telemetry import get_logger
+from postroad.telemetry import get_logger, tracing
 
 _standard = logging.getLogger("postroad.outbox")
 _WARNINGS = frozenset(
@@ -34,11 +36,20 @@ _WARNINGS = frozenset(
 _OF_ROWS = {"sent": "outbox_published", "retried": "outbox_retried", "failed": "outbox_failed"}
 
 
-class EventLog:
-    """Writes the log lines of one dispatcher."""
+class _Heading(msgspec.Struct, rename="camel"):
+    event_id: str
+    traceparent: str | None = None
 
-    def __init__(self, dispatcher: str) -> None:
-        self._dispatcher = dispatcher
+
+class _Wire(msgspec.Struct):
+    envelope: _Heading
+
+
+class EventLog:
+    """Writes the log lines of one dispatcher, which publishes to the topic or queue `target`."""
+
+    def __init__(self, dispatcher: str, target: str) -> None:
+        self._dispatcher, self._target = dispatcher, target
 
     @cached_property
     def _log(self) -> Any:
@@ -56,10 +67,26 @@ class EventLog:
         if event is None or not _standard.isEnabledFor(_level(event)):
             return
         row = settlement.row
-        fields = {"row": row.id, "seq": row.seq, "attempt": max(row.attempts, 0) + 1, "redrives": row.redrives}
+        fields: dict[str, Any] = {
+            "row": row.id,
+            "seq": row.seq,
+            "attempt": max(row.attempts, 0) + 1,
+            "redrives": row.redrives,
+        }
+        fields |= {"queue": self._target, **_named(row.payload)}
         if settlement.error is not None:
             fields["error"] = settlement.error
         self.write(event, **fields)
+
+
+def _named(payload: str) -> dict[str, str]:
+    """Return the ids of the event and of its trace, as far as they can be read."""
+    try:
+        heading = msgspec.json.decode(payload, type=_Wire).envelope
+    except msgspec.DecodeError:
+        return {}
+    trace_id = tracing.trace_id(heading.traceparent)
+    return {"event_id": heading.event_id} | ({} if trace_id is None else {"trace_id": trace_id})
 
 
 def _level(event: str) -> int:
