@@ -60,7 +60,8 @@ def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {**WORKING, "SQS_OFFLINE_QUEUE_URL": "chat-offline"}.items():
         monkeypatch.setenv(name, value)
     (tmp_path / "chores.py").write_text("")
-    (tmp_path / "buses.py").write_text("import postroad\norders = postroad.Bus('orders', group='billing')\n")
+    handling = "import postroad\norders = postroad.Bus('orders', group='billing')\norders.on_any(print)\n"
+    (tmp_path / "buses.py").write_text(handling)
     Outbox.sqlite("app.db").init()
     with connect("sqlite:///bus.db") as backend:
         for name in ("chat-push", "chat-offline"):
