@@ -40,14 +40,20 @@ _PALETTE = """async (png) => {
   const counts = new Map();
   for (const pixel of data) counts.set(pixel, (counts.get(pixel) || 0) + 1);
   const parts = (pixel) => [pixel & 255, (pixel >> 8) & 255, (pixel >> 16) & 255];
-  const kept = [...counts].sort((a, b) => b[1] - a[1]).slice(0, 256).map(([pixel]) => parts(pixel));
   const distance = (a, b) => (a[0] - b[0]) ** 2 + (a[1] - b[1]) ** 2 + (a[2] - b[2]) ** 2;
-  const places = new Map([...counts.keys()].map((pixel) => {
-    const wanted = parts(pixel);
-    let best = 0;
-    kept.forEach((colour, at) => { if (distance(colour, wanted) < distance(kept[best], wanted)) best = at; });
-    return [pixel, best];
-  }));
+  // Half of the palette are the most frequent colours; the others are those that differ most from all before them.
+  const frequent = [...counts].sort((a, b) => b[1] - a[1]);
+  const colours = frequent.map(([pixel]) => ({ pixel, at: parts(pixel), far: Infinity, best: 0 }));
+  const kept = [];
+  while (kept.length < Math.min(256, colours.length)) {
+    const next = kept.length < 128 ? colours[kept.length] : colours.reduce((a, b) => (b.far > a.far ? b : a));
+    for (const colour of colours) {
+      const far = distance(colour.at, next.at);
+      if (far < colour.far) { colour.far = far; colour.best = kept.length; }
+    }
+    kept.push(next.at);
+  }
+  const places = new Map(colours.map((colour) => [colour.pixel, colour.best]));
   let text = "";
   for (const pixel of data) text += String.fromCharCode(places.get(pixel));
   return [image.width, image.height, kept.flat(), btoa(text)];
@@ -131,7 +137,7 @@ def photograph(browser: Browser, link: str, theme: str, width: int) -> Iterator[
 
 
 def packed(page: Page, png: bytes) -> bytes:
-    """Return the picture with its 256 most frequent colours, which is a third of the bytes; the page counts them."""
+    """Return the picture with a palette of 256 colours, which is a third of the bytes; the page finds them."""
     width, height, colours, pixels = page.evaluate(_PALETTE, base64.b64encode(png).decode())
     rows = base64.b64decode(pixels)
     data = b"".join(b"\0" + rows[at : at + width] for at in range(0, len(rows), width))
