@@ -22,7 +22,7 @@ Skipped = Annotated[str, QueryParameter(description="The event that was given up
 
 
 @get("/ui/outbox", **PAGE)
-async def outbox(request: ApiRequest, redriven: Redriven = None, skipped: Skipped = "") -> Response[str]:
+async def show_outbox_page(request: ApiRequest, redriven: Redriven = None, skipped: Skipped = "") -> Response[str]:
     """Show what waits in the outbox, and which keys are held back."""
     done = f"The event {skipped} was given up; its key goes on." if skipped else ""
     if redriven is not None:
