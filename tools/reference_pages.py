@@ -214,8 +214,11 @@ jobs are also published on the topic `tasks`, as the classes of `postroad.journa
 {events}
 ## Metrics
 
-They are in the default registry of `prometheus_client` in the process that runs a bus, a consumer or a worker, and
-`postroad outbox run --metrics-port 9100` serves those of a dispatcher.
+`GET /metrics` of `postroad up` shows them all as text for Prometheus, with a token of the scope `read`. What concerns
+queues and the outbox comes from the stores, so it holds for all processes; counters of queues survive restarts. What
+the runners measure begins at 0 with each `postroad up`. Beyond 200 queues the rest is `queue="_other"`. In other
+processes that run a bus, a consumer or a worker, the metrics that these measure are in the default registry of
+`prometheus_client`, and `postroad outbox run --metrics-port 9100` serves those of a dispatcher.
 
 {metrics}
 ## Log lines
@@ -250,6 +253,8 @@ def _telemetry() -> str:
 
 
 _KINDS = ("Counter", "Gauge", "Histogram")
+_FAMILIES = {"CounterMetricFamily": "_total", "GaugeMetricFamily": "", "HistogramMetricFamily": ""}
+"""What `GET /metrics` makes of the stores, with what Prometheus appends to the name."""
 
 
 def _metrics() -> dict[str, tuple[str, tuple[str, ...]]]:
@@ -267,6 +272,11 @@ def _metrics() -> dict[str, tuple[str, tuple[str, ...]]]:
             ):
                 name, says, labels = map(ast.literal_eval, call.args)
                 found[name] = (says, tuple(labels))
+            elif isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in _FAMILIES:
+                name, says = map(ast.literal_eval, call.args)
+                labels = ast.literal_eval(next(each.value for each in call.keywords if each.arg == "labels"))
+                # Where a process and the server show the same, the labels of the process stay.
+                found.setdefault(name + _FAMILIES[call.func.id], (says, tuple(labels)))
     return found
 
 

@@ -16,7 +16,7 @@ from tests.bus.conftest import MakeBus
 from tests.bus.vocabulary import QUICK, Anything, Placed
 from tests.waiting import eventually
 
-from postroad import Backend, OutgoingMessage, Queue, codec
+from postroad import Backend, OutgoingMessage, Queue, codec, connect
 from postroad.telemetry import tracing
 
 SECRET = "hunter2-is-the-payload"
@@ -169,3 +169,16 @@ def test_poison_without_dead_letters_is_told_and_counted_as_a_failed_delivery(
 
     assert [line["event"] for line in lines(caplog)] == ["bus_received", "bus_retried"]
     assert (bus.health().failed, bus.health().dead_lettered) == (1, 0)
+
+
+def test_the_time_of_each_handler_is_measured_by_queue_and_handler() -> None:
+    def charge(event: Anything) -> None:
+        """Do nothing."""
+
+    with connect("memory://") as backend, backend.bus("timed", "billing") as bus:
+        bus.subscribe(Anything, charge)
+        bus.start_receiver()
+        bus.publish(Anything("a"))
+        labels = {"service": "timed", "queue": "timed--billing", "handler": f"{__name__}.{charge.__qualname__}"}
+
+        eventually(lambda: REGISTRY.get_sample_value("postroad_handler_seconds_count", labels) == 1)

@@ -62,9 +62,9 @@ class Served:
 
 
 @contextmanager
-def served(folder: Path, *flags: str) -> Iterator[Served]:
+def served(folder: Path, *flags: str, **env: str) -> Iterator[Served]:
     """Start one; it is gone afterwards."""
-    process = start(folder, *flags)
+    process = start(folder, *flags, **env)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -19,12 +21,13 @@ CSP = (
 pytestmark = pytest.mark.slow
 
 
-def session(server: Served, token: str | None = None) -> httpx.Client:
-    """A browser without a head that has logged in."""
-    client = httpx.Client(base_url=server.url, timeout=30, verify=False)
-    answer = client.post("/login", data={"token": token or server.ready["token"]})
-    assert answer.status_code == 303, answer.text
-    return client
+@contextmanager
+def session(server: Served, token: str | None = None) -> Iterator[httpx.Client]:
+    """A client that has logged in and keeps the cookie."""
+    with httpx.Client(base_url=server.url, timeout=30, verify=False) as client:
+        answer = client.post("/login", data={"token": token or server.ready["token"]})
+        assert answer.status_code == 303, answer.text
+        yield client
 
 
 def csrf(client: httpx.Client) -> str:

@@ -56,7 +56,9 @@ def test_a_dry_run_counts_and_changes_nothing_and_then_a_redrive_shows_its_progr
     form.locator('[name="reason"]').fill("the ledger is repaired")
     form.locator('button[name="dry_run"]').click()
 
-    expect(page.locator("[data-result]")).to_contain_text("3 messages would move to invoices. Nothing was changed.")
+    expect(page.locator("[data-result]")).to_contain_text(
+        "3 messages match and would move to invoices. Nothing was changed."
+    )
     assert groups_of(server, queue) == before
     expect(form.locator('[name="reason"]')).to_have_value("the ledger is repaired")
 
@@ -79,7 +81,7 @@ def test_bounds_are_obeyed_and_wrong_ones_explained(page: Page, server: Served) 
     form = page.locator("[data-group]").first.locator('form[data-action="redrive"]')
     form.locator('[name="limit"]').fill("2")
     form.locator('button[name="dry_run"]').click()
-    expect(page.locator("[data-result]")).to_contain_text("2 messages would move")
+    expect(page.locator("[data-result]")).to_contain_text("3 messages match; 2 would move to returns.")
 
     form.evaluate("form => { form.noValidate = true; form.limit.value = '0'; }")
     form.locator('button[name="dry_run"]').click()

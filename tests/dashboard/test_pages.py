@@ -66,7 +66,7 @@ def test_numbers_change_without_reload_and_equal_those_of_the_api(page: Page, se
 
     assert time.monotonic() - began < 5
     assert page.evaluate("window.stays") is True
-    expect(page.locator('nav [data-live="backlog.visible"]')).to_have_text(
+    expect(page.locator('nav [data-tally="backlog.visible"]')).to_have_text(
         f"{server.client.get('/overview').json()['backlog']['visible']:,}"
     )
     chart = page.locator('svg[data-chart="sent"]')

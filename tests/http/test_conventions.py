@@ -164,10 +164,10 @@ def test_health_ready_and_status_say_how_things_are(api: Api) -> None:
     assert status["backend"]["kind"] == "sqlite"
 
 
-def test_the_root_leads_to_the_description(api: Api) -> None:
+def test_the_root_leads_to_the_dashboard(api: Api) -> None:
     answer = api.client.get("/")
 
-    assert (answer.status_code, answer.headers["location"]) == (303, "/schema")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/ui/")
 
 
 def test_a_read_only_server_refuses_every_change(serve: Serve) -> None:
@@ -250,9 +250,11 @@ def test_the_examples_of_the_description_are_accepted(api: Api) -> None:
                 body = operation["requestBody"]["content"]["application/json"]["example"]
                 name = "made-by-example" if method == "put" else "orders"
                 body = {**body, "wait": 0} if "wait" in body else body
-                filled = path.format(queue=name, agent="ann", listener="ann", producer="bob", job="j")
+                filled = path.format(queue=name, topic=name, agent="ann", listener="ann", producer="bob", job="j")
                 answers[path] = api.client.request(method, filled, json=body).status_code
 
+    # No outbox is set.
+    assert [answers.pop(path) for path in ("/outbox/redrive", "/outbox/skip")] == [404, 404]
     assert set(answers.values()) <= {200, 201, 202, 204}, answers
 
 

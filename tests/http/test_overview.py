@@ -275,6 +275,6 @@ def test_the_navigation_of_every_page_has_the_counts(api: Api) -> None:
     with_dead_letters(api).send([OutgoingMessage("a")] * 3)
 
     def shown() -> bool:
-        return 'data-live="backlog.visible"' in (page := api.client.get("/ui/queues").text) and ">3<" in page
+        return 'data-tally="backlog.visible"' in (page := api.client.get("/ui/queues").text) and ">3<" in page
 
     eventually(shown)

@@ -277,7 +277,8 @@ def test_lag_handler_time_and_dead_letters_are_measured(
     def handler(event: DomainEvent, connection: Any) -> None:
         lags.append(sample("event_consumer_lag_seconds", **labels))
 
-    before = sample("postroad_handler_seconds_count", **labels) or 0
+    by_handler = {**labels, "handler": f"{__name__}.{handler.__qualname__}"}
+    before = sample("postroad_handler_seconds_count", **by_handler) or 0
     consumer = Consumer(queue, handler, name="ledger", inbox=fixture.inbox, dead_letters=dead_letters, service="cts")
 
     assert consumer.run_once() == ConsumeReport(received=2, handled=1, dead=1)
@@ -285,7 +286,7 @@ def test_lag_handler_time_and_dead_letters_are_measured(
     assert lags[0] > 0
     assert sample("event_consumer_lag_seconds", **labels) == 0
     assert sample("dead_letter_count", **labels) == 1
-    assert (sample("postroad_handler_seconds_count", **labels) or 0) - before == 1
+    assert (sample("postroad_handler_seconds_count", **by_handler) or 0) - before == 1
 
 
 def test_a_handler_that_hangs_shows_a_growing_lag_that_no_newer_event_hides(

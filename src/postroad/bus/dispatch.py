@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -275,7 +276,9 @@ class Dispatch:
             if (work := current_work()) is not None and work.is_over:
                 self.memory.note_done(envelope.event_id, succeeded)
                 return Retry(0.0, label="interrupted", about=Handled(envelope))
+            began = time.perf_counter()
             error = await call(each, ready)
+            self.telemetry.timed(each.name, time.perf_counter() - began)
             if isinstance(error, DatabaseFailed | Released):
                 # The handler did not fail. If the database did, the receiver waits until it is back.
                 self.memory.note_done(envelope.event_id, succeeded)

@@ -13,9 +13,10 @@ from postroad.events import Envelope
 from postroad.queues import Delivery
 from postroad.receiving import BreakerState
 from postroad.telemetry import get_logger
+from postroad.telemetry.tracing import histogram
 
 if TYPE_CHECKING:
-    from prometheus_client import Counter
+    from prometheus_client import Counter, Histogram
 
 _standard = logging.getLogger("postroad.bus")
 _making = threading.Lock()
@@ -89,6 +90,9 @@ class BusTelemetry:
         self._counter, self._logger = _counter(), _logger()
         self._outcomes: dict[str, Counter] = {}
         self._again_at: dict[tuple[str, str], float] = {}
+        self.queue = bus
+        """The queue that it receives from, as metrics show it: that of a group, or the topic for an own queue."""
+        self._timings: dict[str, Histogram] = {}
         self.unhandled_remedy: str | None = None
         """How to keep types that no handler takes from coming, if the bus cannot do it by itself."""
         self._lock = threading.Lock()
@@ -113,6 +117,14 @@ class BusTelemetry:
                 "publisher": envelope.publisher_id,
             }
         self._logger.log(level, event, bus=self._bus, **fields)
+
+    def timed(self, handler: str, seconds: float) -> None:
+        """Note how long a handler took."""
+        timing = self._timings.get(handler)
+        if timing is None:
+            timing = histogram("postroad_handler_seconds").labels(self._bus, self.queue, handler)
+            self._timings[handler] = timing
+        timing.observe(seconds)
 
     def is_due(self, event: str, about: str = "") -> bool:
         """Return True at most once a minute for each event and subject.

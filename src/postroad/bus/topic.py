@@ -190,6 +190,7 @@ class Bus(RemoteEventBus):
             wanted=None if filter is None else partial(_wanted, filter),
             chores=[inlet] if isinstance(inlet, OwnQueue) else [],
         )
+        self._telemetry.queue = self.group_queue or self.name
         if declared.group is not None and filter is None and not bare.traits.filters_at_once:
             self._telemetry.unhandled_remedy = (
                 f"Name the types that the group handles: `postroad bus group set {declared.topic} {declared.group} "

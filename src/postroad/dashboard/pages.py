@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from postroad.dashboard.charts import spark
 from postroad.dashboard.stories import later, moment, said, visible
-from postroad.dashboard.texts import ago, error_parts, number, seconds, size
+from postroad.dashboard.texts import ago, error_parts, number, seconds, size, with_code
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(ago=ago, number=number, seconds=seconds, size=size, spark=spark, error_parts=error_parts)
+    made.filters.update(ago=ago, number=number, seconds=seconds, size=size)
+    made.filters.update(spark=spark, error_parts=error_parts, with_code=with_code)
     made.filters.update(moment=moment, later=later, said=said)
     made.finalize = visible
     return made

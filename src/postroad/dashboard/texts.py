@@ -62,3 +62,12 @@ def error_parts(error: str | None) -> tuple[str, str, str]:
         if match["kind"]
         else (match["text"], "", match["place"] or "")
     )
+
+
+def with_code(text: str) -> Markup:
+    """Return a text in which what is between backticks is code."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:
+        return Markup("{}").format(text)
+    code = [Markup("<code>{}</code>").format(part) for part in parts[1::2]]
+    return Markup("").join(each for pair in zip(parts[::2], [*code, ""], strict=True) for each in pair)

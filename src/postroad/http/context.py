@@ -21,6 +21,7 @@ from postroad.errors import InvalidCursor, PostroadError
 from postroad.http.access import AgentAccess, LeasedMessages, RateLimits, WorkAccess
 from postroad.http.idempotency import AnswerStore, KeyLocks
 from postroad.http.live import LiveOverviews
+from postroad.http.metrics import RequestMetrics
 from postroad.http.operations import Operations
 from postroad.http.outbox import OutboxAccess
 from postroad.http.overview import Overviews
@@ -58,6 +59,7 @@ class Context:
     streams: AgentStreams
     leased: LeasedMessages
     rates: RateLimits
+    request_metrics: RequestMetrics
     readiness: Readiness
     agent_access: AgentAccess
     work: WorkAccess
@@ -132,6 +134,7 @@ def make_context(
         streams=AgentStreams(polls, access, identities, leased),
         leased=leased,
         rates=RateLimits(settings.rate_limit, clock),
+        request_metrics=RequestMetrics(),
         readiness=Readiness(backend.check, parts, threads=threads, clock=clock),
         agent_access=access,
         work=work,

@@ -96,6 +96,8 @@ class RequestMiddleware:
                 await stream.run(receive, answer, send)
             except PostroadError as error:
                 await _refuse(error, answer)
+        seconds = time.monotonic() - started
+        self._context.request_metrics.add(route, method, answer.status, seconds if stream is None else None)
         if not quiet and _logging.isEnabledFor(logging.INFO):
             _log.info(
                 "http_request",
@@ -103,7 +105,7 @@ class RequestMiddleware:
                 method=method,
                 route=route,
                 status=answer.status,
-                duration_ms=round((time.monotonic() - started) * 1000, 3),
+                duration_ms=round(seconds * 1000, 3),
             )
 
     async def _audit(self, scope: HTTPScope, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:

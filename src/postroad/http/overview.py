@@ -70,6 +70,8 @@ class Measured:
 
     queues: list[QueueOverview]
     dead_letter_queues: frozenset[str]
+    deleted: QueueCounters | None
+    """What had happened on queues that were deleted since; None where the store does not count."""
     totals: QueueCounters | None
     """None where the store does not count."""
     backlog: Backlog
@@ -210,6 +212,7 @@ class Overviews:
         return Measured(
             queues=queues,
             dead_letter_queues=letters,
+            deleted=deleted,
             totals=totals,
             backlog=backlog,
             lags=_lags(queues, letters, outbox),

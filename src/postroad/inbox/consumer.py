@@ -409,7 +409,7 @@ class ConsumerTelemetry:
     @cached_property
     def handler_seconds(self) -> Histogram:
         """The histogram of the handler's times."""
-        return histogram("postroad_handler_seconds").labels(*self._labels)
+        return histogram("postroad_handler_seconds").labels(*self._labels, self._handler)
 
     @cached_property
     def _dead_letters(self) -> Gauge:

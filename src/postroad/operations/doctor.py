@@ -41,7 +41,7 @@ LEAST_FREE_BYTES: Final = 200_000_000
 LEAST_FREE_PART: Final = 0.05
 MOST_LOG_BYTES: Final = 1_000_000_000
 _SOUND: Final = ".".join(map(str, FIXED_VERSION))
-_COMPANIONS: Final = ("-wal", "-shm", ".token", ".tokens.json", ".secret", ".blobs")
+_COMPANIONS: Final = ("-wal", "-shm", ".token", ".tokens.json", ".secret", ".blobs", ".metrics")
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _EPOCH: Final = datetime(2020, 1, 1, tzinfo=UTC)
 # The clocks of a machine and its disks may differ by this much although nobody has set one back.

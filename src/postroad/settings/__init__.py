@@ -1,6 +1,7 @@
 """Settings: flags, environment and file; nothing else reads the environment."""
 
 from postroad.settings.environment import (
+    METRICS as METRICS,
     actor as actor,
     agent_polls as agent_polls,
     agent_rate as agent_rate,
@@ -22,6 +23,7 @@ from postroad.settings.environment import (
     events_ttl_days as events_ttl_days,
     function_environment as function_environment,
     function_of_tasks as function_of_tasks,
+    measuring_in as measuring_in,
     slack_webhook_url as slack_webhook_url,
     sns_arn as sns_arn,
     table_name as table_name,

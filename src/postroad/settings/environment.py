@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 from urllib.parse import unquote
 
 from postroad.errors import ConfigurationError
@@ -149,6 +150,15 @@ def data_path(url: str) -> Path | None:
     except OSError:
         # The working directory is gone: `connect` refuses the path.
         return path
+
+
+METRICS: Final = "metrics"
+"""The folder beside the data in which the runners of `postroad up` measure."""
+
+
+def measuring_in(directory: Path) -> dict[str, str]:
+    """Return the environment of a child that writes its metrics to files of the folder, which others read."""
+    return {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(directory.absolute())}
 
 
 def beside(url: str, suffix: str) -> Path:

@@ -20,7 +20,7 @@ _METRICS = {
     "dead_letter_count": ("Failed rows of an outbox, or dead letters of a consumer's queue.", ("service", "queue")),
     "event_consumer_lag_seconds": ("Age of the oldest event being handled, 0 when idle.", ("service", "queue")),
     "postroad_publish_seconds": ("Time from the recording of an event to its publication.", ("service",)),
-    "postroad_handler_seconds": ("Duration of a call to a consumer's handler.", ("service", "queue")),
+    "postroad_handler_seconds": ("Duration of a call to a handler.", ("service", "queue", "handler")),
     "event_inbox_conflicts": ("Known event ids that arrived with different content.", ("consumer",)),
     "notifications": ("Messages of the chat pipeline by outcome.", ("queue", "outcome")),
     "offline_conflicts": ("Stored messages that arrived again with different content.", ()),

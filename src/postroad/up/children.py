@@ -18,7 +18,7 @@ from typing import Literal
 import msgspec
 
 from postroad.errors import ConfigurationError, PostroadError, Unavailable
-from postroad.settings import Settings
+from postroad.settings import METRICS, Settings, beside, measuring_in
 from postroad.telemetry import get_logger
 from postroad.views import Part, PartState
 
@@ -228,6 +228,7 @@ class Child:
             # What a child prints belongs to the log: programs read the supervisor's stdout.
             stdout=sys.stderr,
             pass_fds=[writer] if listener is None else [writer, listener],
+            env=measuring_in(beside(config.settings.url, METRICS)),
         )
         assert process.stdin is not None
         process.stdin.write(line(config))

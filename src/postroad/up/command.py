@@ -22,7 +22,7 @@ import msgspec
 from postroad import __version__
 from postroad.errors import ConfigurationError, Unavailable, without_credentials
 from postroad.http import PREFIX, kept_secret, read_secret
-from postroad.settings import Settings, beside, data_path, no_color
+from postroad.settings import METRICS, Settings, beside, data_path, no_color
 from postroad.telemetry import configure_logs
 from postroad.up.children import Child, ChildConfig
 from postroad.up.runners import RUNNER_PARTS
@@ -200,6 +200,7 @@ def run_up(settings: Settings, *, json_output: bool = False, open_browser: bool 
         cleanup.callback(up_file.release)
         listener = _listen(settings.host, settings.port)
         cleanup.callback(listener.close)
+        _empty(beside(settings.url, METRICS))
         admin = token or kept_secret(beside(settings.url, "token"), PREFIX)
         host = f"[{settings.host.strip('[]')}]" if ":" in settings.host else settings.host
         url = f"http://{host}:{listener.getsockname()[1]}"
@@ -207,6 +208,12 @@ def run_up(settings: Settings, *, json_output: bool = False, open_browser: bool 
         up_file.announce(console.url)
         config = ChildConfig(settings=settings, admin=admin, parent=os.getpid(), report_to=-1)
         return asyncio.run(_run(config, listener, console, open_browser=open_browser))
+
+
+def _empty(directory: Path) -> None:
+    """Make the folder for metrics, without what an earlier run has measured."""
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(mode=0o700)
 
 
 async def _run(config: ChildConfig, listener: socket.socket, console: Console, *, open_browser: bool) -> int:

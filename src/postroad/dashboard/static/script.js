@@ -37,11 +37,11 @@
     });
   };
 
-  // Live numbers: `data-live` is a path into the overview.
+  // Live numbers: `data-live`, and `data-tally` in the navigation, are paths into the overview.
   const at = (overview, path) => path.split(".").reduce((value, name) => (value == null ? value : value[name]), overview);
   const showNumbers = (overview) => {
-    for (const element of all("[data-live]")) {
-      const value = at(overview, element.dataset.live);
+    for (const element of all("[data-live], [data-tally]")) {
+      const value = at(overview, element.dataset.live || element.dataset.tally);
       if (value === undefined) continue;
       const text = value === null ? "–" : typeof value !== "number" ? String(value) : element.dataset.format === "seconds" ? seconds(value) : number(value);
       element.toggleAttribute("data-zero", !value);
@@ -114,10 +114,10 @@
 
   const listen = () => {
     const notice = document.querySelector("[data-stream]");
-    const window_ = document.querySelector("[data-window]")?.dataset.window || 300;
-    let pause = 1000;
+    const length = document.querySelector("[data-window]")?.dataset.window || 300;
+    let pause = 1000, source = null;
     const open = () => {
-      const source = new EventSource(`/live?window=${window_}`);
+      source = new EventSource(`/live?window=${length}`);
       source.addEventListener("overview", (event) => {
         const overview = JSON.parse(event.data);
         pause = 1000;
@@ -133,8 +133,9 @@
         setTimeout(open, pause);
         pause = Math.min(2 * pause, 10000);
       };
-      addEventListener("pagehide", () => source.close());
     };
+    addEventListener("pagehide", () => source.close());
+    addEventListener("pageshow", (event) => { if (event.persisted) open(); });
     open();
   };
 
@@ -163,7 +164,7 @@
     logIn();
     for (const button of all("button[data-theme-toggle]")) button.addEventListener("click", switchTheme);
     addShortcuts();
-    if (document.querySelector("nav [data-live], main [data-live]")) listen();
+    if (document.querySelector("[data-live], [data-tally]")) listen();
     refresh();
   });
 })();

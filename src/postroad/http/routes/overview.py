@@ -1,4 +1,4 @@
-"""`/overview`, `/live` and `/map`: the state of everything at a glance, as it changes, and how it is connected."""
+"""`/overview`, `/live`, `/metrics` and `/map`: the state of everything, as it changes, and how it is connected."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from litestar.params import HeaderParameter, QueryParameter
 
 from postroad.http.live import Viewer
 from postroad.http.map import MapMaker
+from postroad.http.metrics import CONTENT_TYPE, exposition
 from postroad.http.openapi import route
 from postroad.http.requests import ApiRequest, StreamResponse, still_allowed
 from postroad.http.samples import LONGEST_SECONDS
+from postroad.settings import METRICS, beside
 from postroad.views import Map, Overview
 
 Window = Annotated[
@@ -53,3 +55,17 @@ async def map_document(request: ApiRequest) -> Map:
     found = await context.overviews.measured()
     maker = MapMaker(context.backend, context.settings, request.agents)
     return await context.run(lambda: maker.draw(found))
+
+
+@route("GET /metrics", "read", str, says="Metrics as text.", media_type=CONTENT_TYPE)
+async def show_metrics(request: ApiRequest) -> Response[bytes]:
+    """Show what the engine counts and what the parts measure, for Prometheus."""
+    context = request.context
+    found, parts = await context.overviews.measured(), tuple(context.parts)
+    directory = beside(context.settings.url, METRICS)
+
+    def write() -> bytes:
+        service = context.settings.outbox_service
+        return exposition(found, parts=parts, requests=context.request_metrics, service=service, directory=directory)
+
+    return Response(await context.run(write), media_type=CONTENT_TYPE)

@@ -53,7 +53,9 @@ async def login(request: ApiRequest) -> Response[str]:
     token = (await request.fields()).get("token", "").strip()
     if not token or context.identities.of(token) is None:
         context.failed_logins.note(address)
-        refused = problem(Unauthorized("the token is unknown, revoked or expired"), request_id=request.request_id)
+        remedy = "Paste the token from the file beside the data, or ask an admin for a new one."
+        error = Unauthorized("the token is unknown, revoked or expired", remedy=remedy)
+        refused = problem(error, request_id=request.request_id)
         return Response(render("login", Chrome(version=__version__), problem=refused), status_code=401, media_type=HTML)
     secure = "; Secure" if request.scope["scheme"] == "https" else ""
     cookie = f"{COOKIE}={context.sessions.begin(token)}; HttpOnly; SameSite=Strict; Path=/; Max-Age={SECONDS}{secure}"

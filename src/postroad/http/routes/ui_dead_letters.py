@@ -49,7 +49,7 @@ class DryRun:
 
 
 @get("/ui/dead-letters", **PAGE)
-async def dead_letters(
+async def show_dead_letters_page(
     request: ApiRequest, queue: OnlyQueue = "", operation: OperationId = "", everything: All = 0
 ) -> Response[str]:
     """List dead letters by cause."""

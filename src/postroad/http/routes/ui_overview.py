@@ -14,7 +14,6 @@ from postroad.http.routes.ui import PAGE, shown
 from postroad.http.samples import LONGEST_SECONDS
 from postroad.queues import QueueOverview
 from postroad.tasks import HealthCheck
-from postroad.tasks.health import HealthReport
 from postroad.views import queue_row
 
 _BUSIEST = 8
@@ -25,7 +24,7 @@ ChartWindow = Annotated[
 
 
 @get("/ui", **PAGE)
-async def overview(request: ApiRequest, window: ChartWindow = 3_600) -> Response[str]:
+async def show_overview_page(request: ApiRequest, window: ChartWindow = 3_600) -> Response[str]:
     """Show whether anything is wrong, what, since when, and where to click."""
     context = request.context
     measured = await context.overviews.measured()
@@ -37,6 +36,7 @@ async def overview(request: ApiRequest, window: ChartWindow = 3_600) -> Response
         request,
         "overview",
         doc=doc,
+        demo=None,
         charts=(
             flow("sent", "Sent", doc.series.sent, window),
             flow("acked", "Acked", doc.series.acked, window),
@@ -57,19 +57,15 @@ def busiest(request: ApiRequest, queues: list[QueueOverview]) -> list[QueueOverv
 
 
 @get("/ui/health", **PAGE)
-async def health(request: ApiRequest) -> Response[str]:
+async def show_health_page(request: ApiRequest) -> Response[str]:
     """Show the parts of this server, and the running tasks that are silent or run too long."""
     context, settings = request.context, request.context.settings
-
-    def look() -> HealthReport:
-        check = HealthCheck(context.backend, tenant_id=settings.tenant, app=settings.app)
-        return check.look(limit=_MOST_TASKS)
-
+    check = HealthCheck(context.backend, tenant_id=settings.tenant, app=settings.app)
     measured = await context.overviews.measured()
     return shown(
         request,
         "health",
-        doc=await context.run(look),
+        doc=await context.run(lambda: check.look(limit=_MOST_TASKS)),
         ready=await context.readiness.document(),
         attention=context.overviews.compose(measured, 300).attention,
         parts_shown=list(context.parts),
@@ -79,6 +75,6 @@ async def health(request: ApiRequest) -> Response[str]:
 
 
 @get("/ui/audit", **{**PAGE, "opt": {**PAGE["opt"], "scope": "admin"}})
-async def audit(request: ApiRequest, cursor: Cursor = None) -> Response[str]:
+async def show_audit_page(request: ApiRequest, cursor: Cursor = None) -> Response[str]:
     """List who changed what, newest first."""
     return shown(request, "audit", doc=await audit_page(request, 50, cursor))

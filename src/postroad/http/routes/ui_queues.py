@@ -20,6 +20,7 @@ from postroad.http.routes.queues import (
     send_entries,
 )
 from postroad.http.routes.ui import HTML, PAGE, form, shown
+from postroad.queues import read_dead
 from postroad.telemetry import counted
 from postroad.views import problem
 
@@ -29,7 +30,7 @@ Done = Annotated[str, QueryParameter(description="What was done, in words.")]
 
 
 @get("/ui/queues", **PAGE)
-async def queues(
+async def show_queues_page(
     request: ApiRequest, cursor: Cursor = None, name: NamePrefix = "", deleted: Done = ""
 ) -> Response[str]:
     """List the queues."""
@@ -48,7 +49,7 @@ async def queues(
 
 
 @get(_ONE, **PAGE)
-async def queue(
+async def show_queue_page(
     request: ApiRequest,
     queue: QueueName,
     cursor: Cursor = None,
@@ -74,13 +75,16 @@ async def _page(
 ) -> Response[str]:
     context = request.context
     doc = await detail_of(request, queue)
+    messages = await peeked_page(request, queue, 20, cursor, bodies=payload)
+    dead = {each.message_id: read_dead(each.attributes) for each in messages.items}
     return shown(
         request,
         "queue",
         status=200 if error is None else error.status,
         current="queues",
         doc=doc,
-        messages=await peeked_page(request, queue, 20, cursor, bodies=payload),
+        messages=messages,
+        errors={name: found.error or found.reason for name, found in dead.items() if found is not None},
         payload=payload,
         rate=context.overviews.rates.of(doc.name, context.clock.monotonic()),
         done=done,
@@ -89,7 +93,7 @@ async def _page(
 
 
 @post(f"{_ONE}/messages", **form("publish"))
-async def send(request: ApiRequest, queue: QueueName) -> Response[str]:
+async def send_by_form(request: ApiRequest, queue: QueueName) -> Response[str]:
     """Send one message."""
     given = await request.fields()
     entry = forms.Message(given.get("body", ""), {}, given.get("group") or None, given.get("dedup_id") or None)
@@ -101,7 +105,7 @@ async def send(request: ApiRequest, queue: QueueName) -> Response[str]:
 
 
 @post(f"{_ONE}/purge", **form("admin"))
-async def purge(request: ApiRequest, queue: QueueName) -> Response[str]:
+async def purge_by_form(request: ApiRequest, queue: QueueName) -> Response[str]:
     """Delete all messages, if the form repeats the name and says why."""
     given = await request.fields()
     data = forms.Purge(given.get("confirm", ""), given.get("reason", ""))
@@ -113,7 +117,7 @@ async def purge(request: ApiRequest, queue: QueueName) -> Response[str]:
 
 
 @post(f"{_ONE}/delete", **form("admin"))
-async def delete(request: ApiRequest, queue: QueueName) -> Response[str]:
+async def delete_by_form(request: ApiRequest, queue: QueueName) -> Response[str]:
     """Delete the queue, if the form repeats its name."""
     given = await request.fields()
     try:
