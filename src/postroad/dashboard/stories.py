@@ -42,15 +42,15 @@ def failure_of(story: Story) -> Failure | None:
     failed = [(_said(step), step) for step in story.steps if not step.ok and step.detail]
     if story.verdict in ("handled", "completed") or not failed:
         return None
-    said = failed[-1][0]
-    same = [step for each, step in failed if each == said]
+    last_said = failed[-1][0]
+    same = [step for each, step in failed if each == last_said]
     # The end of a run repeats what its last attempt has said; the attempt knows where.
     attempts = [step for step in same if step.what == ATTEMPT_FAILED] or same
     last = attempts[-1]
     place, handler = _place(last.detail or "", last.traceback or [])
     return Failure(
-        type=said[0],
-        message=said[1],
+        type=last_said[0],
+        message=last_said[1],
         place=place,
         handler=handler,
         by=last.by,
