@@ -64,6 +64,14 @@ def test_the_wheel_installs_into_a_clean_environment_and_runs(built: Path, tmp_p
     version = subprocess.run(
         [python, "-m", "postroad", "version", "--json"], check=True, capture_output=True, text=True, cwd=tmp_path
     )
+    played = subprocess.run(
+        [python, "-m", "postroad", "demo", "--once", "--seconds", "2", "--json"],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
 
     assert str(tmp_path) in where.stdout
     assert '"version"' in version.stdout
+    assert '"lost": 0' in played.stdout

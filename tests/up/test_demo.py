@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,24 @@ def test_the_whole_story_plays_by_itself_and_nothing_is_lost_or_made_twice(tmp_p
     assert document["redriven"] == document["dead_lettered"] > 0
     assert answer.stderr == ""
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_whole_story_needs_nothing_that_an_extra_installs(tmp_path: Path) -> None:
+    script = (
+        "import sys\n"
+        "for name in ('litestar', 'uvicorn', 'jinja2', 'boto3', 'psycopg', 'httpx'):\n"
+        "    sys.modules[name] = None\n"
+        "from postroad.cli.app import run\n"
+        "sys.exit(run(['demo', '--once', '--seconds', '1']))\n"
+    )
+
+    answer = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=False, timeout=240
+    )
+
+    assert answer.returncode == 0, answer
+    assert "0 lost, 0 effects made twice, ledger sum 0" in answer.stdout
+    assert len(answer.stderr.splitlines()) == 3
 
 
 def test_people_watch_a_failure_repair_it_and_redrive(start_up: StartUp, tmp_path: Path) -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from postroad import OutgoingMessage
 from postroad.dashboard import Chrome, render
 from postroad.settings import Settings
 from postroad.up.demo.database import Check, DemoDatabase, SceneCounts
 from postroad.up.demo.stage import Stage
-from postroad.up.demo.story import sentences
+from postroad.up.demo.story import demo_database, prepare, sentences
 from postroad.views import DemoFailure, DemoPlayed, DemoShown, SceneShown
 from postroad.wiring import connect
 
@@ -77,6 +78,22 @@ def test_the_provider_fails_when_its_time_has_come_and_stays_repaired(database: 
     states.append(database.provider())
 
     assert states == ["healthy", "failing", "repaired", "healthy"]
+
+
+def test_a_story_begins_again_unless_something_waits_to_be_repaired(tmp_path: Path) -> None:
+    settings = Settings(url=f"sqlite:///{tmp_path}/demo.db")
+    with connect(settings.url) as backend, closing(demo_database(settings.url)) as database:
+        prepare(backend, settings)
+        database.begin_story(0)
+        prepare(backend, settings)
+        without_dead_letters = database.provider()
+        database.begin_story(0)
+        backend.queue("demo-push-dlq").send([OutgoingMessage("a push")])
+        prepare(backend, settings)
+
+    assert without_dead_letters == "healthy"
+    with closing(demo_database(settings.url)) as database:
+        assert database.provider() == "failing"
 
 
 def test_a_scene_that_fails_ends_the_others_and_its_error_is_raised(database: DemoDatabase) -> None:

@@ -263,6 +263,18 @@ def test_people_are_told_what_to_try_and_that_works(tmp_path: Path, file: str | 
     assert "hello_handled" in (tmp_path / "log").read_text()
 
 
+def test_a_token_that_the_operator_set_is_not_printed_into_the_log_of_a_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSTROAD_TOKEN", "of-the-operator-" + "x" * 20)
+
+    process, lines = start_for_people(tmp_path)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+
+    assert lines[1] == f"dashboard  {lines[2].removeprefix('API  ').removesuffix('/schema')}/login"
+
+
 def verdict(folder: Path, event_id: str, *flags: str) -> str | None:
     """Ask what became of an event."""
     asked = subprocess.run(

@@ -57,7 +57,7 @@ class Console:
         url_option = "" if shown_url == Settings().url else f" --url {shlex.quote(shown_url)}"
         self._print(
             f"Postroad {__version__}\n"
-            f"dashboard  {self.login_url}\n"
+            f"dashboard  {self._link()}\n"
             f"API  {self.url}/schema\n"
             f"data  {data}\n"
             f"try: {_program()} {COMMAND}{url_option}\n"
@@ -71,6 +71,11 @@ class Console:
             version=__version__,
             parts=parts,
         )
+
+    def _link(self) -> str:
+        """Return the link to the dashboard; the secret that the operator set is not for the log of a service."""
+        is_set = self._settings.token is not None or self._settings.token_file is not None
+        return f"{self.url}/login" if is_set and not sys.stdout.isatty() else self.login_url
 
     def stopped(self, reason: str, seconds: float) -> None:
         """Print that everything has stopped."""

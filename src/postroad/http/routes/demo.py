@@ -13,7 +13,7 @@ from postroad.http.idempotency import Answer, perform
 from postroad.http.openapi import route
 from postroad.http.requests import ApiRequest
 from postroad.http.routes.ui import form
-from postroad.views import DemoShown
+from postroad.views import DemoShown, PartState
 
 
 def demo_of(request: ApiRequest) -> Demo:
@@ -25,7 +25,7 @@ def demo_of(request: ApiRequest) -> Demo:
 
 def demo_shown(request: ApiRequest) -> DemoShown:
     """Return the demo as it is now."""
-    states = {part.name: part.state for part in request.context.parts}
+    states: dict[str, PartState] = {part.name: part.state for part in request.context.parts}
     return demo_of(request).show(states.get("demo", "starting"))
 
 

@@ -82,7 +82,7 @@ def _is_empty(backend: Backend) -> bool:
 
 
 def prepare(backend: Backend, settings: Settings) -> None:
-    """Create what the scenes need, and begin their story again if it had ended."""
+    """Create what the scenes need, and begin their story again unless it waits for a repair or a redrive."""
     refuse_other_data(backend)
     backend.items().put(_MARK, b"{}")
     with closing(demo_database(settings.url)) as database:
@@ -90,7 +90,7 @@ def prepare(backend: Backend, settings: Settings) -> None:
         tasks.prepare(backend, settings.tenant, settings.app)
         agents.prepare(backend)
         notifications.prepare(backend, database)
-        if Story(backend, database).failure().state in ("healthy", "redriven"):
+        if not Story(backend, database).failure().dead_letters:
             database.forget_story()
 
 
