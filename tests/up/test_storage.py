@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.up.conftest import StartUp
+from tests.up.up import run
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.slow
@@ -48,6 +49,19 @@ def test_a_full_disk_is_503_reads_go_on_and_it_recovers_by_itself(tmp_path: Path
         "ready_again": True,
         "restarts": 0,
     }
+
+
+def test_a_backend_that_cannot_be_reached_is_exit_3_with_its_address(tmp_path: Path) -> None:
+    address = "http://127.0.0.1:1"
+    keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y"}
+
+    done = run(tmp_path, "--url", f"aws://eu-central-1?endpoint_url={address}", "--port", "0", **keys)
+
+    assert done.returncode == 3
+    assert len(done.stderr.splitlines()) <= 3
+    assert address in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
 
 
 def test_a_file_that_stays_locked_is_503_reads_go_on_and_it_recovers_by_itself(
