@@ -35,7 +35,7 @@ def main(url: str) -> None:
         again = producer.options(request_id="store-7").submit(scrape, store_id="s7")
         print(f"submitted {handle.request_id}; the same request again is a new run: {again.created}")
 
-        TaskWorker(backend).run(until_idle=True)  # or, in another terminal: postroad worker --import shop
+        TaskWorker(backend).run(until_idle=True)  # or, in another terminal: postroad worker --load shop
 
         for event in producer.history(handle.request_id):
             print(f"{event.event_type:26} {event.properties.get('error', '')}")

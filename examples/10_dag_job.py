@@ -46,7 +46,7 @@ def main(url: str) -> None:
     with postroad.connect(url) as backend:
         jobs = Jobs(backend)
         jobs.submit_job(GRAPH, job_id="monday")
-        worker = f"-m postroad worker --import {Path(__file__).stem} --until-idle --url {url}".split()
+        worker = f"-m postroad worker --load {Path(__file__).stem} --until-idle --url {url}".split()
         subprocess.run([sys.executable, *worker], cwd=Path(__file__).parent, check=True, stderr=subprocess.DEVNULL)
         print(jobs.graph("monday"))
         last = TaskProducer(backend).status("monday.report")

@@ -48,7 +48,7 @@ def tasks(tmp_path: Path) -> Path:
 
 
 def work(postroad: Postroad, *options: str) -> None:
-    done = postroad("worker", "--import", "shop_tasks", "--until-idle", "--retry-base", "0.01", *options)
+    done = postroad("worker", "--load", "shop_tasks", "--until-idle", "--retry-base", "0.01", *options)
     assert done.code == 0, done.err
 
 

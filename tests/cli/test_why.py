@@ -34,7 +34,7 @@ def test_a_task_is_told_from_its_submission_to_its_end(postroad: Postroad) -> No
 
     assert set(waiting) == FIELDS
     assert (waiting["id"], waiting["kind"], waiting["verdict"]) == ("good", "task", "waiting")
-    assert waiting["next"] == "a worker takes it: postroad worker --import MODULE"
+    assert waiting["next"] == "a worker takes it: postroad worker --load MODULE"
     assert (done["verdict"], done["next"]) == ("completed", "nothing: done")
     assert [step["what"] for step in done["steps"]] == ["Task Pending", "Task Processing Started", "Task Completed"]
     assert set(done["steps"][0]) == {"at", "what", "where", "by", "ok", "detail"}
@@ -67,7 +67,7 @@ def test_a_job_is_told_with_its_tasks_and_a_task_with_its_job(postroad: Postroad
     task = postroad("why", "j.b", "--json").document
 
     assert (job["kind"], job["verdict"]) == ("job", "waiting")
-    assert job["next"] == "a worker takes a: postroad worker --import MODULE"
+    assert job["next"] == "a worker takes a: postroad worker --load MODULE"
     assert job["related"] == [{"id": name, "relation": "causes", "type": "task"} for name in ("j.a", "j.b")]
     assert task["related"] == [
         {"id": "j", "relation": "caused_by", "type": "job"},

@@ -32,6 +32,16 @@ def test_the_wheel_holds_every_file_that_is_not_python_too(built: Path) -> None:
     assert set(NOT_PYTHON) <= held
 
 
+def test_the_wheel_registers_the_command_and_the_fixtures_for_pytest(built: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    (name,) = [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".dist-info/entry_points.txt")]
+
+    registered = zipfile.ZipFile(wheel).read(name).decode()
+
+    assert "[console_scripts]\npostroad = postroad.cli:main" in registered
+    assert "[pytest11]\npostroad = postroad.testing.pytest_plugin" in registered
+
+
 def test_a_package_index_shows_the_readme_with_links_to_the_source_of_this_version(built: Path) -> None:
     (wheel,) = built.glob("*.whl")
     (name,) = [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".dist-info/METADATA")]

@@ -226,7 +226,7 @@ class Dispatch:
             else:
                 self.memory.handled.forget(event_id)
 
-    def _log_received(self, delivery: Delivery, envelope: Envelope | None, **fields: str) -> None:
+    def _log_received(self, delivery: Delivery, envelope: Envelope | None, **fields: Any) -> None:
         attempt = delivery.receive_count
         queue = self.telemetry.queue
         self.telemetry.log("bus_received", envelope, receive_count=attempt, attempt=attempt, queue=queue, **fields)

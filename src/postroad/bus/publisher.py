@@ -205,7 +205,10 @@ class Publisher:
         messages = [each.message for each in prepared if each.message is not None]
         began = time.perf_counter()
         outcomes = iter(self.sender.send(messages, blocked) if messages else ())
-        about = {"queue": self.outlet.name, "duration_ms": round((time.perf_counter() - began) * 1_000, 3)}
+        about: dict[str, Any] = {
+            "queue": self.outlet.name,
+            "duration_ms": round((time.perf_counter() - began) * 1_000, 3),
+        }
         sent = [each.sent or next(outcomes) for each in prepared]
         for each, outcome in zip(prepared, sent, strict=True):
             if outcome.error is not None:

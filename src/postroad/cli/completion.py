@@ -27,7 +27,7 @@ def completed_for_shell(args: Sequence[str]) -> bool:
             nearest=nearest(shell, _SHELLS),
             remedy=f"Name one of {', '.join(_SHELLS)}.",
         )
-    from typer.completion import get_completion_script, install
+    from typer._completion_shared import get_completion_script, install
 
     if option == _SHOW:
         write(get_completion_script(prog_name="postroad", complete_var=_VARIABLE, shell=shell))

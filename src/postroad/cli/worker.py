@@ -120,7 +120,7 @@ def worker(
         raise ConfigurationError(
             "import: no module is named, so every task would be unknown",
             field="import",
-            remedy="Name the modules that define the tasks: --import shop.tasks.",
+            remedy="Name the modules that define the tasks: --load shop.tasks.",
         )
     with call.backend() as backend:
         running: TaskWorker | None = None

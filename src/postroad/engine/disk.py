@@ -31,6 +31,8 @@ _LONGEST_TICK_NS: Final = 3_000_000_000
 _SECOND_NS: Final = 1_000_000_000
 _DISK_PARTS: Final = 16
 _STEP: Final = 1_048_576
+_LEAST_ROOM: Final = 262_144
+"""The room that a disk must have left to count as usable: that of one large message."""
 _PAGES: Final = "PRAGMA page_count"
 _FREE_PAGES: Final = "PRAGMA freelist_count"
 
@@ -193,6 +195,16 @@ class Reserve:
     def is_whole(self) -> bool:
         """Whether it holds all of its room, and none is lent to transactions that empty a full disk."""
         return self._file is None or os.fstat(self._file).st_size >= 4 * self._quarter
+
+    def expect_room(self, connection: apsw.Connection) -> None:
+        """Raise `StorageFull` if the disk has no room left for messages, besides the room that is held here."""
+        if self._file is None or not self._quarter:
+            return
+        disk = os.fstatvfs(self._file)
+        spare = max(0, os.fstat(self._file).st_size - 4 * self._quarter)
+        free: int = connection.execute(_FREE_PAGES).get * self._page_size
+        if disk.f_bavail * disk.f_frsize + spare + free < _LEAST_ROOM:
+            raise StorageFull(f"{self._data_path}: the disk is full")
 
     def require(self, writer: apsw.Connection) -> None:
         """Hold all of the room before anything is added, or raise `StorageFull`. The writer holds the write lock."""

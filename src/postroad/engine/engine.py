@@ -231,7 +231,7 @@ class Engine:
         self._check_usable()
         self._disk.expect_in_place()
         self._disk.expect_to_keep()
-        self.write(lambda tx: None, durable=False, relieves=False)
+        self.write(lambda tx: self._reserve.expect_room(tx.connection), durable=False, relieves=False)
 
     def close(self) -> None:
         """Close the file; closing twice changes nothing."""

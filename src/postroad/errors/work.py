@@ -27,7 +27,7 @@ class InvalidTask(InvalidInput):
 class UnknownTask(InvalidInput):
     """A name that no registry of tasks knows; names are looked up, never imported."""
 
-    remedy = "Name the module that defines the task: `postroad worker --import MODULE`."
+    remedy = "Name the module that defines the task: `postroad worker --load MODULE`."
 
 
 class TaskRunFailed(PostroadError):

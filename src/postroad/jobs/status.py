@@ -300,7 +300,7 @@ def _verdict(status: JobStatus) -> tuple[Verdict, str]:
     if status.progress["processing"]:
         return "in_flight", f"waits for the end of {_names(status, 'processing')}"
     if status.progress["pending"]:
-        return "waiting", f"a worker takes {_names(status, 'pending')}: postroad worker --import MODULE"
+        return "waiting", f"a worker takes {_names(status, 'pending')}: postroad worker --load MODULE"
     return "waiting", "a dispatcher advances it: postroad worker --roles dispatcher"
 
 

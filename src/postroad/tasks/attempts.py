@@ -354,4 +354,7 @@ class Attempt:
             self._log("task_traceback", attempt=self._lease.attempts, traceback="\n".join(verdict.traceback))
 
     def _log(self, event: str, **fields: Any) -> None:
-        log_event(event, request_id=self.task.request_id, task=self._message.name, run=self.task.run, **fields)
+        about = {"request_id": self.task.request_id, "task": self._message.name, "run": self.task.run}
+        if self._began and event != "task_started":
+            fields["duration_ms"] = int((time.monotonic() - self._began) * 1_000)
+        log_event(event, **about, queue=self._shared.queue_name, **fields)

@@ -93,7 +93,7 @@ def _view(state: TaskState, lease: Lease, queue: str, *, now: float) -> tuple[Ve
         return ("waiting", f"is put off until {iso(lease.due_at)}", _SEND_LATER)
     if lease.sent_at is None:
         return ("waiting", "recorded and not sent", "a reconciler sends it: postroad worker --roles reconciler")
-    return ("waiting", f"waits in queue {queue}", "a worker takes it: postroad worker --import MODULE")
+    return ("waiting", f"waits in queue {queue}", "a worker takes it: postroad worker --load MODULE")
 
 
 def _steps(events: Sequence[JournalEvent], lease: Lease, where: str, *, now: float) -> list[Step]:
