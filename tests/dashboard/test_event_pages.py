@@ -209,7 +209,7 @@ def test_pushes_and_dropped_devices_are_shown_without_tokens() -> None:
     push = PushShown(
         push_id="p1",
         token_hash="a" * 64,
-        outcome="invalid_token",
+        outcome="dead_token",
         attempts=2,
         status=410,
         reason="Unregistered",

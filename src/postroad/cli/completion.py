@@ -29,9 +29,10 @@ def completed_for_shell(args: Sequence[str]) -> bool:
         )
     from typer._completion_shared import get_completion_script, install
 
+    named = {"prog_name": "postroad", "complete_var": _VARIABLE, "shell": shell}
     if option == _SHOW:
-        write(get_completion_script(prog_name="postroad", complete_var=_VARIABLE, shell=shell))
+        write(get_completion_script(**named))
     else:
-        _, path = install(shell=shell, prog_name="postroad", complete_var=_VARIABLE)
+        _, path = install(**named)
         write(f"completion for {shell} is in {path}; it takes effect in the next shell")
     return True

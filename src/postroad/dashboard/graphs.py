@@ -109,16 +109,16 @@ def _closing(nodes: Sequence[str], edges: Sequence[Pair]) -> set[Pair]:
         on_way.update(node for node, _ in walk)
         while walk:
             node, rest = walk[-1]
-            target = next(rest, None)
-            if target is None:
+            found = next(rest, None)
+            if found is None:
                 walk.pop()
                 on_way.discard(node)
                 done.add(node)
-            elif target in on_way:
-                closing.add((node, target))
-            elif target not in done:
-                on_way.add(target)
-                walk.append((target, iter(following[target])))
+            elif found in on_way:
+                closing.add((node, found))
+            elif found not in done:
+                on_way.add(found)
+                walk.append((found, iter(following[found])))
     return closing
 
 

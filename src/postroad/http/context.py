@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -41,16 +41,14 @@ _SEAL_BYTES = 16
 Result = TypeVar("Result")
 
 
-class Demo(Protocol):
+@dataclass(frozen=True, slots=True)
+class Demo:
     """The demo that `postroad up --demo` plays."""
 
-    def show(self, state: PartState) -> DemoShown:
-        """Return its scenes, which are in this state, and its failure."""
-        ...
-
-    def repair(self, *, actor: str | None = None) -> None:
-        """Repair what fails, with an audit record."""
-        ...
+    show: Callable[[PartState], DemoShown]
+    """Returns its scenes, which are in this state, and its failure."""
+    repair: Callable[[str | None], None]
+    """Repairs what fails, with an audit record of the actor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -35,13 +35,6 @@ _making = threading.Lock()
 _NOTHING = nullcontext()
 # Version, trace id, span id and flags; neither id may be all zeros, and version ff is forbidden.
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
-
-
-class Carrier(Protocol):
-    """A message with its attributes."""
-
-    @property
-    def attributes(self) -> Mapping[str, str]: ...
 
 
 def gauge(name: str, registry: CollectorRegistry | None = None) -> Gauge:
@@ -71,12 +64,15 @@ def _made(kind: str, name: str, registry: CollectorRegistry | None) -> Any:
     return getattr(prometheus_client, kind)(name, *_METRICS[name], registry=registry or prometheus_client.REGISTRY)
 
 
-def publishing(name: str, messages: Iterable[Carrier] = ()) -> AbstractContextManager[object]:
-    """Return a span around sending to this topic or queue, with a link to the trace of each message that has one."""
+def publishing(name: str, messages: Iterable[Any] = ()) -> AbstractContextManager[object]:
+    """Return a span around sending to this topic or queue, with a link to the trace of each message that has one.
+
+    Messages are whatever has `attributes`, here and below.
+    """
     return _span(f"publish {name}", "PRODUCER", name, linked=messages)
 
 
-def receiving(queue: str, messages: Iterable[Carrier]) -> AbstractContextManager[object]:
+def receiving(queue: str, messages: Iterable[Any]) -> AbstractContextManager[object]:
     """Return a span around taking these messages from the queue, with a link to the trace of each."""
     return _span(f"receive {queue}", "CONSUMER", queue, linked=messages)
 
@@ -89,7 +85,7 @@ def handling_by(
     return _span(f"handle {name}", "CONSUMER", queue, message_id, traceparent)
 
 
-def dead_lettering(queue: str, message: Carrier, message_id: str) -> AbstractContextManager[object]:
+def dead_lettering(queue: str, message: Any, message_id: str) -> AbstractContextManager[object]:
     """Return a span in the trace of a message that moves to the dead letters of this queue."""
     return _span(f"dead_letter {queue}", "INTERNAL", queue, message_id, message.attributes.get(TRACE_ATTRIBUTE))
 
@@ -111,7 +107,7 @@ def _span(
     place: str | None,
     message_id: str | None = None,
     traceparent: str | None = None,
-    linked: Iterable[Carrier] = (),
+    linked: Iterable[Any] = (),
 ) -> AbstractContextManager[object]:
     if not _is_set_up():
         return _NOTHING

@@ -91,12 +91,14 @@ def _demo(backend: Backend, config: ChildConfig) -> Iterator[Demo | None]:
     if not config.demo:
         yield None
         return
+    from postroad.http import Demo
     from postroad.up.demo import Story, chat_file, demo_database
 
     with closing(demo_database(config.settings.url)) as database:
         # What shows notifications looks for their database in the environment.
         os.environ["NOTIFICATIONS_DATABASE_URL"] = f"sqlite:///{chat_file(database)}"
-        yield Story(backend, database)
+        story = Story(backend, database)
+        yield Demo(story.show, lambda actor: story.repair(actor=actor))
 
 
 def _max_polls() -> int:

@@ -31,7 +31,7 @@ def demo_shown(request: ApiRequest) -> DemoShown:
 
 def repair(request: ApiRequest) -> DemoShown:
     """Repair what fails, and return the demo."""
-    demo_of(request).repair(actor=None if request.user is None else request.user.name)
+    demo_of(request).repair(None if request.user is None else request.user.name)
     return demo_shown(request)
 
 

@@ -32,6 +32,7 @@ _MEANINGS: Final = {
 }
 Text = str | None
 Id = Annotated[str, PathParameter()]
+Filter = Annotated[Text, QueryParameter()]
 EventType = Annotated[Text, QueryParameter(name="type")]
 From = Annotated[Text, QueryParameter(name="from")]
 WantedId = Annotated[Text, QueryParameter(name="id")]
@@ -41,12 +42,12 @@ WantedId = Annotated[Text, QueryParameter(name="id")]
 async def journal(
     request: ApiRequest,
     cursor: Cursor = None,
-    tenant: Text = None,
-    app: Text = None,
+    tenant: Filter = None,
+    app: Filter = None,
     event_type: EventType = None,
-    entity: Text = None,
+    entity: Filter = None,
     from_time: From = None,
-    to: Text = None,
+    to: Filter = None,
     wanted_id: WantedId = None,
 ) -> Response[str] | Redirect:
     """Search the journal, or go to the story of an id."""

@@ -42,16 +42,17 @@ Start = Annotated[int, QueryParameter(ge=0)]
 Id = Annotated[str, PathParameter()]
 Text = str | None
 State = Annotated[Text, QueryParameter(name="state")]
+Filter = Annotated[Text, QueryParameter()]
 
 
 @get("/ui/tasks", **PAGE)
 async def tasks(
     request: ApiRequest,
     in_state: State = None,
-    name: Text = None,
-    since: Text = None,
+    name: Filter = None,
+    since: Filter = None,
     cursor: Cursor = None,
-    operation: Text = None,
+    operation: Filter = None,
 ) -> Response[str]:
     """List tasks by state, name and time."""
     asked = {"state": in_state or None, "name": (name or "").strip() or None, "since": (since or "").strip() or None}
@@ -109,7 +110,7 @@ def _to(path: str, name: str) -> Redirect:
 
 
 @get("/ui/jobs", **PAGE)
-async def jobs(request: ApiRequest, cursor: Cursor = None, status: Text = None) -> Response[str]:
+async def jobs(request: ApiRequest, cursor: Cursor = None, status: Filter = None) -> Response[str]:
     """List jobs, newest first."""
     doc = await job_page(request, 50, cursor, status or None)
     return shown(request, "jobs", doc=doc, chosen=status or "", statuses=_STATUSES)

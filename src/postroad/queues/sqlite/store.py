@@ -19,7 +19,6 @@ from postroad.queues.sqlite.moves import Mover
 from postroad.queues.sqlite.queue import SQLiteQueue
 from postroad.queues.sqlite.state import (
     COLUMNS,
-    COUNTED,
     JOINED,
     MessageIds,
     QueueState,
@@ -46,8 +45,13 @@ _REMOVE: Final = (
     "DELETE FROM message WHERE id > ?1 << 40 AND id < (?1 + 1) << 40",
     "DELETE FROM grp WHERE queue = ?1",
     "DELETE FROM dedup WHERE scope = ?1",
-    f"UPDATE deleted SET {', '.join(f'{name} = deleted.{name} + tally.{name}' for name in COUNTED)} "  # noqa: S608
-    "FROM tally WHERE tally.queue = ?1",
+    """
+    UPDATE deleted SET sent = deleted.sent + tally.sent, received = deleted.received + tally.received,
+        acked = deleted.acked + tally.acked, retried = deleted.retried + tally.retried,
+        dead = deleted.dead + tally.dead, redriven = deleted.redriven + tally.redriven,
+        expired = deleted.expired + tally.expired
+    FROM tally WHERE tally.queue = ?1
+    """,
     "DELETE FROM tally WHERE queue = ?1",
     "DELETE FROM queue WHERE id = ?1",
 )
