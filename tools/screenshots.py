@@ -104,7 +104,7 @@ def pages(api: Api) -> dict[str, str]:
     }
     queues = api.get("/queues?limit=100")["items"]
     letters = [queue for queue in queues if queue["dead_letter"] is not None]
-    if busiest := max(letters or queues, key=lambda queue: queue["visible"] + queue["in_flight"], default=None):
+    if busiest := max(queues, key=lambda queue: queue["visible"], default=None):
         found["queue"] = f"/ui/queues/{busiest['name']}"
     for name in sorted({queue["dead_letter"] for queue in letters}):
         groups = (api.get(f"/queues/{name}/groups") or {"items": []})["items"]
