@@ -211,7 +211,7 @@ def test_pushes_and_dropped_devices_are_shown_without_tokens() -> None:
     push = PushShown(
         push_id="p1",
         token_hash="a" * 64,
-        outcome="invalid_token",
+        outcome="dead_token",
         attempts=2,
         status=410,
         reason="Unregistered",
@@ -222,7 +222,7 @@ def test_pushes_and_dropped_devices_are_shown_without_tokens() -> None:
 
     text = render("notifications", Chrome(version="1", now=NOW), doc=user, user="ann", problem=None)
 
-    assert "invalid token" in text
+    assert "dead token" in text
     assert "&lt;script&gt;" in text
     assert "\\u202e" in text
     assert "<script>alert" not in text

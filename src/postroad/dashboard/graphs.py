@@ -109,16 +109,16 @@ def _closing(nodes: Sequence[str], edges: Sequence[Pair]) -> set[Pair]:
         on_way.update(node for node, _ in walk)
         while walk:
             node, rest = walk[-1]
-            target = next(rest, None)
-            if target is None:
+            reached = next(rest, None)
+            if reached is None:
                 walk.pop()
                 on_way.discard(node)
                 done.add(node)
-            elif target in on_way:
-                closing.add((node, target))
-            elif target not in done:
-                on_way.add(target)
-                walk.append((target, iter(following[target])))
+            elif reached in on_way:
+                closing.add((node, reached))
+            elif reached not in done:
+                on_way.add(reached)
+                walk.append((reached, iter(following[reached])))
     return closing
 
 
