@@ -15,6 +15,7 @@ from tests.waiting import eventually
 
 from postroad import OutgoingMessage, QueueSpec
 from postroad.events import DomainEvent
+from postroad.http.samples import Sample, Samples
 from postroad.outbox import Outbox
 from postroad.queues import Queue
 from postroad.testing.clock import FakeClock
@@ -278,3 +279,13 @@ def test_the_navigation_of_every_page_has_the_counts(api: Api) -> None:
         return 'data-tally="backlog.visible"' in (page := api.client.get("/ui/queues").text) and ">3<" in page
 
     eventually(shown)
+
+
+def test_the_backlog_before_the_first_sample_is_not_guessed() -> None:
+    samples = Samples()
+    samples.add(Sample(1_000.0, 5, 0, 0, 5))
+    samples.add(Sample(1_006.0, 9, 0, 0, 7))
+
+    found = samples.backlog(60, 1_011.0)
+
+    assert found == [0] * 9 + [5, 7, 7]

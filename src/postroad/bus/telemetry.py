@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from postroad.events import Envelope
 from postroad.queues import Delivery
 from postroad.receiving import BreakerState
-from postroad.telemetry import get_logger
-from postroad.telemetry.tracing import histogram
+from postroad.telemetry import get_logger, histogram
 
 if TYPE_CHECKING:
     from prometheus_client import Counter, Histogram

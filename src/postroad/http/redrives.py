@@ -101,11 +101,10 @@ class _Moved:
         """Run a step, and store what it moved if and only if it is committed."""
         with self._backend.transaction() if self._backend.joins_writes else nullcontext():
             step = take()
+            now = self._now + Counter(to for _, to in step.moved)
             if step.moved:
-                now = self._now + Counter(to for _, to in step.moved)
                 self._run.write_progress(msgspec.json.encode(now))
-        if step.moved:
-            self._now = now
+        self._now = now
         return step
 
     def show(self, report: RedriveReport) -> None:

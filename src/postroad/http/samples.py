@@ -72,8 +72,10 @@ class Samples:
         )
 
     def backlog(self, window: int, now: float) -> list[int]:
-        """Return how many messages waited at the end of each step, oldest first."""
-        return [end.backlog for end in self._ends(window, now)[1][1:]]
+        """Return how many messages waited at the end of each step, oldest first; 0 before the first sample."""
+        step, ends = self._ends(window, now)
+        first = int(now // step) - len(ends) + 1
+        return [0 if end.at >= (first + at + 1) * step else end.backlog for at, end in enumerate(ends)][1:]
 
     def dump(self, *, now: float, wall: float) -> bytes:
         """Return all samples, to be stored; the two clocks are read by the caller."""

@@ -11,7 +11,7 @@ from postroad.errors import InvalidInput, NotFound
 from postroad.http import forms
 from postroad.http.idempotency import Answer, perform_waiting
 from postroad.http.openapi import example, route
-from postroad.http.requests import ApiRequest
+from postroad.http.requests import ApiRequest, actor_of
 from postroad.telemetry import recorded
 from postroad.views import OutboxKeyPage, OutboxKeyRow, OutboxRedriven, OutboxShown, OutboxSkipped, OutboxStatusShown
 
@@ -59,7 +59,7 @@ async def redrive_events(request: ApiRequest, data: forms.OutboxRedrive) -> Outb
             field="event_ids",
             remedy="Name event ids, a key, a tenant, a type or a group; nothing was changed.",
         )
-    context, by = request.context, _actor(request)
+    context, by = request.context, actor_of(request)
     selection["limit"] = data.limit
 
     def redrive() -> OutboxRedriven:
@@ -88,7 +88,7 @@ async def skip_outbox(request: ApiRequest, data: SkipBody) -> Response[Any]:
 
 async def skip_event(request: ApiRequest, data: forms.OutboxSkip) -> OutboxSkipped:
     """Skip the event that the form names."""
-    context, by = request.context, _actor(request)
+    context, by = request.context, actor_of(request)
 
     def skip() -> OutboxSkipped:
         outbox = context.outbox.outbox
@@ -100,8 +100,3 @@ async def skip_event(request: ApiRequest, data: forms.OutboxSkip) -> OutboxSkipp
         return OutboxSkipped(data.event_id)
 
     return await context.run(skip)
-
-
-def _actor(request: ApiRequest) -> str:
-    assert request.user is not None
-    return request.user.name

@@ -10,7 +10,7 @@ from postroad.http import forms
 from postroad.http.idempotency import Answer, perform
 from postroad.http.openapi import answers, example, route
 from postroad.http.redrives import KIND
-from postroad.http.requests import ApiRequest, QueueName, checked
+from postroad.http.requests import ApiRequest, QueueName, actor_of, checked
 from postroad.operations import RedriveReport
 from postroad.views import OperationStarted
 
@@ -37,7 +37,7 @@ async def redrive_queue(request: ApiRequest, queue: QueueName, data: RedriveBody
     def begin() -> Answer:
         if data.dry_run:
             return Answer(200, redrives.preview(name, data))
-        made.append(operations.record(KIND, redrives.check(name, data), actor=_actor(request)))
+        made.append(operations.record(KIND, redrives.check(name, data), actor=actor_of(request)))
         return Answer(202, OperationStarted(made[-1]))
 
     answer = await perform(request, begin)
@@ -57,13 +57,8 @@ async def begin_redrive(request: ApiRequest, queue: str, data: forms.Redrive) ->
     context = request.context
 
     def begin() -> str:
-        made = context.operations.record(KIND, context.redrives.check(checked(queue), data), actor=_actor(request))
+        made = context.operations.record(KIND, context.redrives.check(checked(queue), data), actor=actor_of(request))
         context.operations.run(made)
         return made
 
     return await context.run(begin)
-
-
-def _actor(request: ApiRequest) -> str:
-    assert request.user is not None
-    return request.user.name

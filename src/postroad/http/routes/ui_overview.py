@@ -43,6 +43,7 @@ async def show_overview_page(request: ApiRequest, window: ChartWindow = 3_600) -
             level("backlog", "Backlog", context.overviews.backlog(window), waiting),
         ),
         queues=queues,
+        dead_letter_queues=measured.dead_letter_queues,
         rates={each.name: rates.of(each.name, now) for each in queues},
         parts_shown=list(context.parts),
     )
