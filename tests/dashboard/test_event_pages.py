@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 from tests.dashboard.conftest import NewContext, logged_in
 from tests.dashboard.server import Served
-from tests.dashboard.work import HOSTILE, SHOWN
+from tests.dashboard.work import HOSTILE, SHOWN, submit
 
 from postroad.dashboard import Chrome, map_drawing, place_of, render
 from postroad.dashboard.drawings import MOST_MAPPED, fitted
@@ -75,6 +75,8 @@ def test_an_event_leads_to_its_story_and_so_does_an_id(page: Page, works: Served
 
 @BROWSER
 def test_the_next_page_keeps_the_filters(page: Page, works: Served) -> None:
+    for number in range(50):
+        submit(works, f"listed-{number}")
     page.goto(f"{works.url}/ui/events?app=postroad")
     first = [each.get_attribute("data-event") for each in page.locator("tr[data-event]").all()]
 
@@ -220,7 +222,7 @@ def test_pushes_and_dropped_devices_are_shown_without_tokens() -> None:
 
     text = render("notifications", Chrome(version="1", now=NOW), doc=user, user="ann", problem=None)
 
-    assert "invalid token" in text
+    assert "dead token" in text
     assert "&lt;script&gt;" in text
     assert "\\u202e" in text
     assert "<script>alert" not in text

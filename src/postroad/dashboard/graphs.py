@@ -109,16 +109,16 @@ def _closing(nodes: Sequence[str], edges: Sequence[Pair]) -> set[Pair]:
         on_way.update(node for node, _ in walk)
         while walk:
             node, rest = walk[-1]
-            found = next(rest, None)
-            if found is None:
+            reached = next(rest, None)
+            if reached is None:
                 walk.pop()
                 on_way.discard(node)
                 done.add(node)
-            elif found in on_way:
-                closing.add((node, found))
-            elif found not in done:
-                on_way.add(found)
-                walk.append((found, iter(following[found])))
+            elif reached in on_way:
+                closing.add((node, reached))
+            elif reached not in done:
+                on_way.add(reached)
+                walk.append((reached, iter(following[reached])))
     return closing
 
 
