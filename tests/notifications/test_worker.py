@@ -367,6 +367,33 @@ def test_a_stop_gives_back_what_is_not_finished_in_time(
     eventually(lambda: not _pushing())
 
 
+def test_a_stop_that_waits_for_messages_uses_up_no_receives_of_pushes(
+    backend: Backend, store: NotificationStore
+) -> None:
+    storing, let_go, stop = threading.Event(), threading.Event(), threading.Event()
+
+    class Slow(OfflineProcessor):
+        def handle_all(self, messages: Any) -> Any:
+            storing.set()
+            let_go.wait(10)
+            return super().handle_all(messages)
+
+    worker = worker_for(backend, store, fcm=Provider(), offline=Slow(store))
+    running = threading.Thread(target=worker.run, args=(stop,), daemon=True)
+    running.start()
+    send(backend, "offline-queue", missed("m1").to_json())
+    storing.wait(10)
+    stop.set()
+    eventually(lambda: worker._processor._stopping.is_set())
+
+    send(backend, "push-queue", *(push_to(f"t{n}").to_json() for n in range(5)))
+    time.sleep(0.3)
+    let_go.set()
+    running.join(10)
+
+    assert [message.receive_count for message in backend.queue("push-queue").peek(limit=10)] == [0] * 5
+
+
 def _pushing() -> bool:
     return any(thread.name == "postroad-notifications" for thread in threading.enumerate())
 
