@@ -321,56 +321,6 @@ def test_settings_that_cannot_work_are_refused(
     assert caught.value.field == field
 
 
-def test_a_running_worker_moves_messages_until_it_is_stopped(backend: Backend, store: NotificationStore) -> None:
-    store.register_device("ann", "t1")
-    fcm = Provider()
-    stop = threading.Event()
-    worker = worker_for(backend, store, fcm=fcm)
-    running = threading.Thread(target=worker.run, args=(stop,), daemon=True)
-    running.start()
-    send(backend, "offline-queue", *(missed(f"m{n}").to_json() for n in range(5)))
-
-    eventually(lambda: len(fcm.asked) == 5)
-    stop.set()
-    running.join(10)
-
-    assert not running.is_alive()
-    assert held(backend, "push-queue") == held(backend, "offline-queue") == 0
-
-
-def test_a_stop_gives_back_what_is_not_finished_in_time(
-    backend: Backend, store: NotificationStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("postroad.notifications.worker.STOP_SECONDS", 0.2)
-    let_go = threading.Event()
-
-    class Stuck(Provider):
-        def send(self, push: PushNotification, token: str, *, push_id: str) -> TokenResult:
-            answer = super().send(push, token, push_id=push_id)
-            let_go.wait(10)
-            return answer
-
-    fcm = Stuck()
-    stop = threading.Event()
-    worker = worker_for(backend, store, fcm=fcm, concurrency=1)
-    send(backend, "push-queue", *(push_to(f"t{n}").to_json() for n in range(3)))
-    running = threading.Thread(target=worker.run, args=(stop,), daemon=True)
-    running.start()
-    eventually(lambda: len(fcm.asked) == 1)
-
-    stop.set()
-    running.join(10)
-
-    stats = backend.queue("push-queue").stats()
-    assert (stats.visible, stats.in_flight) == (3, 0)
-    let_go.set()
-    eventually(lambda: not _pushing())
-
-
-def _pushing() -> bool:
-    return any(thread.name == "postroad-notifications" for thread in threading.enumerate())
-
-
 def test_work_that_takes_longer_than_the_lease_keeps_its_message(backend: Backend, store: NotificationStore) -> None:
     class Slow(Provider):
         def send(self, push: PushNotification, token: str, *, push_id: str) -> TokenResult:

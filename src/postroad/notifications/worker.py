@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
@@ -225,9 +226,8 @@ class NotificationWorker:
 
     def close(self) -> None:
         """Release the messages that are held; store, backend and senders stay open."""
-        self._processor.stop()
-        for receiver in self.receivers.values():
-            receiver.stop(0.0)
+        for finish in self._halted():
+            finish(0.0)
 
     def __enter__(self) -> Self:
         return self
@@ -251,11 +251,17 @@ class NotificationWorker:
 
     def _wind_up(self) -> None:
         deadline = time.monotonic() + STOP_SECONDS
-        self._processor.stop()
-        for receiver in self.receivers.values():
-            receiver.stop(max(0.0, deadline - time.monotonic()))
+        for finish in self._halted():
+            finish(max(0.0, deadline - time.monotonic()))
         if self._relay is not None:
             self._relay.stop(max(0.1, deadline - time.monotonic()))
+
+    def _halted(self) -> list[Callable[[float], bool]]:
+        """Begin nothing more, and return what ends the rest."""
+        finishing = [receiver.halt() for receiver in self.receivers.values()]
+        # Not earlier: pushes that were still received, and not sent, would use up their receives.
+        self._processor.stop()
+        return finishing
 
     def _receive(self, name: str, wait: float) -> int:
         receiver = self._receivers[name]
