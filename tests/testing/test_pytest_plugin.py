@@ -52,12 +52,14 @@ def test_it_is_registered_under_its_own_name() -> None:
     assert found.value == "postroad.testing.pytest_plugin"
 
 
+@pytest.mark.slow
 def test_a_project_that_does_not_use_it_loads_nothing(tmp_path: Path) -> None:
     done = run(tmp_path, IDLE)
 
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [("-n", "2"), ("-p", "no:randomly", "-p", "no:xdist")], ids=["with", "without"])
 def test_its_fixtures_work_with_and_without_other_plugins(tmp_path: Path, flags: tuple[str, ...]) -> None:
     for name in ("xdist", "pytest_randomly"):
@@ -70,6 +72,7 @@ def test_its_fixtures_work_with_and_without_other_plugins(tmp_path: Path, flags:
     assert "2 passed" in done.stdout
 
 
+@pytest.mark.slow
 def test_it_can_be_turned_off(tmp_path: Path) -> None:
     done = run(tmp_path, USING, "-p", "no:postroad")
 
