@@ -8,7 +8,7 @@ from typing import Annotated, Final
 from urllib.parse import urlencode
 
 from litestar import Response, get, post
-from litestar.params import PathParameter
+from litestar.params import PathParameter, QueryParameter
 from litestar.response import Redirect
 
 from postroad.errors import NotFound
@@ -34,6 +34,7 @@ _ROWS: Final = 20
 _FEW: Final = 6
 _MANY: Final = 50
 Id = Annotated[str, PathParameter()]
+Text = Annotated[str | None, QueryParameter()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,7 @@ class _Shown:
 
 
 @get("/ui/agents", **PAGE)
-async def agents(request: ApiRequest, cursor: Cursor = None, agent: str | None = None) -> Response[str]:
+async def agents(request: ApiRequest, cursor: Cursor = None, agent: Text = None) -> Response[str]:
     """List agents with what waits for them, and show the chosen one whole."""
     page = await agent_page(request, _ROWS, cursor)
     rows = await request.context.run(lambda: [_shown(request, each) for each in page.items])
@@ -105,7 +106,7 @@ def _to(agent_id: str) -> Redirect:
 
 
 @get("/ui/notifications", **PAGE)
-async def notifications(request: ApiRequest, user: str | None = None) -> Response[str]:
+async def notifications(request: ApiRequest, user: Text = None) -> Response[str]:
     """Search a user: devices, waiting messages and the results of the last pushes."""
     user = (user or "").strip()
     doc, missing = None, None

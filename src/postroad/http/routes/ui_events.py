@@ -30,11 +30,11 @@ _MEANINGS: Final = {
     "GSI6": "by type and app",
     "GSI7": "by type, app and entity",
 }
-Text = str | None
+Text = Annotated[str | None, QueryParameter()]
 Id = Annotated[str, PathParameter()]
-EventType = Annotated[Text, QueryParameter(name="type")]
-From = Annotated[Text, QueryParameter(name="from")]
-WantedId = Annotated[Text, QueryParameter(name="id")]
+EventType = Annotated[str | None, QueryParameter(name="type")]
+From = Annotated[str | None, QueryParameter(name="from")]
+WantedId = Annotated[str | None, QueryParameter(name="id")]
 
 
 @get("/ui/events", **PAGE)

@@ -40,8 +40,8 @@ _TASK_ROWS: Final = 200
 _URGENT: Final = ("failed", "processing", "pending", "waiting", "cancelled", "completed")
 Start = Annotated[int, QueryParameter(ge=0)]
 Id = Annotated[str, PathParameter()]
-Text = str | None
-State = Annotated[Text, QueryParameter(name="state")]
+Text = Annotated[str | None, QueryParameter()]
+State = Annotated[str | None, QueryParameter(name="state")]
 
 
 @get("/ui/tasks", **PAGE)
