@@ -69,6 +69,20 @@ def test_slash_focuses_the_search_question_mark_lists_shortcuts_and_escape_close
     expect(page.locator("dialog[data-shortcuts]")).not_to_be_visible()
 
 
+def test_slash_on_a_page_without_a_search_finds_queues_and_ids(page: Page, server: Served) -> None:
+    for wanted, there in (
+        ("orders", "/ui/queues/orders"),
+        ("ord", "/ui/queues?name=ord"),
+        ("0190b5b8-0000-7000-8000-000000000001", "/ui/events/0190b5b8-0000-7000-8000-000000000001"),
+        ("a/../b", "/ui/events/a%2F..%2Fb"),
+    ):
+        page.goto(f"{server.url}/ui/")
+        page.keyboard.press("/")
+        page.keyboard.type(wanted)
+        page.keyboard.press("Enter")
+        page.wait_for_url(server.url + there)
+
+
 def test_a_group_is_redriven_with_the_keyboard_alone(page: Page, server: Served) -> None:
     server.make_queue("keys-dlq")
     server.make_queue("keys", dead_letter="keys-dlq")

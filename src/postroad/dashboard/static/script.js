@@ -31,7 +31,7 @@
     shortcuts.querySelector("[data-close]").addEventListener("click", () => shortcuts.close());
     document.addEventListener("keydown", (event) => {
       if (event.target.matches("input, textarea, select") || event.ctrlKey || event.metaKey || event.altKey) return;
-      const search = document.querySelector("[data-search]");
+      const search = document.querySelector("main [data-search]") || document.querySelector("[data-find]");
       if (event.key === "/" && search) { event.preventDefault(); search.focus(); }
       if (event.key === "?" && !shortcuts.open) { event.preventDefault(); shortcuts.showModal(); }
     });

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated
+from urllib.parse import quote, urlencode
 
 from litestar import Response, get
 from litestar.params import QueryParameter
@@ -10,7 +11,7 @@ from litestar.params import QueryParameter
 from postroad.dashboard import flow, level
 from postroad.http.requests import ApiRequest, Cursor
 from postroad.http.routes.history import audit_page
-from postroad.http.routes.ui import PAGE, shown
+from postroad.http.routes.ui import HTML, PAGE, shown
 from postroad.http.samples import LONGEST_SECONDS
 from postroad.queues import QueueOverview
 from postroad.tasks import HealthCheck
@@ -21,6 +22,7 @@ _MOST_TASKS = 100
 ChartWindow = Annotated[
     int, QueryParameter(name="window", ge=10, le=LONGEST_SECONDS, description="The seconds that the charts show.")
 ]
+Wanted = Annotated[str, QueryParameter(description="The name of a queue, its beginning, or an id.")]
 
 
 @get("/ui", **PAGE)
@@ -55,6 +57,20 @@ def busiest(request: ApiRequest, queues: list[QueueOverview]) -> list[QueueOverv
     return sorted(queues, key=lambda each: (order.get(each.spec.name, _BUSIEST), -each.stats.visible, each.spec.name))[
         :_BUSIEST
     ]
+
+
+@get("/ui/find", **PAGE)
+async def find(request: ApiRequest, q: Wanted = "") -> Response[str]:
+    """Go to the queue of this name, to the queues whose names begin so, or to the story of this id."""
+    wanted, backend = q.strip(), request.context.backend
+    names = await request.context.run(backend.queues)
+    if wanted in names or not wanted:
+        location = f"/ui/queues/{quote(wanted, safe='')}" if wanted else "/ui/queues"
+    elif any(name.startswith(wanted) for name in names):
+        location = f"/ui/queues?{urlencode({'name': wanted})}"
+    else:
+        location = f"/ui/events/{quote(wanted, safe='')}"
+    return Response("", status_code=303, headers={"Location": location}, media_type=HTML)
 
 
 @get("/ui/health", **PAGE)
