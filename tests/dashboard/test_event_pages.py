@@ -17,7 +17,7 @@ from postroad.dashboard.stories import failure_of, later, next_of, said, visible
 from postroad.journal import Step, Story
 from postroad.notifications import UserShown
 from postroad.notifications.users import DeviceShown, PushShown
-from postroad.views import Map, MapEdge, MapNode
+from postroad.views import Map, MapEdge, MapNode, Timeline
 
 BROWSER = pytest.mark.slow
 NOW = datetime(2030, 1, 31, 8, 0, tzinfo=UTC)
@@ -239,7 +239,9 @@ def failed(at: str, detail: str | None, **given: object) -> Step:
 def test_equal_failures_are_counted_from_the_first_to_the_last() -> None:
     steps = [failed(f"2030-01-31T08:00:0{second}Z", "ValueError: no order 7 [orders.py:handle]") for second in range(3)]
 
-    found = failure_of(story("dead", failed("2030-01-31T07:00:00Z", "OSError: disk"), *steps))
+    dead = Step(at="2030-01-31T08:00:03Z", what="dead", ok=False, detail=steps[-1].detail, where="orders")
+
+    found = failure_of(story("dead", failed("2030-01-31T07:00:00Z", "OSError: disk"), *steps, dead))
 
     assert found is not None
     assert (found.type, found.message) == ("ValueError", "no order 7")
@@ -303,3 +305,14 @@ def test_what_cannot_be_seen_is_escaped() -> None:
     assert visible("a\u202eb\x1b[31m\u2066") == "a\\u202eb\\x1b[31m\\u2066"
     assert visible("línea\n\tzwei 倉庫 😀") == "línea\n\tzwei 倉庫 😀"
     assert visible(7) == 7
+
+
+def test_a_health_check_in_the_journal_leads_to_the_page_of_health() -> None:
+    item = {"event_id": "e1", "app": "shop", "timestamp": 0, "eventType": "Task Health Check", "entityType": "HEALTH"}
+    asked = dict.fromkeys(("tenant", "app", "type", "entity", "from", "to"))
+    found = Timeline("PK", [{**item, "entityId": "shop"}], None)
+    given = {"asked": asked, "filtered": False, "path": "/ui/events", "meaning": "all", "tenant": "default"}
+
+    text = render("events", Chrome(version="1", now=NOW), doc=found, problem=None, **given)
+
+    assert 'href="/ui/health"><span' in text

@@ -44,8 +44,8 @@ def failure_of(story: Story) -> Failure | None:
         return None
     last_said = failed[-1][0]
     same = [step for each, step in failed if each == last_said]
-    # The end of a run repeats what its last attempt has said; the attempt knows where.
-    attempts = [step for step in same if step.what == ATTEMPT_FAILED] or same
+    # What ends a run, or makes a message a dead letter, repeats what the last attempt has said.
+    attempts = [step for step in same if step.what in (ATTEMPT_FAILED, "failed")] or same
     last = attempts[-1]
     place, handler = _place(last.detail or "", last.traceback or [])
     return Failure(

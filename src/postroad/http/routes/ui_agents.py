@@ -34,7 +34,7 @@ _ROWS: Final = 20
 _FEW: Final = 6
 _MANY: Final = 50
 Id = Annotated[str, PathParameter()]
-Filter = Annotated[str | None, QueryParameter()]
+Text = Annotated[str | None, QueryParameter()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class _Shown:
 
 
 @get("/ui/agents", **PAGE)
-async def agents(request: ApiRequest, cursor: Cursor = None, agent: Filter = None) -> Response[str]:
+async def agents(request: ApiRequest, cursor: Cursor = None, agent: Text = None) -> Response[str]:
     """List agents with what waits for them, and show the chosen one whole."""
     page = await agent_page(request, _ROWS, cursor)
     rows = await request.context.run(lambda: [_shown(request, each) for each in page.items])
@@ -106,7 +106,7 @@ def _to(agent_id: str) -> Redirect:
 
 
 @get("/ui/notifications", **PAGE)
-async def notifications(request: ApiRequest, user: Filter = None) -> Response[str]:
+async def notifications(request: ApiRequest, user: Text = None) -> Response[str]:
     """Search a user: devices, waiting messages and the results of the last pushes."""
     user = (user or "").strip()
     doc, missing = None, None

@@ -30,24 +30,23 @@ _MEANINGS: Final = {
     "GSI6": "by type and app",
     "GSI7": "by type, app and entity",
 }
-Text = str | None
+Text = Annotated[str | None, QueryParameter()]
 Id = Annotated[str, PathParameter()]
-Filter = Annotated[Text, QueryParameter()]
-EventType = Annotated[Text, QueryParameter(name="type")]
-From = Annotated[Text, QueryParameter(name="from")]
-WantedId = Annotated[Text, QueryParameter(name="id")]
+EventType = Annotated[str | None, QueryParameter(name="type")]
+From = Annotated[str | None, QueryParameter(name="from")]
+WantedId = Annotated[str | None, QueryParameter(name="id")]
 
 
 @get("/ui/events", **PAGE)
 async def journal(
     request: ApiRequest,
     cursor: Cursor = None,
-    tenant: Filter = None,
-    app: Filter = None,
+    tenant: Text = None,
+    app: Text = None,
     event_type: EventType = None,
-    entity: Filter = None,
+    entity: Text = None,
     from_time: From = None,
-    to: Filter = None,
+    to: Text = None,
     wanted_id: WantedId = None,
 ) -> Response[str] | Redirect:
     """Search the journal, or go to the story of an id."""

@@ -40,19 +40,18 @@ _TASK_ROWS: Final = 200
 _URGENT: Final = ("failed", "processing", "pending", "waiting", "cancelled", "completed")
 Start = Annotated[int, QueryParameter(ge=0)]
 Id = Annotated[str, PathParameter()]
-Text = str | None
-State = Annotated[Text, QueryParameter(name="state")]
-Filter = Annotated[Text, QueryParameter()]
+Text = Annotated[str | None, QueryParameter()]
+State = Annotated[str | None, QueryParameter(name="state")]
 
 
 @get("/ui/tasks", **PAGE)
 async def tasks(
     request: ApiRequest,
     in_state: State = None,
-    name: Filter = None,
-    since: Filter = None,
+    name: Text = None,
+    since: Text = None,
     cursor: Cursor = None,
-    operation: Filter = None,
+    operation: Text = None,
 ) -> Response[str]:
     """List tasks by state, name and time."""
     asked = {"state": in_state or None, "name": (name or "").strip() or None, "since": (since or "").strip() or None}
@@ -110,7 +109,7 @@ def _to(path: str, name: str) -> Redirect:
 
 
 @get("/ui/jobs", **PAGE)
-async def jobs(request: ApiRequest, cursor: Cursor = None, status: Filter = None) -> Response[str]:
+async def jobs(request: ApiRequest, cursor: Cursor = None, status: Text = None) -> Response[str]:
     """List jobs, newest first."""
     doc = await job_page(request, 50, cursor, status or None)
     return shown(request, "jobs", doc=doc, chosen=status or "", statuses=_STATUSES)
