@@ -28,6 +28,7 @@ COMMANDS = {
     "agent tail": "ann",
     "bus run": "buses",
     "bus tail": "orders",
+    "demo": "--port 0 --url sqlite:///demo-{number}.db",
     "notifications worker": "",
     "outbox run": "--topic orders --dsn sqlite:///app.db",
     "queue watch": "chat-push",
@@ -59,6 +60,7 @@ main()
 def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {**WORKING, "SQS_OFFLINE_QUEUE_URL": "chat-offline"}.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv("BROWSER", "true")
     (tmp_path / "chores.py").write_text("")
     handling = "import postroad\norders = postroad.Bus('orders', group='billing')\norders.on_any(print)\n"
     (tmp_path / "buses.py").write_text(handling)
