@@ -10,6 +10,7 @@ from litestar.params import QueryParameter
 
 from postroad.dashboard import flow, level
 from postroad.http.requests import ApiRequest, Cursor
+from postroad.http.routes.demo import demo_shown
 from postroad.http.routes.history import audit_page
 from postroad.http.routes.ui import HTML, PAGE, shown
 from postroad.http.samples import LONGEST_SECONDS
@@ -38,7 +39,7 @@ async def show_overview_page(request: ApiRequest, window: ChartWindow = 3_600) -
         request,
         "overview",
         doc=doc,
-        demo=None,
+        demo=await request.context.run(lambda: demo_shown(request)) if request.context.demo else None,
         charts=(
             flow("sent", "Sent", doc.series.sent, window),
             flow("acked", "Acked", doc.series.acked, window),
