@@ -189,7 +189,7 @@ class Handlers:
 
 
 class AgentProgram(abc.ABC):
-    """What the program of an agent does alike beside its agents' store and over HTTP."""
+    """The program of one agent: the part that is the same with a store and over HTTP."""
 
     def __init__(self, agent_id: str) -> None:
         self.agent_id = agent_id
