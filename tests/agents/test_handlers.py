@@ -262,6 +262,29 @@ def test_an_event_that_no_retry_helps_is_a_dead_letter_at_once_and_the_next_goes
     assert (dead.reason, "never" in str(dead.error)) == ("not_retryable", True)
 
 
+def test_an_error_that_comes_from_non_retryable_is_given_up_and_the_other_handler_is_tried_again(
+    agents: Agents, bob: AgentHandle
+) -> None:
+    given_up, tried = list[int](), list[int]()
+
+    @bob.on()
+    def give_up(event: ReceivedEvent) -> None:
+        given_up.append(event.receive_count)
+        raise RuntimeError("no") from NonRetryable("never")
+
+    @bob.on()
+    def fail_once(event: ReceivedEvent) -> None:
+        tried.append(event.receive_count)
+        if len(tried) == 1:
+            raise Retryable("later", after=0)
+
+    with running(bob):
+        publish(agents, "ann", "a")
+        eventually(lambda: agents.stats("bob").dead == 1)
+
+    assert (given_up, tried) == ([1], [1, 2])
+
+
 def test_an_event_that_always_fails_takes_none_of_those_behind_it_along(agents: Agents, bob: AgentHandle) -> None:
     seen: list[str] = []
 

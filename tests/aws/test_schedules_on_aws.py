@@ -99,7 +99,8 @@ def test_a_tick_that_was_claimed_by_a_process_that_died_is_run_once(backend: Bac
     assert owed(backend, "beat") == []
 
 
-def test_another_worker_that_runs_already_submits_what_a_dead_one_claimed(backend: Backend) -> None:
+def one_that_dies_after_its_claim(backend: Backend) -> tuple[Scheduler, Scheduler]:
+    """Return a scheduler that has claimed a run and not submitted it, and another one."""
     clock = FakeClock(NOW)
     dying, other = scheduler(backend, clock), scheduler(backend, clock)
     dying.tick()
@@ -109,6 +110,11 @@ def test_another_worker_that_runs_already_submits_what_a_dead_one_claimed(backen
     with pytest.raises(Unavailable):
         dying.tick()
     failpoints.load(None)
+    return dying, other
+
+
+def test_another_worker_that_runs_already_submits_what_a_dead_one_claimed(backend: Backend) -> None:
+    dying, other = one_that_dies_after_its_claim(backend)
 
     assert owed(backend) != []
     assert other.tick() == 1
@@ -120,15 +126,7 @@ def test_a_worker_gives_another_one_time_to_submit_what_it_claimed(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scheduler_module, "_PATIENCE_SECONDS", 0.5)
-    clock = FakeClock(NOW)
-    dying, other = scheduler(backend, clock), scheduler(backend, clock)
-    dying.tick()
-    other.tick()
-    clock.set(NOW + DAYS)
-    failpoints.load("scheduler.after_claim=raise")
-    with pytest.raises(Unavailable):
-        dying.tick()
-    failpoints.load(None)
+    _, other = one_that_dies_after_its_claim(backend)
     look = other.role().run_once
 
     assert [look(), look()] == [0, 0]

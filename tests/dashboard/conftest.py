@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
+from asyncio import events
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,17 +26,33 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    """A headless Chromium: Debian's, or the one that playwright has downloaded."""
+def chromium() -> Iterator[tuple[Browser, asyncio.AbstractEventLoop]]:
+    """A headless Chromium, Debian's or the one that playwright has downloaded, and the event loop of playwright."""
     with sync_playwright() as playwright:
+        loop = asyncio.get_running_loop()
         path = shutil.which("chromium") or playwright.chromium.executable_path
         if not Path(path).exists():
             reason = "absent: Chromium is not installed; `make setup` installs it where it can, or apt install chromium"
             (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
         # The sandbox needs rights that containers do not have; the tests load only our own pages.
         launched = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"])
-        yield launched
+        events._set_running_loop(None)
+        yield launched, loop
+        events._set_running_loop(loop)
         launched.close()
+
+
+@pytest.fixture
+def browser(chromium: tuple[Browser, asyncio.AbstractEventLoop]) -> Iterator[Browser]:
+    """The browser of this process.
+
+    Playwright leaves its event loop running in the main thread. Other tests must not meet it there: no loop of
+    their own could start. So it counts as running only while a test has the browser.
+    """
+    launched, loop = chromium
+    events._set_running_loop(loop)
+    yield launched
+    events._set_running_loop(None)
 
 
 @pytest.fixture

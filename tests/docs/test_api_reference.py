@@ -48,7 +48,8 @@ def undocumented(thing: griffe.Class | griffe.Function) -> Iterator[str]:
     if isinstance(thing, griffe.Function):
         yield from missing(thing, entries(thing))
         return
-    for name, member in thing.members.items():
+    inherited = {name: each.final_target for name, each in thing.inherited_members.items() if name != "__init__"}
+    for name, member in {**inherited, **thing.members}.items():
         if isinstance(member, griffe.Function) and name == "__init__":
             yield from missing(member, entries(thing) | entries(member) | fields(thing) | mentions(thing))
         elif isinstance(member, griffe.Function) and not name.startswith(("_", "test_")) and not is_fixture(member):

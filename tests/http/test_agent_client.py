@@ -403,8 +403,12 @@ def test_a_client_survives_a_server_that_is_killed_and_started_again(tmp_path: P
                     for n in range(60):
                         if n in (20, 40):
                             server.kill()
-                            threading.Timer(1.0, server.start).start()
+                            starting = threading.Timer(1.0, server.start)
+                            starting.start()
                         ann.publish("counted", {"n": n})
+                        if n in (20, 40):
+                            # It has answered, but whoever started it may still be asking whether it is ready.
+                            starting.join()
                     eventually(lambda: len(set(handled)) == 60)
                     eventually(lambda: agents.stats("bob").visible == agents.stats("bob").in_flight == 0)
         finally:

@@ -6,12 +6,12 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import datetime
-from typing import Any, Self
+from dataclasses import replace
+from typing import Self
 
 import msgspec
 
-from postroad.agents.handlers import F, Handlers, run
+from postroad.agents.handlers import AgentProgram, run
 from postroad.agents.http import HttpAgentQueue, Server
 from postroad.agents.model import AgentEvent, AgentPublishResult, check_agent_id, checked_event_types, claimed_id
 from postroad.agents.stream import encode_event
@@ -19,12 +19,12 @@ from postroad.arguments import check, seconds_between
 from postroad.clock import SYSTEM_CLOCK
 from postroad.errors import ConfigurationError, PostroadError
 from postroad.events import uuid7
-from postroad.receiving import Hooks, Receiver, in_thread
+from postroad.receiving import Hooks, Receiver
 
 _HOOKS = Hooks(joins=False)
 
 
-class AgentClient:
+class AgentClient(AgentProgram):
     """One agent over HTTP. It needs no database, only the address of a server and the agent's token.
 
     Handlers and their events are those of `AgentHandle`. While the server cannot be reached, `run` goes on trying, and
@@ -54,65 +54,17 @@ class AgentClient:
         if agent_id is None:
             remedy = "Give the token that `postroad agent create` or `postroad agent token` printed."
             raise ConfigurationError("token: is not the token of an agent", field="token", remedy=remedy)
-        self.agent_id = agent_id
+        super().__init__(agent_id)
         self._timeout = timeout
         self._server = Server(url, token)
-        self._handlers = Handlers()
 
-    def on(self, producer: str | None = None, event_type: str | None = None) -> Callable[[F], F]:
-        """Return a decorator that registers a handler, a function of one argument, the `ReceivedEvent`.
-
-        Args:
-            producer: Only events of this agent; by default of all to which this one is subscribed.
-            event_type: Only events of this type, exact or `prefix.*`; by default of all types.
-
-        Raises:
-            InvalidName: `producer` is not an agent id.
-            InvalidInput: `event_type` is not a type, or the handler cannot be called with an event.
-        """
-        return self._handlers.on(producer, event_type)
-
-    def publish(
-        self,
-        event_type: str,
-        data: dict[str, Any],
-        *,
-        timestamp: str | datetime | None = None,
-        event_id: str | None = None,
-    ) -> AgentPublishResult:
-        """Publish an event as this agent; it is durable when this returns.
-
-        Args:
-            event_type: Its type, 1 to 256 printable characters.
-            data: Its content, a JSON object.
-            timestamp: When it happened; by default now.
-            event_id: Its id, by which a repeat is known; by default a new one.
-
-        A call whose answer was lost is repeated under the same event id, so that listeners get one event.
-
-        Raises:
-            InvalidEvent: A field of the event is not valid.
-            Unauthorized: The token is not valid.
-            RateLimited: The agent publishes too much, for longer than `timeout`.
-            TransportError: The server did not answer within `timeout`. `Unavailable` means that the event was not
-                published, `OutcomeUnknown` that it may have been: publish it again under the same `event_id`.
-        """
-        event = AgentEvent(self.agent_id, event_type, data, timestamp, str(uuid7()) if event_id is None else event_id)
-        _, encoded = encode_event(event, now=SYSTEM_CLOCK.now())
+    def _publish(self, event: AgentEvent) -> AgentPublishResult:
+        # The id is made here, so that a repeat has the same.
+        named = event if event.event_id is not None else replace(event, event_id=str(uuid7()))
+        _, encoded = encode_event(named, now=SYSTEM_CLOCK.now())
         answer, _ = self._server.call("POST", "/events", msgspec.Raw(encoded), patience=self._timeout)
         document = msgspec.json.decode(answer)
         return AgentPublishResult(True, document["eventId"], document["shardId"], document["sequenceNumber"])
-
-    async def apublish(
-        self,
-        event_type: str,
-        data: dict[str, Any],
-        *,
-        timestamp: str | datetime | None = None,
-        event_id: str | None = None,
-    ) -> AgentPublishResult:
-        """Publish as `publish` does, without blocking the event loop. `AgentEvent` explains the arguments."""
-        return await in_thread(lambda: self.publish(event_type, data, timestamp=timestamp, event_id=event_id))
 
     def subscribe(self, producer_id: str, *, event_types: Sequence[str] | None = None) -> None:
         """Subscribe this agent to `producer_id`, which granted it: to `event_types` or to all.

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from postroad.agents.handlers import F, Handlers, run
+from postroad.agents.handlers import AgentProgram, run
 from postroad.agents.model import AgentEvent, AgentPublishResult
 from postroad.receiving import in_thread
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from postroad.agents.agents import Agents
 
 
-class AgentHandle:
+class AgentHandle(AgentProgram):
     """One agent of a backend; `agents.agent(agent_id)` makes it. `postroad.AgentClient` is the same over HTTP.
 
     Handlers may be plain functions or `async def`. An event goes to every handler that takes it. One that raises is
@@ -38,59 +37,14 @@ class AgentHandle:
     """
 
     def __init__(self, agents: Agents, agent_id: str) -> None:
-        self.agent_id = agent_id
+        super().__init__(agent_id)
         self._agents = agents
-        self._handlers = Handlers()
 
-    def on(self, producer: str | None = None, event_type: str | None = None) -> Callable[[F], F]:
-        """Return a decorator that registers a handler, a function of one argument, the `ReceivedEvent`.
-
-        Args:
-            producer: Only events of this agent; by default of all to which this one is subscribed.
-            event_type: Only events of this type, exact or `prefix.*`; by default of all types.
-
-        Raises:
-            InvalidName: `producer` is not an agent id.
-            InvalidInput: `event_type` is not a type, or the handler cannot be called with an event.
-        """
-        return self._handlers.on(producer, event_type)
-
-    def publish(
-        self,
-        event_type: str,
-        data: dict[str, Any],
-        *,
-        timestamp: str | datetime | None = None,
-        event_id: str | None = None,
-    ) -> AgentPublishResult:
-        """Publish an event as this agent; it is durable when this returns.
-
-        Args:
-            event_type: Its type, 1 to 256 printable characters.
-            data: Its content, a JSON object.
-            timestamp: When it happened; by default now.
-            event_id: Its id, by which a repeat is known; by default a new one.
-
-        Raises:
-            InvalidEvent: A field of the event is not valid.
-            AgentNotFound: This agent is not registered.
-            TransportError: The stream did not accept it.
-        """
-        [outcome] = self._agents.publish_each([AgentEvent(self.agent_id, event_type, data, timestamp, event_id)])
+    def _publish(self, event: AgentEvent) -> AgentPublishResult:
+        [outcome] = self._agents.publish_each([event])
         if outcome.error is not None:
             raise outcome.error
         return outcome.result
-
-    async def apublish(
-        self,
-        event_type: str,
-        data: dict[str, Any],
-        *,
-        timestamp: str | datetime | None = None,
-        event_id: str | None = None,
-    ) -> AgentPublishResult:
-        """Publish as `publish` does, without blocking the event loop. `AgentEvent` explains the arguments."""
-        return await in_thread(lambda: self.publish(event_type, data, timestamp=timestamp, event_id=event_id))
 
     def subscribe(self, producer_id: str, *, event_types: Sequence[str] | None = None) -> bool:
         """Subscribe this agent to `producer_id`: to `event_types` or to all; return whether that is new."""

@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
+import abc
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final, TypeVar
 
 import msgspec
 
-from postroad.agents.model import check_agent_id, checked_event_type, takes_type
+from postroad.agents.model import AgentEvent, AgentPublishResult, check_agent_id, checked_event_type, takes_type
 from postroad.errors import ConfigurationError, InvalidInput, describe
 from postroad.queues import Delivery, Queue
 from postroad.receiving import (
+    NOT_RETRYABLE,
     Ack,
     Hooks,
     LoopThread,
     Outcome,
     Receiver,
     Reject,
-    Retry,
     completed,
     in_thread,
     is_async,
+    outcome_of,
     settled,
 )
 from postroad.signals import stopped_by_sigterm
-from postroad.tasks import NonRetryable, Retryable
 from postroad.telemetry import get_logger, tracing
 
 INVALID: Final = "invalid"
-NOT_RETRYABLE: Final = "not_retryable"
 _MOST_REMEMBERED: Final = 10_000
 
 
@@ -165,10 +166,11 @@ class Handlers:
                 ):
                     await self._call(handler, event, in_threads=in_threads)
                 progress.done.add(key)
-            except NonRetryable as error:
-                progress.given_up[key] = describe(error)
             except Exception as error:
-                failures.append(error)
+                if isinstance(outcome_of(error), Reject):
+                    progress.given_up[key] = describe(error)
+                else:
+                    failures.append(error)
         return _outcome(failures, progress)
 
     async def _call(self, handler: Handler, event: ReceivedEvent, *, in_threads: bool) -> None:
@@ -188,13 +190,75 @@ class Handlers:
         return progress
 
 
+class AgentProgram(abc.ABC):
+    """The program of one agent: the part that is the same with a store and over HTTP."""
+
+    def __init__(self, agent_id: str) -> None:
+        self.agent_id = agent_id
+        self._handlers = Handlers()
+
+    def on(self, producer: str | None = None, event_type: str | None = None) -> Callable[[F], F]:
+        """Return a decorator that registers a handler, a function of one argument, the `ReceivedEvent`.
+
+        Args:
+            producer: Only events of this agent; by default of all to which this one is subscribed.
+            event_type: Only events of this type, exact or `prefix.*`; by default of all types.
+
+        Raises:
+            InvalidName: `producer` is not an agent id.
+            InvalidInput: `event_type` is not a type, or the handler cannot be called with an event.
+        """
+        return self._handlers.on(producer, event_type)
+
+    def publish(
+        self,
+        event_type: str,
+        data: dict[str, Any],
+        *,
+        timestamp: str | datetime | None = None,
+        event_id: str | None = None,
+    ) -> AgentPublishResult:
+        """Publish an event as this agent; it is durable when this returns.
+
+        Args:
+            event_type: Its type, 1 to 256 printable characters.
+            data: Its content, a JSON object.
+            timestamp: When it happened; by default now.
+            event_id: Its id, by which a repeat is known; by default a new one.
+
+        Over HTTP a call whose answer was lost is repeated under the same event id, so that listeners get one event.
+
+        Raises:
+            InvalidEvent: A field of the event is not valid.
+            AgentNotFound: This agent is not registered.
+            Unauthorized: Over HTTP, the token is not valid.
+            RateLimited: Over HTTP, the agent publishes too much, for longer than `timeout`.
+            TransportError: The stream did not accept it, or the server did not answer within `timeout`. `Unavailable`
+                means that the event was not published, `OutcomeUnknown` that it may have been: publish it again under
+                the same `event_id`.
+        """
+        return self._publish(AgentEvent(self.agent_id, event_type, data, timestamp, event_id))
+
+    async def apublish(
+        self,
+        event_type: str,
+        data: dict[str, Any],
+        *,
+        timestamp: str | datetime | None = None,
+        event_id: str | None = None,
+    ) -> AgentPublishResult:
+        """Publish as `publish` does, without blocking the event loop. `AgentEvent` explains the arguments."""
+        return await in_thread(lambda: self.publish(event_type, data, timestamp=timestamp, event_id=event_id))
+
+    @abc.abstractmethod
+    def _publish(self, event: AgentEvent) -> AgentPublishResult: ...
+
+
 def _outcome(failures: list[Exception], progress: _Progress) -> Outcome:
     """Retry while a handler may still succeed; then reject what one of them gave up."""
     if failures:
-        after = getattr(failures[0], "after", None) if isinstance(failures[0], Retryable) else None
-        if after is None:
-            raise failures[0]
-        return Retry(after, describe(failures[0]))
+        # The receiver reads from it when to try again.
+        raise failures[0]
     if progress.given_up:
         error = next(iter(progress.given_up.values()))
         # After a redrive they are called again.

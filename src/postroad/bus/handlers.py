@@ -77,7 +77,7 @@ class HandlingBus:
     @overload
     def subscribe(self, event_type: type[E], handler: Callable[[E, Any], Any]) -> None: ...
     def subscribe(self, event_type: type[Any], handler: EventHandler) -> None:
-        """Call the handler for every event of exactly this type, published here or received."""
+        """Call `handler` for every event of exactly `event_type`, published here or received."""
         check_subscription(event_type, handler)
         self._subscribe(Subscription(handler=handler, name=name_of(handler)), [event_type])
 
@@ -199,7 +199,7 @@ class HandlingBus:
         return not isinstance(self._local, InProcessEventBus) or bool(self._local.subscribed)
 
     def on_any(self, handler: Handler) -> Handler:
-        """Call the handler for every event that can be read, after those of its type.
+        """Call `handler` for every event that can be read, after those of its type.
 
         Raises:
             ConfigurationError: The handler cannot be called, or the bus was given another bus that calls its handlers.
@@ -271,7 +271,7 @@ class HandlingBus:
         return iterate(cast("RemoteEventBus", self), event_types)
 
     def join(self, iteration: Iteration, event_types: Sequence[type]) -> bool:
-        """Deliver events to a loop; return whether the receiver has to be started for it."""
+        """Deliver events of `event_types` to `iteration`, a loop; return whether the receiver has to start for it."""
         handler = Subscription(handler=iteration.handle, name="events", takes_subclasses=True)
         self._subscribe(handler, event_types)
         self._iterations[iteration] = event_types
@@ -280,7 +280,7 @@ class HandlingBus:
         return starts
 
     def leave(self, iteration: Iteration) -> Callable[[], object] | None:
-        """Deliver no more events to a loop that was left.
+        """Deliver no more events to `iteration`, a loop that was left.
 
         If the receiver ran only for such loops, it receives no more; return the function that waits for its end.
         """
@@ -302,7 +302,7 @@ class HandlingBus:
             self._admitted = names
 
     def unsubscribe(self, event_type: type[Any], handler: EventHandler) -> bool:
-        """Remove one subscription of the handler; return whether there was one."""
+        """Remove one subscription of `handler` to `event_type`; return whether there was one."""
         self._check_process()
         return self._local.unsubscribe(event_type, handler)
 

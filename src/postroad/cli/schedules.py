@@ -22,14 +22,14 @@ _LATE = timedelta(minutes=1)
 @verb("schedule list", "--json")
 def list_schedules(call: Call) -> None:
     """List all schedules with their next and last runs."""
-    from postroad.views import SchedulePage, schedule_row
+    from postroad.tasks import SchedulePage
 
     with call.backend() as backend:
         found = _schedules(call, backend).list_all()
         rows = list(_rows(found, backend.clock.now()))
     nothing = "no schedules; a worker registers those of its tasks when it starts"
     headings = ["SCHEDULE", "WHEN", "ZONE", "NEXT", "LAST", "LAST REQUEST ID"]
-    call.show(SchedulePage([schedule_row(each) for each in found], None), table(headings, rows, nothing))
+    call.show(SchedulePage(found, None), table(headings, rows, nothing))
 
 
 def _rows(found: list[ScheduleShown], now: datetime) -> Iterator[list[Any]]:
@@ -49,31 +49,25 @@ def _time(moment: datetime | None) -> str | None:
 @verb("schedule pause", "nightly")
 def pause(call: Call, name: Name) -> None:
     """Let a schedule run no more until it is resumed."""
-    from postroad.views import schedule_row
-
     with call.backend() as backend:
         shown = _schedules(call, backend).pause(name)
-    call.show(schedule_row(shown), f"{name} is paused; `postroad schedule resume {name}` lets it run again")
+    call.show(shown, f"{name} is paused; `postroad schedule resume {name}` lets it run again")
 
 
 @verb("schedule resume", "nightly")
 def resume(call: Call, name: Name) -> None:
     """Let a paused schedule run again, from its next time on."""
-    from postroad.views import schedule_row
-
     with call.backend() as backend:
         shown = _schedules(call, backend).resume(name)
-    call.show(schedule_row(shown), f"{name} runs next at {_time(shown.next_at)}")
+    call.show(shown, f"{name} runs next at {_time(shown.next_at)}")
 
 
 @verb("schedule run", "nightly")
 def run(call: Call, name: Name) -> None:
     """Run the task of a schedule once now, and print the request id."""
-    from postroad.views import schedule_row
-
     with call.backend() as backend:
         shown = _schedules(call, backend).run(name)
-    call.show(schedule_row(shown), str(shown.last_request_id))
+    call.show(shown, str(shown.last_request_id))
 
 
 def _schedules(call: Call, backend: Backend) -> Schedules:

@@ -59,7 +59,11 @@ if TYPE_CHECKING:
         SlackAlerts as SlackAlerts,
         health_role as health_role,
     )
-    from postroad.tasks.schedule_records import Schedules as Schedules, ScheduleShown as ScheduleShown
+    from postroad.tasks.schedule_records import (
+        SchedulePage as SchedulePage,
+        Schedules as Schedules,
+        ScheduleShown as ScheduleShown,
+    )
     from postroad.tasks.scheduler import Scheduler as Scheduler
     from postroad.tasks.stories import task_story as task_story
 else:
@@ -69,7 +73,7 @@ else:
         {
             "postroad.tasks.event_publisher": "EventPublisher",
             "postroad.tasks.health": "HealthCheck SlackAlerts health_role",
-            "postroad.tasks.schedule_records": "Schedules ScheduleShown",
+            "postroad.tasks.schedule_records": "SchedulePage Schedules ScheduleShown",
             "postroad.tasks.scheduler": "Scheduler",
             "postroad.tasks.stories": "task_story",
         },

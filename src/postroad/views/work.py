@@ -15,7 +15,7 @@ from postroad.journal import KEY_NAMES, JournalEvent, Page, TaskProgress
 if TYPE_CHECKING:
     from postroad.jobs import JobCreatedResult, JobPage
     from postroad.journal import TaskState
-    from postroad.tasks import ScheduleShown, TaskHandle, WorkerShown
+    from postroad.tasks import TaskHandle, WorkerShown
 
 
 class TaskSubmitted(msgspec.Struct, rename="camel"):
@@ -133,26 +133,6 @@ class JobCancelled(msgspec.Struct, rename="camel"):
     status: str = "cancelled"
 
 
-class ScheduleRow(msgspec.Struct):
-    """When a task runs by itself."""
-
-    name: str
-    task: str
-    schedule: str
-    tz: str
-    paused: bool
-    next_at: datetime | None
-    last_at: datetime | None
-    last_request_id: str | None
-
-
-class SchedulePage(msgspec.Struct):
-    """Schedules, sorted by name."""
-
-    items: list[ScheduleRow]
-    next_cursor: str | None
-
-
 class RunningRow(msgspec.Struct):
     """A task that a worker runs; `rss` is the memory of its process in bytes."""
 
@@ -196,11 +176,6 @@ def task_shown(state: TaskState) -> TaskShown:
     known = msgspec.structs.asdict(state)
     absent = [name for name in ("traceback", "last_lines", "progress") if not known[name]]
     return TaskShown(**{name: known[name] for name in TaskShown.__struct_fields__ if name not in absent})
-
-
-def schedule_row(shown: ScheduleShown) -> ScheduleRow:
-    """Return one schedule."""
-    return msgspec.convert(shown, ScheduleRow, from_attributes=True)
 
 
 def job_made(made: JobCreatedResult) -> JobMade:

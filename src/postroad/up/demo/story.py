@@ -42,7 +42,7 @@ def demo_settings(settings: Settings, *, quiet: bool = False) -> Settings:
     return replace(
         settings,
         log_level="warning" if quiet and by_default and settings.log_level == "info" else settings.log_level,
-        load=(*settings.load, tasks.__name__),
+        load=(*settings.load, tasks.MODULE),
         outbox_dsn=f"sqlite:///{beside(settings.url, 'demo')}",
         outbox_topic=outbox.TOPIC,
         sources={**settings.sources, "outbox_topic": "env"},
