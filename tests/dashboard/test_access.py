@@ -124,6 +124,9 @@ def test_a_form_needs_the_token_of_its_session_and_our_own_origin(server: Served
 
 @pytest.mark.parametrize("scope", ["read", "publish", "operate"])
 def test_a_page_shows_only_the_forms_that_the_scope_allows(server: Served, scope: str) -> None:
+    server.make_queue(f"{scope}-dlq")
+    server.make_queue(f"{scope}-forms", dead_letter=f"{scope}-dlq")
+    server.fail(f"{scope}-forms", 1, "ValueError: no")
     with session(server, server.token(scope)) as client:
         pages = "".join(client.get(path).text for path in PAGES if path != "/ui/audit")
 

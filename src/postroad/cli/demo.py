@@ -15,6 +15,7 @@ from postroad.cli.call import Call, verb
 from postroad.cli.output import write
 from postroad.cli.parameters import duration_option
 from postroad.errors import InvalidInput
+from postroad.telemetry import counted
 
 if TYPE_CHECKING:
     from postroad.settings import Settings
@@ -80,7 +81,7 @@ def _once(call: Call, seconds: float) -> None:
     call.show(
         played,
         f"{played.published:,} published, {played.handled:,} handled in {played.seconds:g} s",
-        f"{played.dead_lettered:,} dead letters, {played.redriven:,} redriven",
+        f"{counted(played.dead_lettered, 'dead letter')}, {played.redriven:,} redriven",
         f"{played.lost:,} lost, {played.duplicated_effects:,} effects made twice, ledger sum {played.ledger_sum}",
         ok=played.ok,
     )
@@ -93,7 +94,7 @@ def _repair(call: Call) -> None:
     with open_story(call.url or DEMO_URL) as story:
         story.repair()
         failure = story.failure()
-    waiting = f"; {failure.dead_letters:,} dead letters can be redriven" if failure.dead_letters else ""
+    waiting = f"; {counted(failure.dead_letters, 'dead letter')} can be redriven" if failure.dead_letters else ""
     call.show(failure, f"the push provider is {_SAID[failure.state]}{waiting}")
 
 
