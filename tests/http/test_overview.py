@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -58,13 +59,14 @@ def test_a_new_store_has_nothing_to_show(timed: Api, look: Callable[..., dict[st
     document = look()
 
     assert list(document) == [
-        *("at", "window_seconds", "step_seconds", "series", "totals", "backlog", "lag_seconds", "attention")
+        *("at", "window_seconds", "step_seconds", "series", "totals", "backlog", "lag_seconds", "work", "attention")
     ]
     assert (document["window_seconds"], document["step_seconds"]) == (300, 5)
     assert document["series"] == {"sent": [0] * 60, "acked": [0] * 60, "dead": [0] * 60}
     assert document["totals"] == dict.fromkeys(("sent", "received", "acked", "dead", "redriven", "expired"), 0)
     assert document["backlog"] == {"visible": 0, "in_flight": 0, "delayed": 0, "outbox_pending": 0, "dead": 0}
     assert document["lag_seconds"] == {"publish": 0, "consumer": 0, "oldest": 0}
+    assert document["work"] == {"failed_tasks": 0, "schedules": 0, "workers": 0, "agents": 0}
     assert [kind for kind in kinds(document) if kind != "disk-space"] == []
 
 
@@ -273,12 +275,13 @@ def test_the_store_is_read_once_a_second_however_many_ask(api: Api, monkeypatch:
 
 
 def test_the_navigation_of_every_page_has_the_counts(api: Api) -> None:
+    api.backend.agents().register("ann")
     with_dead_letters(api).send([OutgoingMessage("a")] * 3)
 
-    def shown() -> bool:
-        return 'data-tally="backlog.visible"' in (page := api.client.get("/ui/queues").text) and ">3<" in page
+    def shown(path: str, count: int) -> bool:
+        return bool(re.search(rf'data-tally="{path}"[^<]*>{count}<', api.client.get("/ui/queues").text))
 
-    eventually(shown)
+    eventually(lambda: shown("backlog.visible", 3) and shown("work.agents", 1))
 
 
 def test_the_backlog_before_the_first_sample_is_not_guessed() -> None:

@@ -39,13 +39,13 @@ NAVIGATION: Final = (
         Link("outbox", "/ui/outbox", "Outbox", "backlog.outbox_pending"),
     ),
     (
-        Link("tasks", "/ui/tasks", "Tasks"),
+        Link("tasks", "/ui/tasks", "Tasks", "work.failed_tasks", alarms=True),
         Link("jobs", "/ui/jobs", "Jobs"),
-        Link("schedules", "/ui/schedules", "Schedules"),
-        Link("workers", "/ui/workers", "Workers"),
+        Link("schedules", "/ui/schedules", "Schedules", "work.schedules"),
+        Link("workers", "/ui/workers", "Workers", "work.workers"),
     ),
     (
-        Link("agents", "/ui/agents", "Agents"),
+        Link("agents", "/ui/agents", "Agents", "work.agents"),
         Link("notifications", "/ui/notifications", "Notifications"),
     ),
     (

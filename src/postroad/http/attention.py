@@ -16,7 +16,7 @@ from postroad.views import Attention, Part
 OLD_SECONDS: Final = 300.0
 """Messages that wait for longer need attention."""
 EXPIRING_SECONDS: Final = 172_800.0
-MOST_TASKS: Final = 20
+MOST_COUNTED: Final = 100
 _MOST: Final = 10
 
 
@@ -111,7 +111,7 @@ def of_parts(parts: Iterable[Part]) -> Iterator[Attention]:
 def of_tasks(failed: int) -> Iterator[Attention]:
     """Yield that tasks have failed within the last hour."""
     if failed:
-        count = f"{MOST_TASKS} tasks or more" if failed >= MOST_TASKS else counted(failed, "task")
+        count = f"{MOST_COUNTED} tasks or more" if failed >= MOST_COUNTED else counted(failed, "task")
         yield Attention("failed-tasks", "error", f"{count} failed within the last hour", "/ui/tasks?state=failed")
 
 

@@ -127,8 +127,10 @@ def make_context(
     polls = Polls(max_open=max_polls)
     leased = LeasedMessages()
     work, outbox, redrives = WorkAccess(backend, settings), OutboxAccess(settings), Redrives(backend)
-    overviews = Overviews(backend, settings, work=work, outbox=outbox, parts=lambda: tuple(parts), threads=threads)
     access = AgentAccess(backend.agents(**settings.agents), clock)
+    overviews = Overviews(
+        backend, settings, work=work, agents=access.agents, outbox=outbox, parts=lambda: tuple(parts), threads=threads
+    )
     return Context(
         settings=settings,
         backend=backend,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Generic, TypeVar
 
-from postroad.agents import DEAD_QUEUE, REJECTED_QUEUE
+from postroad.agents import DEAD_QUEUE, REJECTED_QUEUE, Agents
 from postroad.clock import Clock
 from postroad.errors import PostroadError
 from postroad.http import attention
@@ -25,7 +25,7 @@ from postroad.queues import QueueCounters, QueueOverview
 from postroad.settings import Settings
 from postroad.tasks import TaskFilter
 from postroad.telemetry import get_logger
-from postroad.views import Attention, Backlog, Lags, Overview, Part, Series, Totals
+from postroad.views import Attention, Backlog, Lags, Overview, Part, Series, Totals, Work
 from postroad.wiring import Backend
 
 _FRESH_SECONDS: Final = 1.0
@@ -76,6 +76,7 @@ class Measured:
     """None where the store does not count."""
     backlog: Backlog
     lags: Lags
+    work: Work
     attention: tuple[Attention, ...]
     outbox: OutboxStatus | str | None
     """A text says why it cannot be read; None if there is none."""
@@ -88,6 +89,7 @@ class Overviews:
         backend: The store.
         settings: The tenant, and the address of the data.
         work: The tasks.
+        agents: The agents.
         outbox: The outbox, if there is one.
         parts: The parts of the process, as they are now.
         threads: Where the stores are read.
@@ -99,6 +101,7 @@ class Overviews:
         settings: Settings,
         *,
         work: WorkAccess,
+        agents: Agents,
         outbox: OutboxAccess,
         parts: Callable[[], tuple[Part, ...]],
         threads: Executor,
@@ -107,6 +110,7 @@ class Overviews:
         self._settings = settings
         self._clock = backend.clock
         self._work = work
+        self._agents = agents
         self._parts = parts
         self._threads = threads
         self._samples = Samples()
@@ -142,6 +146,7 @@ class Overviews:
             totals=Totals(*(None if counted is None else getattr(counted, name) for name in Totals.__struct_fields__)),
             backlog=found.backlog,
             lag_seconds=found.lags,
+            work=found.work,
             attention=[*attention.of_parts(self._parts()), *found.attention],
         )
 
@@ -154,10 +159,11 @@ class Overviews:
         """What the navigation shows, by the path in the overview; nothing before it was measured."""
         if (found := self._measured.last) is None:
             return {}
-        backlog = found.backlog
-        numbers = {"visible": backlog.visible, "dead": backlog.dead, "outbox_pending": backlog.outbox_pending}
         items = len(found.attention) + len(list(attention.of_parts(self._parts())))
-        return {f"backlog.{name}": value for name, value in numbers.items()} | {"attention.length": items}
+        counts: dict[str, Any] = {"attention.length": items}
+        for group, values in (("backlog", found.backlog), ("work", found.work)):
+            counts |= {f"{group}.{name}": getattr(values, name) for name in values.__struct_fields__}
+        return counts
 
     async def keep_sampling(self) -> None:
         """Sample the counters until it is cancelled, so that the charts have no gaps while nobody watches."""
@@ -202,7 +208,7 @@ class Overviews:
         queues, deleted = self._backend.census()
         self.rates.add(queues, self._clock.monotonic())
         [outbox] = self._outbox.get()
-        failed, findings = self._slow.get()
+        work, findings = self._slow.get()
         letters = frozenset(each.spec.dead_letter for each in queues if each.spec.dead_letter is not None)
         letters |= {DEAD_QUEUE, REJECTED_QUEUE}
         totals = None if deleted is None else _sum(queues, deleted)
@@ -217,10 +223,11 @@ class Overviews:
             totals=totals,
             backlog=backlog,
             lags=_lags(queues, letters, outbox),
+            work=work,
             attention=(
                 *attention.of_queues(queues, letters),
                 *attention.of_outbox(outbox),
-                *attention.of_tasks(failed),
+                *attention.of_tasks(work.failed_tasks or 0),
                 *attention.of_findings(findings),
             ),
             outbox=outbox,
@@ -232,16 +239,25 @@ class Overviews:
         if found is not None:
             self._samples.restore(found.value, now=self._clock.monotonic(), wall=self._clock.now().timestamp())
 
-    def _read_slowly(self) -> tuple[int, list[Finding]]:
-        """Return how many tasks failed within the hour, and what is doubtful about the files."""
-        now = self._clock.now()
-        since = int((now - timedelta(seconds=_TASKS_SECONDS)).timestamp() * 1_000)
-        failed = 0
-        # A role on AWS may look at queues and not at tasks.
-        with suppress(PostroadError):
-            wanted = TaskFilter(state="failed", since=since)
-            failed = len(self._work.task_page(wanted, limit=attention.MOST_TASKS, cursor=None).items)
-        return failed, list(file_findings(self._settings.url, now))
+    def _read_slowly(self) -> tuple[Work, list[Finding]]:
+        """Return what there is of tasks and agents, and what is doubtful about the files."""
+        now, work = self._clock.now(), self._work
+        failed = TaskFilter(state="failed", since=int((now - timedelta(seconds=_TASKS_SECONDS)).timestamp() * 1_000))
+        counts = Work(
+            failed_tasks=_count(lambda: work.task_page(failed, limit=attention.MOST_COUNTED, cursor=None).items),
+            schedules=_count(lambda: work.schedules.page(attention.MOST_COUNTED, None)[0]),
+            workers=_count(lambda: work.worker_page(limit=attention.MOST_COUNTED, after=None).items),
+            agents=_count(lambda: self._agents.list(limit=attention.MOST_COUNTED).items),
+        )
+        return counts, list(file_findings(self._settings.url, now))
+
+
+def _count(read: Callable[[], Sized]) -> int | None:
+    """Return how many are read; None where they may not be, as by a role on AWS that is for queues only."""
+    try:
+        return len(read())
+    except PostroadError:
+        return None
 
 
 def _sum(queues: list[QueueOverview], deleted: QueueCounters) -> QueueCounters:

@@ -53,6 +53,7 @@ from postroad.views.overview import (
     Overview as Overview,
     Series as Series,
     Totals as Totals,
+    Work as Work,
 )
 from postroad.views.queues import (
     FailureGroupPage as FailureGroupPage,

@@ -48,6 +48,16 @@ class Lags(msgspec.Struct):
     oldest: float
 
 
+class Work(msgspec.Struct, frozen=True):
+    """What there is of tasks and agents. Each is counted up to 100; None if it cannot be read."""
+
+    failed_tasks: int | None = None
+    """Tasks that failed within the hour."""
+    schedules: int | None = None
+    workers: int | None = None
+    agents: int | None = None
+
+
 class Attention(msgspec.Struct, frozen=True):
     """Something for a person to look at, and the page on which it is repaired."""
 
@@ -67,4 +77,5 @@ class Overview(msgspec.Struct):
     totals: Totals
     backlog: Backlog
     lag_seconds: Lags
+    work: Work
     attention: list[Attention]
