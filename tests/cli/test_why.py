@@ -93,7 +93,7 @@ def test_a_message_is_told_to_people_with_the_place_of_each_step(postroad: Postr
     lines = postroad("why", message_id).out.splitlines()
 
     assert (set(document), document["kind"], document["verdict"]) == (FIELDS, "message", "waiting")
-    assert lines[0] == f"waiting  message {message_id}: waits in queue jobs"
+    assert lines[0] == f"waiting  message {message_id}: it waits in queue jobs"
     assert lines[1].endswith("✓ sent · jobs")
     assert lines[-1] == "next: a receiver of queue jobs takes it"
     assert "secret-body" not in json.dumps(document)

@@ -99,7 +99,7 @@ def test_tables_are_cards_on_narrow_screens_and_the_navigation_is_at_the_bottom(
     page = logged_in(new_context(viewport={"width": 390, "height": 844}), server)
     page.goto(f"{server.url}/ui/queues")
 
-    assert page.locator('tr[data-queue="orders"]').evaluate("row => getComputedStyle(row).display") == "block"
+    assert page.locator('tr[data-queue="orders"]').evaluate("row => getComputedStyle(row).display") == "flex"
     nav = page.locator("header.side").bounding_box()
     assert nav is not None
     assert nav["y"] + nav["height"] == 844

@@ -17,9 +17,9 @@ MOST_DRAWN: Final = 60
 """A job with more tasks becomes a table with its failed path drawn."""
 MOST_MAPPED: Final = 120
 _NOTE_COLUMNS: Final = 24
-_COLUMN_PIXELS: Final = 7.2
+_COLUMN_PIXELS: Final = 7.4
 _PADDING: Final = 28
-_LABEL_COLUMNS: Final = 22
+_LABEL_COLUMNS: Final = 28
 _SIGNS: Final = {
     "waiting": "\N{MIDDLE DOT}",
     "pending": "\N{WHITE CIRCLE}",

@@ -94,7 +94,7 @@ def _event_story(history: MessageHistory | None, name: str, deliveries: Sequence
         return None
     if recorded is not None and recorded.verdict == "handled" and len(parts) > 1:
         # It was dispatched; what matters from then on is where its copies are.
-        parts = [recorded._replace(summary="was dispatched"), *parts[1:]]
+        parts = [recorded._replace(summary="it was dispatched"), *parts[1:]]
     sent = sorted(step.at for step in (*_steps(copies), *_steps(by_agents)))
     published = [Step(at=sent[0], what="published")] if sent else []
     kind: Kind = "message" if len(deliveries) == 1 and deliveries[0].message_id == name else "event"

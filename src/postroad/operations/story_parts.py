@@ -74,36 +74,36 @@ def _standing(located: Located | None, settled: Sequence[Settled]) -> tuple[Verd
         last = settled[-1]
         match last.what:
             case "acked":
-                return "handled", f"was handled from queue {last.queue}", NOTHING
+                return "handled", f"it was handled from queue {last.queue}", NOTHING
             case "expired":
-                return "expired", f"was not handled in time in queue {last.queue}", _GONE
+                return "expired", f"it was not handled in time in queue {last.queue}", _GONE
             case "purged" if last.queue is not None:
-                return "expired", f"was purged from queue {last.queue}", _GONE
-        return "expired", "is gone: its queue was deleted", _GONE
+                return "expired", f"it was purged from queue {last.queue}", _GONE
+        return "expired", "it is gone: its queue was deleted", _GONE
     queue, message = located.queue, located.message
     dead = read_dead(message.attributes)
     if dead is not None or (settled and settled[-1].what == "dead"):
         error = settled[-1].detail if dead is None else dead.error or dead.reason
-        what = f"is a dead letter in {queue}: {_first_line(error) or 'no error recorded'}"
+        what = f"it is a dead letter in {queue}: {_first_line(error) or 'no error recorded'}"
         return "dead", what, f"redrive queue {queue}"
     if located.head is not None:
-        return "blocked", f"waits in queue {queue} behind its key's head", f"waits for its key's head {located.head}"
+        return "blocked", f"it waits in queue {queue} behind its key's head", f"waits for its key's head {located.head}"
     times = counted(message.receive_count, "receive")
     error = located.error if located.lease_ended_at is None else _NOT_SETTLED
-    failed = f"is in queue {queue} after {times}: {_first_line(error) or 'no error recorded'}"
+    failed = f"it is in queue {queue} after {times}: {_first_line(error) or 'no error recorded'}"
     if located.due_seconds > _FOR_EVER:
-        return "blocked", f"was set aside in queue {queue}: {_first_line(located.error)}", f"purge queue {queue}"
+        return "blocked", f"it was set aside in queue {queue}: {_first_line(located.error)}", f"purge queue {queue}"
     seconds = max(1, round(located.due_seconds))
     match message.state:
         case "in_flight":
-            return "in_flight", f"is with a receiver of queue {queue}", f"its lease ends in {seconds} s"
+            return "in_flight", f"it is with a receiver of queue {queue}", f"its lease ends in {seconds} s"
         case "delayed" if message.receive_count:
             return "retrying", failed, f"visible again in {seconds} s"
         case "delayed":
-            return "delayed", f"is delayed in queue {queue}", f"visible in {seconds} s"
+            return "delayed", f"it is delayed in queue {queue}", f"visible in {seconds} s"
     if message.receive_count:
         return "retrying", failed, f"a receiver of queue {queue} takes it again"
-    return "waiting", f"waits in queue {queue}", f"a receiver of queue {queue} takes it"
+    return "waiting", f"it waits in queue {queue}", f"a receiver of queue {queue} takes it"
 
 
 def _related(located: Located | None, message_id: str) -> list[Related]:
@@ -143,9 +143,9 @@ def _agent_standing(each: EventDelivery, to: str) -> tuple[Verdict, str, str]:
             return "handled", f"agent {to} handled it", NOTHING
         case "dead":
             error = _first_line(each.error) or "no error recorded"
-            return "dead", f"is a dead letter of agent {to}: {error}", f"postroad agent redrive {to}"
+            return "dead", f"it is a dead letter of agent {to}: {error}", f"postroad agent redrive {to}"
         case "held":
-            return "delayed", f"is held back for agent {to}", "it is released when its hold-back window ends"
+            return "delayed", f"it is held back for agent {to}", "it is released when its hold-back window ends"
         case "paused":
             following = f"postroad agent resume {to} {each.producer_id}"
             return "blocked", f"agent {to} paused {each.producer_id}", following
@@ -156,8 +156,8 @@ def _agent_standing(each: EventDelivery, to: str) -> tuple[Verdict, str, str]:
             following = f"visible again in {seconds} s" if each.due_seconds else f"agent {to} receives it again"
             return "retrying", f"agent {to} failed: {error}", following
     if each.head is not None:
-        return "blocked", f"waits for agent {to} behind another event", f"waits for its key's head {each.head}"
-    return "waiting", f"waits for agent {to}", f"agent {to} receives it"
+        return "blocked", f"it waits for agent {to} behind another event", f"waits for its key's head {each.head}"
+    return "waiting", f"it waits for agent {to}", f"agent {to} receives it"
 
 
 def row_part(row: OutboxRow, waits_for: str, if_ready: str) -> Part:
@@ -166,22 +166,22 @@ def row_part(row: OutboxRow, waits_for: str, if_ready: str) -> Part:
     match row.state:
         case "SENT":
             steps.append(Step(at=_at(row.updated_at), what="dispatched", where="outbox"))
-            return Part("handled", "was dispatched; what its receivers did is not known here", NOTHING, steps)
+            return Part("handled", "it was dispatched; what its receivers did is not known here", NOTHING, steps)
         case "SKIPPED":
-            return Part("expired", "was skipped in the outbox by an operator", _GONE, steps)
+            return Part("expired", "it was skipped in the outbox by an operator", _GONE, steps)
         case "PARKED":
-            return Part("blocked", f"is parked in the outbox: {waits_for}", f"the outbox: {waits_for}", steps)
+            return Part("blocked", f"it is parked in the outbox: {waits_for}", f"the outbox: {waits_for}", steps)
         case "PENDING" if row.attempts:
-            return Part("retrying", f"is retried by the outbox: {_first_line(row.last_error)}", waits_for, steps)
+            return Part("retrying", f"it is retried by the outbox: {_first_line(row.last_error)}", waits_for, steps)
         case "PENDING":
             verdict: Verdict = "blocked" if waits_for.startswith(("blocked", "target")) else "waiting"
             following = if_ready if waits_for == "ready" else waits_for
-            return Part(verdict, "waits in the outbox", following, steps)
+            return Part(verdict, "it waits in the outbox", following, steps)
     following = f"postroad outbox redrive {row.event_id} --by NAME --reason TEXT"
     steps.append(
         Step(at=_at(row.updated_at), what="failed", where="outbox", ok=False, detail=_first_line(row.last_error))
     )
-    return Part("dead", f"failed in the outbox: {_first_line(row.last_error)}", following, steps)
+    return Part("dead", f"it failed in the outbox: {_first_line(row.last_error)}", following, steps)
 
 
 def answers_part(results: Sequence[PushShown]) -> Part:
