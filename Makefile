@@ -8,7 +8,7 @@ export PYTHON VENV
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up check check-all test outside bench format docs errors reference picture screenshots clean
+.PHONY: help setup up check check-all test outside bench format docs errors reference screenshots clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,10 +60,6 @@ screenshots: ## photograph the dashboard of the demo into build/screenshots, in 
 	@tools/environment dev
 	@tools/chromium
 	@$(PY) tools/screenshots.py $(ARGS)
-
-picture: ## draw docs/images/terminal.svg from a real run
-	@tools/environment dev
-	@$(PY) tools/terminal_picture.py
 
 clean: ## remove environments, caches and builds, never your data
 	rm -rf .venv .venv-* .lock.venv* .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

@@ -74,7 +74,7 @@ def test_the_readme_opens_with_what_a_newcomer_needs() -> None:
 
     places = [
         opening.find(part)
-        for part in ("# Postroad", "git clone", "make up", "make test", "![", "```python", "## Install", "| I want to")
+        for part in ("# Postroad", "![", "git clone", "make up", "make test", "```python", "## Install", "| I want to")
     ]
     assert -1 not in places
     assert places == sorted(places)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 from types import ModuleType
-from xml.etree import ElementTree
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,10 +26,3 @@ def test_the_pages_of_the_reference_are_current() -> None:
     made = tool("reference_pages").pages()
 
     assert {page.name for page, text in made.items() if page.read_text() != text} == set(), "repair: make reference"
-
-
-def test_the_picture_of_the_terminal_is_a_picture_that_loads_nothing() -> None:
-    text = (ROOT / "docs" / "images" / "terminal.svg").read_text()
-
-    assert ElementTree.fromstring(text).tag.endswith("svg")
-    assert "url(" not in text.replace("url(#", "")
