@@ -177,7 +177,18 @@ def new_event_id(timestamp: int) -> UUID:
     """Return a new id of this millisecond, greater than every id that this process made for it before."""
     # The counter never restarts: a sender may return to an earlier millisecond.
     counter = next(_made) & 0xFFFFFFFF
-    return uuid7_of(timestamp, counter << 42 | int.from_bytes(os.urandom(5), "big"))
+    return uuid7_of(timestamp, counter << 42 | _process)
+
+
+def _draw() -> None:
+    """Draw the bits by which the ids of this process differ from those of any other, also from those of its parent."""
+    global _process
+    _process = int.from_bytes(os.urandom(5), "big")
+
+
+_process = 0
+_draw()
+os.register_at_fork(after_in_child=_draw)
 
 
 def whole(event: JournalEvent) -> JournalEvent:
@@ -325,9 +336,11 @@ def _are_simple(children: Iterable[Any], levels: int) -> bool:
 
 def _json_copy(value: object, field: str) -> dict[str, Any]:
     """Return a deep copy of the JSON object, so that the caller cannot change it later, or raise `InvalidEvent`."""
-    plain = value if type(value) is dict and is_simple(value) else _plain(value)
-    if (encoded := _encoded(plain)) is None:
-        raise _not_json(plain, field)
+    encoded = _encoded(value)
+    if encoded is None:
+        plain = _plain(value)
+        if (encoded := _encoded(plain)) is None:
+            raise _not_json(plain, field)
     return _DECODER.decode(encoded)
 
 

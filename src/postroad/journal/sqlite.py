@@ -275,7 +275,7 @@ class SQLiteRecords:
     ) -> list[bool | PostroadError]:
         connection = tx.connection
         names = [_names_of(entry.event) for entry in entries]
-        number = self._scopes.make(tx, chain.from_iterable(names))
+        number, made = self._scopes.make(tx, chain.from_iterable(names))
         rows: list[Row] = [
             (
                 number(tenant),
@@ -293,7 +293,7 @@ class SQLiteRecords:
         tasks = {row[1] for entry, row in zip(entries, rows, strict=True) if entry.event.entity_type == TASK}
         before = {
             row[0]: (Progress(*row[1:6]), row[6])
-            for row in run_many(connection, _PROGRESS, [(entity,) for entity in tasks])
+            for row in run_many(connection, _PROGRESS, [(entity,) for entity in tasks if entity not in made])
         }
         new = _inserted(connection, rows)
         by_task: NewEvents = {}
@@ -308,11 +308,12 @@ class SQLiteRecords:
 
 def _inserted(connection: apsw.Connection, rows: Sequence[Row]) -> list[bool]:
     """Insert the rows; return for each whether it is new. Of two equal rows the first is."""
-    last = one(connection, _LAST)[0] or 0
+    last = (one(connection, _LAST)[0] or 0) if len(rows) > 1 else 0
     before = connection.total_changes()
     run_many(connection, _ADD, rows)
-    if connection.total_changes() - before == len(rows):
-        return [True] * len(rows)
+    added = connection.total_changes() - before
+    if added == len(rows) or len(rows) == 1:
+        return [added > 0] * len(rows)
     new = set(every(connection, _SINCE, (last,)))
     found = []
     for row in rows:
@@ -395,17 +396,18 @@ class Scopes:
     def __init__(self) -> None:
         self._known: dict[str, int] = {}
 
-    def make(self, tx: Transaction, names: Iterable[str]) -> Callable[[str], int]:
-        """Return a function that gives the number of each of these names; new names get a number."""
+    def make(self, tx: Transaction, names: Iterable[str]) -> tuple[Callable[[str], int], Collection[int]]:
+        """Return a function that gives the number of each of these names, and the numbers that new names got."""
         known = self._known
         unknown = sorted({name for name in names if name not in known})
         if not unknown:
-            return known.__getitem__
+            return known.__getitem__, ()
         # Most names are new; another process may have made some of them.
         fresh = {name: number for number, name in run_many(tx.connection, _MAKE, [(name,) for name in unknown])}
+        made = set(fresh.values())
         fresh |= {name: one(tx.connection, _FIND, (name,))[0] for name in unknown if name not in fresh}
         tx.after_commit(lambda: self._remember(fresh))
-        return lambda name: known.get(name) or fresh[name]
+        return (lambda name: known.get(name) or fresh[name]), made
 
     def find(self, connection: apsw.Connection, names: Sequence[str]) -> list[int] | None:
         """Return the numbers of the names, or None if one of them never occurred."""

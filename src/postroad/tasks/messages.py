@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
@@ -16,7 +17,7 @@ from postroad.arguments import text
 from postroad.clock import Clock
 from postroad.errors import InvalidMessage, InvalidTask, QueueNotFound, describe
 from postroad.events import checked_bytes, is_strict, sendable, unsendable
-from postroad.journal import JournalEvent, NestedId, Number, TimeoutMs
+from postroad.journal import JournalEvent, NestedId, Number, TimeoutMs, is_simple
 from postroad.ports import Store
 from postroad.queues import Delivery, OutgoingMessage, PeekedMessage, Queue, QueueSpec, legible
 from postroad.settings import load
@@ -45,6 +46,11 @@ def check_input(input: object) -> dict[str, Any]:
         raise InvalidTask(
             f"input: {type(input).__name__} is not a JSON object", field="input", remedy="Pass a dict of JSON values."
         )
+    if is_simple(input, _LEVELS_OF_INPUT + 1):
+        # Most inputs are, and then only a lone surrogate cannot be encoded; what follows says where it is.
+        with contextlib.suppress(ValueError, OverflowError):
+            msgspec.json.encode(input)
+            return input
     try:
         json.dumps(input, allow_nan=False, ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError) as error:

@@ -14,7 +14,7 @@ from postroad.clock import Clock
 from postroad.errors import ConfigurationError, InvalidTask, UnknownTask
 from postroad.events import uuid7
 from postroad.tasks.delays import MAX_PUT_OFF
-from postroad.tasks.messages import EventFactory, RequestId, TaskMessage, TaskName, check_input
+from postroad.tasks.messages import NAME, EventFactory, RequestId, TaskMessage, TaskName, check_input
 from postroad.tasks.registry import TaskDefinition, TaskRegistry, Timeout, default_tasks
 from postroad.tasks.submissions import Submission
 
@@ -95,9 +95,10 @@ class Planner:
 
     def plan_call(self, call: Any, options: Options) -> Plan:
         """Return the plan of one call of `submit_many`."""
-        if isinstance(call, Mapping):
+        if type(call) is not tuple and isinstance(call, Mapping):
             call = (call.get("name"), call.get("input"), call.get("requestId"))
-        if not isinstance(call, Sequence) or isinstance(call, str) or not 2 <= len(call) <= 3:
+        is_sequence = type(call) is tuple or (isinstance(call, Sequence) and not isinstance(call, str))
+        if not is_sequence or not 2 <= len(call) <= 3:
             raise InvalidTask(
                 f"calls: {str(call)[:100]!r} is not a task with its input",
                 field="calls",
@@ -145,9 +146,11 @@ class Planner:
         timeout: float | None = None,
         delay: float | None = None,
     ) -> Plan:
+        if not (isinstance(name, str) and NAME.fullmatch(name)):
+            check(name, TaskName, "name", InvalidTask)
         given: dict[str, Any] = {"request_id": request_id, "timeout": timeout, "delay": delay}
-        check(name, TaskName, "name", InvalidTask)
-        options = replace(options, **{each: value for each, value in given.items() if value is not None})
+        if given := {each: value for each, value in given.items() if value is not None}:
+            options = replace(options, **given)
         definition = self.find(name) if self._registry is None else self._registry.get(name)
         checked = check_input(input)
         if definition is not None and definition.signature is not None:
