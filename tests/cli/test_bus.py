@@ -122,7 +122,8 @@ def tailing(*args: str) -> Iterator[subprocess.Popen[str]]:
     ) as process:
         try:
             with connect(URL) as backend:
-                eventually(lambda: bool(backend.topic("orders").subscriptions()))
+                eventually(lambda: process.poll() is not None or backend.topic("orders").subscriptions())
+            assert process.poll() is None, process.communicate()
             yield process
         finally:
             process.kill()

@@ -32,7 +32,10 @@ import sys, postroad
 backend = postroad.connect(sys.argv[1])
 queue = backend.queue("jobs")
 while True:
-    for delivery in queue.receive(wait=20):
+    deliveries = queue.receive(wait=2)
+    if not deliveries:  # those before it have handled all
+        print("none\n", end="", flush=True)
+    for delivery in deliveries:
         print(f"got {delivery.body.decode()}\n", end="", flush=True)
         (result,) = queue.ack([delivery])
         if result.ok:

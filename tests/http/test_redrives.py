@@ -123,8 +123,8 @@ def test_a_run_whose_canary_comes_back_is_stopped_and_says_why(api: Api) -> None
 
 def test_a_server_that_stops_leaves_the_rest_to_the_next_one(serve: Serve) -> None:
     first = serve()
-    dead_letters(first, 30)
-    operation_id = begin(first, rate=10, limit=25)
+    dead_letters(first, 70)
+    operation_id = begin(first, rate=10, limit=65)
     eventually(lambda: first.client.get(f"/operations/{operation_id}").json()["moved"] >= 10)
     first.stop()
     between = held(first, "orders")
@@ -133,9 +133,9 @@ def test_a_server_that_stops_leaves_the_rest_to_the_next_one(serve: Serve) -> No
     second.context.operations.resume()
     document = ended(second, operation_id)
 
-    assert 10 <= between < 25
-    assert (document["state"], document["moved"], document["report"]["moved"]) == ("done", 25, 25)
-    assert (held(second, "orders"), held(second, "orders-dlq")) == (25, 5)
+    assert 10 <= between < 65
+    assert (document["state"], document["moved"], document["report"]["moved"]) == ("done", 65, 65)
+    assert (held(second, "orders"), held(second, "orders-dlq")) == (65, 5)
 
 
 def test_a_repeated_request_begins_one_redrive(api: Api) -> None:

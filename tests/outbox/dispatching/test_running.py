@@ -218,9 +218,16 @@ def test_a_stop_event_of_the_caller_ends_a_run_with_its_report(
 ) -> None:
     fixture.add()
     stop = threading.Event()
-    threading.Timer(0.3, stop.set).start()
+
+    def stop_after_the_first() -> None:
+        eventually(lambda: recorder.published)
+        stop.set()
+
+    stopping = threading.Thread(target=stop_after_the_first)
+    stopping.start()
 
     report = dispatcher_of(fixture.outbox, recorder).run(stop)
+    stopping.join()
 
     assert report.sent == 1
 
