@@ -325,7 +325,8 @@ class Runners:
     def _keep_running(self, part: RunnerPart) -> None:
         stop, restarts = self._stop, Restarts()
         while not stop.is_set():
-            self._report(part, "running", restarts)
+            # One that died counts as running again when it has run for a while: it may die at once.
+            self._report(part, "starting" if restarts.total else "running", restarts)
             started_at = time.monotonic()
             try:
                 self._run_when_it_can(part, restarts)
@@ -348,7 +349,7 @@ class Runners:
         while not self._stop.is_set():
             started_at = time.monotonic()
             try:
-                with self._recovering(part, restarts) if missing else nullcontext():
+                with self._recovering(part, restarts) if missing or restarts.total else nullcontext():
                     part.run(self._backend, self._settings, self._stop)
                 return
             except PostroadError as error:
