@@ -3,12 +3,14 @@
 VENV := .venv
 PY := $(VENV)/bin/python
 PYTEST := $(PY) -m pytest --dist worksteal
+# Two processes for each core: many tests wait for a lease, a thread or a server.
+WORKERS = $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 export PYTHON VENV
 # Always keep bytecode: tests start hundreds of processes, and each would compile everything.
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up check check-all test outside bench format docs errors reference screenshots clean
+.PHONY: help setup up check check-all test outside bench mutants soak format docs errors reference screenshots sbom audit lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,16 +24,15 @@ up: ## start Postroad here (ARGS="--demo --port 9000" passes options)
 	@tools/environment run
 	@exec $(VENV)/bin/postroad up $(ARGS)
 
-# Four processes: many of these tests wait for a lease or a thread.
 check: ## run what every change must pass: format, lint, types, layers, unit tests, conformance
 	@tools/environment dev
-	@$(PYTEST) -n 4 -m "not slow and not aws and not postgres" $(ARGS)
+	@$(PYTEST) -n $(WORKERS) -m "not slow and not aws and not postgres" $(ARGS)
 
 check-all: ## run the same under every installed Python from 3.11 on, each in its own environment
 	@tools/check-all
 
 test: setup ## run all tests, including those on emulated AWS and PostgreSQL
-	@$(PYTEST) -n auto $(ARGS)
+	@$(PYTEST) -n $(WORKERS) $(ARGS)
 
 outside: ## run weakincentives' own tests of its bus, sessions and main loop on our buses
 	@tools/environment dev
@@ -40,6 +41,14 @@ outside: ## run weakincentives' own tests of its bus, sessions and main loop on 
 bench: ## run the benchmarks against other libraries (ONLY=name for one row, QUICK=1 for a short run)
 	@tools/environment dev
 	@$(PY) -m benchmarks $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick) $(ARGS)
+
+mutants: ## let `postroad verify` find every deliberate bug (ARGS=NAME for one)
+	@tools/environment dev
+	@$(PY) -m postroad.testing.mutants $(ARGS)
+
+soak: ## break running systems on purpose for a night (HOURS=8) and write proof/soak-<date>/report.md
+	@tools/environment dev
+	@$(PY) -m postroad.testing.verify.soak $(HOURS)
 
 format: ## fix what the formatter and the linter can fix
 	@tools/environment dev
@@ -60,6 +69,18 @@ screenshots: ## photograph the dashboard of the demo into build/screenshots, in 
 	@tools/environment dev
 	@tools/chromium
 	@$(PY) tools/screenshots.py $(ARGS)
+
+sbom: ## write build/sbom.json, the bill of materials of the runtime dependencies
+	@tools/environment dev
+	@$(PY) tools/supply.py sbom
+
+audit: ## look the runtime dependencies up in the database of known vulnerabilities
+	@tools/environment dev
+	@$(PY) tools/supply.py audit
+
+lock: ## write build/requirements.lock, the runtime dependencies with versions and hashes
+	@tools/environment dev
+	@$(PY) tools/supply.py lock
 
 clean: ## remove environments, caches and builds, never your data
 	rm -rf .venv .venv-* .lock.venv* .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
 import resource
-import signal
 import socket
-import subprocess
-import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -20,42 +14,11 @@ from urllib.parse import urlsplit
 
 from benchmarks.frame import Load, Loads, Open, Opened, Row, Side, WrongResult
 from benchmarks.limits import limit
+from benchmarks.running_up import FILE, cpu_seconds, running_up, status
 from postroad.wiring import connect
 
 _AT_ONCE = 50
 _SETTLE_SECONDS = 2.0
-
-
-@contextmanager
-def _up(directory: Path) -> Iterator[tuple[str, int]]:
-    """`postroad up` on the directory's file; its address, and the process that serves it."""
-    command = [
-        sys.executable,
-        "-m",
-        "postroad",
-        "up",
-        "--url",
-        f"sqlite:///{directory}/agents.db",
-        "--port",
-        "0",
-        "--json",
-    ]
-    environment = {**os.environ, "POSTROAD_LOG_LEVEL": "warning"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=directory) as up:
-        try:
-            assert up.stdout is not None
-            ready = json.loads(up.stdout.readline())
-            yield ready["url"], _server(ready["url"], ready["token"])
-        finally:
-            up.send_signal(signal.SIGTERM)
-            up.communicate()
-
-
-def _server(url: str, token: str) -> int:
-    request = urllib.request.Request(f"{url}/status", headers={"Authorization": f"Bearer {token}"})
-    with urllib.request.urlopen(request) as answer:
-        parts: list[dict[str, Any]] = json.load(answer)["parts"]
-    return next(int(part["pid"]) for part in parts if part["name"] == "server")
 
 
 def _stream(url: str, agent_id: str, token: str) -> socket.socket:
@@ -74,28 +37,18 @@ def _stream(url: str, agent_id: str, token: str) -> socket.socket:
     return connection
 
 
-def _cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _status(pid: int, name: str) -> float:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return float(next(line.split()[1] for line in lines if line.startswith(f"{name}:")))
-
-
 def _part_of_a_core(pid: int, load: Load) -> float:
-    before, began = _cpu_seconds(pid), time.monotonic()
+    before, began = cpu_seconds(pid), time.monotonic()
     time.sleep(load.messages)
-    return max(1e-6, (_cpu_seconds(pid) - before) / (time.monotonic() - began))
+    return max(1e-6, (cpu_seconds(pid) - before) / (time.monotonic() - began))
 
 
 def _bytes(pid: int, load: Load) -> float:
-    return _status(pid, "VmRSS") * 1024
+    return status(pid, "VmRSS") * 1024
 
 
 def _threads(pid: int, load: Load) -> float:
-    return _status(pid, "Threads")
+    return status(pid, "Threads")
 
 
 def _streaming(figure: Any) -> Open:
@@ -105,14 +58,15 @@ def _streaming(figure: Any) -> Open:
     def opened(directory: Path, load: Load) -> Iterator[Opened]:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, load.crowd + 1_000)), hard))
-        with connect(f"sqlite:///{directory}/agents.db") as backend:
+        with connect(f"sqlite:///{directory}/{FILE}") as backend:
             agents = backend.agents().register_many(load.crowd)
-        with _up(directory) as (url, pid), ExitStack() as stack:
+        with running_up(directory) as up, ExitStack() as stack:
             with ThreadPoolExecutor(_AT_ONCE) as threads:
-                streams = list(threads.map(lambda agent: _stream(url, agent.agent_id, agent.token), agents))
+                streams = list(threads.map(lambda agent: _stream(up.url, agent.agent_id, agent.token), agents))
             for stream in streams:
                 stack.enter_context(stream)
             time.sleep(_SETTLE_SECONDS)
+            pid = up.server
             yield Opened(lambda: figure(pid, load))
 
     return opened

@@ -21,10 +21,14 @@ from benchmarks import (
     outbox_dispatch,
     outbox_latency,
     outbox_steady,
+    pages,
+    power_cuts,
     processes,
+    proof,
     push,
     schedules,
     sqs,
+    surfaces,
     tasks,
     topology,
 )
@@ -53,8 +57,12 @@ MODULES = (
     jobs,
     agents,
     http_streams,
+    surfaces,
+    pages,
     push,
     notifications,
+    power_cuts,
+    proof,
 )
 
 ROWS: tuple[Row, ...] = tuple(row for module in MODULES for row in module.ROWS)

@@ -12,10 +12,10 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.engine.power import Promise, Record, recorded
 
 from postroad.agents import AgentEvent, Agents
 from postroad.engine import disk
+from postroad.testing.powerloss import Image, Promise, Recording, images, recorded
 from postroad.wiring import connect
 
 IMAGES = int(os.environ.get("POSTROAD_TEST_POWER_CUTS", "30"))
@@ -24,14 +24,14 @@ _LISTENERS = ("cat", "dan", "eve")
 _EVENTS = 15
 
 
-def _publish(agents: Agents, record: Record, producer: str) -> None:
+def _publish(agents: Agents, record: Recording, producer: str) -> None:
     for number in range(_EVENTS):
         [result] = agents.publish([AgentEvent(producer, "counted", {"n": number})])
         assert result.ok, result
         record.add(Promise(f"{producer} {number}"))
 
 
-def _consume(agents: Agents, record: Record, stop: threading.Event) -> None:
+def _consume(agents: Agents, record: Recording, stop: threading.Event) -> None:
     """Let one of the listeners receive and ack; what it has taken need not be there after the cut."""
     queue = agents.queue("cat")
     while not stop.is_set():
@@ -43,11 +43,11 @@ def _consume(agents: Agents, record: Record, stop: threading.Event) -> None:
 
 
 @pytest.fixture(params=[0.0, 0.02], ids=["at-once", "held-back"])
-def record(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
+def record(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recording:
     """Two agents publish, a runner moves, a listener receives and acks, and the log is copied into the file."""
     monkeypatch.setattr(disk, "CHECKPOINT_PAGES", 60)
     with (
-        recorded(monkeypatch, "p.db-wal") as record,
+        recorded(tmp_path) as record,
         connect(f"sqlite:///{tmp_path}/p.db") as backend,
     ):
         agents = backend.agents(dispatch_delay=request.param)
@@ -70,14 +70,10 @@ def record(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     return record
 
 
-def _waiting(directory: Path, files: dict[str, bytearray]) -> dict[tuple[str, str], list[int]]:
+def _waiting(directory: Path, image: Image) -> dict[tuple[str, str], list[int]]:
     """Return what waits for each agent of each producer after a new runner has moved everything."""
-    for name in ("p.db", "p.db-wal", "p.db-shm"):
-        (directory / name).unlink(missing_ok=True)
-    for name, content in files.items():
-        (directory / name).write_bytes(content)
     found: dict[tuple[str, str], list[int]] = {}
-    with connect(f"sqlite:///{directory}/p.db") as backend:
+    with connect(f"sqlite:///{image.write(directory)}/p.db") as backend:
         agents = backend.agents()
         runner = agents.runner(worker="test")
         while runner.run_once().read:
@@ -90,23 +86,20 @@ def _waiting(directory: Path, files: dict[str, bytearray]) -> dict[tuple[str, st
 
 
 @pytest.mark.slow
-def test_no_subscriber_misses_a_promised_event_after_a_power_cut(record: Record, tmp_path: Path) -> None:
-    chance = random.Random(11)
+def test_no_subscriber_misses_a_promised_event_after_a_power_cut(record: Recording, tmp_path: Path) -> None:
     first = next(place for place, step in enumerate(record.steps) if isinstance(step, Promise))
-    (tmp_path / "after").mkdir()
 
-    for _ in range(IMAGES):
-        end = chance.randrange(first, len(record.steps) + 1)
-        found = _waiting(tmp_path / "after", record.image(end, chance))
+    for cut in images(record.steps, IMAGES, random.Random(11), first=first):
+        found = _waiting(tmp_path / "after", cut)
 
-        promised = record.promised(end)
         for listener in _LISTENERS:
             for producer in _PRODUCERS:
                 waiting = found.get((listener, producer), [])
                 missing = {
                     number
                     for number in range(_EVENTS)
-                    if f"{producer} {number}" in promised and f"taken {listener} {producer} {number}" not in promised
+                    if f"{producer} {number}" in cut.promised
+                    and f"taken {listener} {producer} {number}" not in cut.promised
                 } - set(waiting)
-                assert not missing, (end, listener, producer)
-                assert waiting == sorted(set(waiting)), (end, listener, producer)
+                assert not missing, (cut.end, listener, producer)
+                assert waiting == sorted(set(waiting)), (cut.end, listener, producer)

@@ -9,10 +9,10 @@ import pytest
 from tests.aws.cloud import Cloud
 from tests.aws.emulators import ministack, moto
 from tests.aws.endpoint import Endpoint, endpoint
-from tests.aws.limits import with_limits
 
 from postroad.connections.aws import AwsConnection
 from postroad.journal.dynamodb import DynamoRecords
+from postroad.testing import FaultProxy
 from postroad.wiring import Backend, connect
 
 
@@ -81,18 +81,17 @@ def scripted_aws(scripted: Endpoint) -> Iterator[AwsConnection]:
 
 
 @pytest.fixture(scope="session")
-def limited(ministack_url: str) -> Iterator[Endpoint]:
-    """Ministack with the limits that AWS applies and it does not."""
-    with with_limits(ministack_url) as served:
-        yield served
+def strict_url(ministack_url: str) -> Iterator[str]:
+    """Ministack with the rules that AWS applies and it does not."""
+    with FaultProxy(ministack_url, aws_rules=True) as proxy:
+        yield proxy.url
 
 
 @pytest.fixture(scope="session")
-def limited_aws(limited: Endpoint) -> Iterator[AwsConnection]:
-    """A connection to it."""
-    connection = AwsConnection("us-east-1", limited.url)
-    yield connection
-    connection.close()
+def limited(strict_url: str) -> Iterator[Endpoint]:
+    """The same with answers that the test chooses."""
+    with endpoint(strict_url) as served:
+        yield served
 
 
 @pytest.fixture(scope="module")

@@ -34,6 +34,11 @@ def error(code: str, status: int = 400, message: str = "no") -> Answer:
     return Answer({"__type": f"com.amazonaws.sqs#{code}", "message": message}, status)
 
 
+def invalid(message: str) -> Answer:
+    """DynamoDB's refusal of what it will never take."""
+    return Answer({"__type": "com.amazon.coral.validate#ValidationException", "message": message}, 400)
+
+
 @dataclass
 class Endpoint:
     """Where boto3 sends its requests. `requests` are (operation, parameters) as they came."""

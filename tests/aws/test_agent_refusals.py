@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 from tests.aws.cloud import Cloud
-from tests.aws.endpoint import Answer, Endpoint
-from tests.aws.limits import MOST_BATCH_BYTES, invalid
+from tests.aws.endpoint import Answer, Endpoint, invalid
 
 from postroad.agents import AgentEvent
 from postroad.lambdas import aggregator, sweeper
 
 pytestmark = pytest.mark.aws
 
+MOST_BATCH_BYTES = 16 * 1024 * 1024
 NOTHING_FAILED: dict[str, Any] = {"batchItemFailures": []}
 
 

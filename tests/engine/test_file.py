@@ -154,7 +154,7 @@ def test_a_file_of_a_newer_postroad_is_refused(tmp_path: Path) -> None:
         postroad.connect(f"sqlite:///{path}")
 
 
-def test_the_files_are_private_whatever_the_umask(tmp_path: Path) -> None:
+def test_sec04_the_files_are_private_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         with postroad.connect(f"sqlite:///{tmp_path / 'postroad.db'}") as backend:

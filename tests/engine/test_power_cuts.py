@@ -7,22 +7,22 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.engine.power import Promise, Record, recorded
 
 from postroad.engine import disk
 from postroad.engine.engine import Engine
 from postroad.engine.transaction import every
 from postroad.queues import OutgoingMessage, QueueSpec
 from postroad.queues.sqlite import SQLiteQueue, SQLiteQueues
+from postroad.testing.powerloss import Image, Promise, Recording, image, images, recorded
 
 IMAGES = 300
 
 
 @pytest.fixture
-def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
+def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recording:
     """Three threads send, a fourth receives and acks, and the log is copied into the file now and then."""
     monkeypatch.setattr(disk, "CHECKPOINT_PAGES", 60)
-    with recorded(monkeypatch, "p.db-wal") as record:
+    with recorded(tmp_path) as record:
         store = Engine(tmp_path / "p.db")
         queue = SQLiteQueues(store).create_queue(QueueSpec("jobs"))
         with ThreadPoolExecutor(4) as threads:
@@ -34,14 +34,14 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
     return record
 
 
-def _send(queue: SQLiteQueue, record: Record, name: str) -> None:
+def _send(queue: SQLiteQueue, record: Recording, name: str) -> None:
     for number in range(40):
         body = f"{name}-{number}"
         assert queue.send([OutgoingMessage(body)])[0].ok
         record.add(Promise(body))
 
 
-def _receive(queue: SQLiteQueue, record: Record, enough: int) -> None:
+def _receive(queue: SQLiteQueue, record: Recording, enough: int) -> None:
     for _ in range(enough):
         deliveries = queue.receive(max_messages=1, wait=1)
         for delivery in deliveries:
@@ -49,12 +49,8 @@ def _receive(queue: SQLiteQueue, record: Record, enough: int) -> None:
         queue.ack(deliveries)
 
 
-def _bodies(directory: Path, files: dict[str, bytearray]) -> set[str]:
-    for name in ("p.db", "p.db-wal", "p.db-shm"):
-        (directory / name).unlink(missing_ok=True)
-    for name, content in files.items():
-        (directory / name).write_bytes(content)
-    store = Engine(directory / "p.db")
+def _bodies(directory: Path, image: Image) -> set[str]:
+    store = Engine(image.write(directory) / "p.db")
     try:
         assert store.read(lambda connection: connection.pragma("integrity_check")) == "ok"
         SQLiteQueues(store)
@@ -65,30 +61,23 @@ def _bodies(directory: Path, files: dict[str, bytearray]) -> set[str]:
 
 
 @pytest.mark.slow
-def test_nothing_that_was_promised_is_lost_to_a_power_cut(record: Record, tmp_path: Path) -> None:
-    chance = random.Random(7)
-    first = next(place for place, step in enumerate(record.steps) if isinstance(step, Promise))
-    (tmp_path / "after").mkdir()
+def test_nothing_that_was_promised_is_lost_to_a_power_cut(record: Recording, tmp_path: Path) -> None:
+    for cut in images(record.steps, IMAGES, random.Random(7)):
+        found = _bodies(tmp_path / "after", cut)
 
-    for _ in range(IMAGES):
-        end = chance.randrange(first, len(record.steps) + 1)
-        found = _bodies(tmp_path / "after", record.image(end, chance))
-
-        promised = record.promised(end)
-        taken = {what.removeprefix("taken ") for what in promised if what.startswith("taken ")}
-        sent = {what for what in promised if not what.startswith("taken ")}
-        assert sent - taken <= found
+        taken = {what.removeprefix("taken ") for what in cut.promised if what.startswith("taken ")}
+        sent = {what for what in cut.promised if not what.startswith("taken ")}
+        assert sent - taken <= found, (cut.end, cut.fate)
 
 
-def test_the_simulation_finds_a_log_that_is_never_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with recorded(monkeypatch, "p.db-wal") as record:
-        monkeypatch.setattr("postroad.engine.disk._to_disk", lambda descriptor: None)
+def test_the_simulation_finds_a_log_that_is_never_synced(tmp_path: Path) -> None:
+    with recorded(tmp_path, "NORMAL") as record:
         store = Engine(tmp_path / "p.db")
         _send(SQLiteQueues(store).create_queue(QueueSpec("jobs")), record, "a")
         end = len(record.steps)
         store.close()
-    (tmp_path / "after").mkdir()
+    cut = next(cut for cut in (image(record, end, random.Random(seed)) for seed in range(99)) if cut.fate == "torn")
 
-    found = _bodies(tmp_path / "after", record.image(end, random.Random(7)))
+    found = _bodies(tmp_path / "after", cut)
 
-    assert record.promised(end) - found
+    assert cut.promised - found

@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "postroad"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 MOST = {
-    "files": 445,
-    "lines": 89_000,
+    "files": 490,
+    "lines": 96_000,
     "Protocols": 40,
     "hand-written checks": 100,
     "fmt: skip": 20,

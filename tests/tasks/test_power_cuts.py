@@ -15,7 +15,6 @@ from pathlib import Path
 
 import apsw
 import pytest
-from tests.engine.power import Promise, Record, Sync, recorded
 from tests.tasks.benches import APP, TENANT, Bench
 from tests.waiting import eventually
 
@@ -26,6 +25,7 @@ from postroad.journal import ATTEMPT_FAILED, PENDING, STARTED, TERMINAL, Journal
 from postroad.tasks import Scheduler, TaskHandle, TaskRegistry
 from postroad.tasks.leases import Lease, TaskRecords
 from postroad.testing import FakeClock
+from postroad.testing.powerloss import Image, Promise, Recording, Sync, image, images, recorded
 
 IMAGES = 150
 ROUNDS = 8
@@ -36,7 +36,7 @@ TICK = "schedule-beat-%Y%m%dT%H%M%SZ"
 class Logged(logging.Handler):
     """Notes that the worker took a lease, or that it settled an attempt."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: Recording) -> None:
         super().__init__(logging.INFO)
         self._record = record
         self._times: Counter[str] = Counter()
@@ -49,10 +49,10 @@ class Logged(logging.Handler):
 
 
 @pytest.fixture
-def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
+def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recording:
     """A producer, a worker and a scheduler at the same time, while the log is copied into the file now and then."""
     monkeypatch.setattr(disk, "CHECKPOINT_PAGES", 60)
-    with recorded(monkeypatch, "p.db-wal") as record, postroad.connect(f"sqlite:///{tmp_path / 'p.db'}") as backend:
+    with recorded(tmp_path) as record, postroad.connect(f"sqlite:///{tmp_path / 'p.db'}") as backend:
         with working(backend, record), ThreadPoolExecutor(6) as threads:
             for done in [
                 *(threads.submit(produce, backend, record, tmp_path, number) for number in range(ROUNDS)),
@@ -63,7 +63,7 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
 
 
 @contextmanager
-def working(backend: Backend, record: Record) -> Iterator[None]:
+def working(backend: Backend, record: Recording) -> Iterator[None]:
     """A worker of the backend whose log lines are promises."""
     logger, handler = logging.getLogger("postroad.tasks"), Logged(record)
     before = logger.level
@@ -81,7 +81,7 @@ def working(backend: Backend, record: Record) -> Iterator[None]:
         logger.setLevel(before)
 
 
-def produce(backend: Backend, record: Record, folder: Path, number: int) -> None:
+def produce(backend: Backend, record: Recording, folder: Path, number: int) -> None:
     """Submit tasks that end well, end badly, are tried again, are cancelled, and wait for hours."""
     producer = Bench(backend).producer
 
@@ -108,7 +108,7 @@ def produce(backend: Backend, record: Record, folder: Path, number: int) -> None
     record.add(Promise(f"completed {retried.request_id} 1"))
 
 
-def tick(backend: Backend, record: Record) -> None:
+def tick(backend: Backend, record: Recording) -> None:
     """Let a schedule be due again and again."""
     clock, registry = FakeClock(START), TaskRegistry()
     registry.register(lambda input, ctx: None, "beat", every="1s", catch_up="all", queue="beats")
@@ -125,11 +125,8 @@ def tick(backend: Backend, record: Record) -> None:
 class Left:
     """What a power cut left of the tasks."""
 
-    def __init__(self, folder: Path, files: dict[str, bytearray]) -> None:
-        for name in ("p.db", "p.db-wal", "p.db-shm"):
-            (folder / name).unlink(missing_ok=True)
-        for name, content in files.items():
-            (folder / name).write_bytes(content)
+    def __init__(self, folder: Path, image: Image) -> None:
+        image.write(folder)
         with postroad.connect(f"sqlite:///{folder / 'p.db'}") as backend:
             journal, items = backend.journal(), backend.items()
             self.leases = {name: held.lease for name, held in TaskRecords(backend).read_many(TENANT, "").items()}
@@ -170,7 +167,7 @@ class Left:
             return
         assert self.messages[name] == (0 if waits or lease.outcome is not None else 1)
 
-    def check_promises(self, promised: set[str]) -> None:
+    def check_promises(self, promised: frozenset[str]) -> None:
         """Assert that everything is there that was promised."""
         for what, name, times in (each.split() for each in promised):
             lease, types = self.leases[name], Counter(event.event_type for event in self.histories[name])
@@ -187,47 +184,42 @@ class Left:
 
 @pytest.mark.slow
 def test_what_was_acknowledged_about_tasks_survives_a_power_cut_and_never_by_half(
-    record: Record, tmp_path: Path
+    record: Recording, tmp_path: Path
 ) -> None:
-    chance = random.Random(7)
     first = next(place for place, step in enumerate(record.steps) if isinstance(step, Promise))
-    (tmp_path / "after").mkdir()
 
-    for _ in range(IMAGES):
-        end = chance.randrange(first, len(record.steps) + 1)
-        left = Left(tmp_path / "after", record.image(end, chance))
+    for cut in images(record.steps, IMAGES, random.Random(7), first=first):
+        left = Left(tmp_path / "after", cut)
 
         left.check_units()
-        left.check_promises(record.promised(end))
+        left.check_promises(cut.promised)
 
 
-def test_the_simulation_finds_an_end_that_was_never_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with recorded(monkeypatch, "p.db-wal") as record:
-        monkeypatch.setattr("postroad.engine.disk._to_disk", lambda descriptor: None)
+def test_the_simulation_finds_an_end_that_was_never_synced(tmp_path: Path) -> None:
+    with recorded(tmp_path, "NORMAL") as record:
         with postroad.connect(f"sqlite:///{tmp_path / 'p.db'}") as backend:
             submit_some(backend, record)
             end = len(record.steps)
-    (tmp_path / "after").mkdir()
+    cut = next(cut for cut in (image(record, end, random.Random(seed)) for seed in range(99)) if cut.fate == "torn")
 
-    left = Left(tmp_path / "after", record.image(end, random.Random(7)))
+    left = Left(tmp_path / "after", cut)
 
     with pytest.raises((AssertionError, KeyError)):
-        left.check_promises(record.promised(end))
+        left.check_promises(cut.promised)
 
 
 def test_the_simulation_finds_a_submission_of_several_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Backend, "together", lambda backend, unit: unit())
-    with recorded(monkeypatch, "p.db-wal") as record, postroad.connect(f"sqlite:///{tmp_path / 'p.db'}") as backend:
+    with recorded(tmp_path) as record, postroad.connect(f"sqlite:///{tmp_path / 'p.db'}") as backend:
         submit_some(backend, record)
-    (tmp_path / "after").mkdir()
     ends = [place for place, step in enumerate(record.steps) if isinstance(step, Sync)]
 
     with pytest.raises(AssertionError):
         for end in ends[-20:]:
-            Left(tmp_path / "after", record.image(end, random.Random(7))).check_units()
+            Left(tmp_path / "after", image(record, end, random.Random(7))).check_units()
 
 
-def submit_some(backend: Backend, record: Record) -> None:
+def submit_some(backend: Backend, record: Recording) -> None:
     """Submit tasks one by one."""
     for number in range(10):
         handle = Bench(backend).producer.submit("echo", {}, request_id=f"echo-{number}")

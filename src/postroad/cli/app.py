@@ -30,6 +30,7 @@ from postroad.cli import (
     service,
     tasks,
     topology,
+    verify,
     work,
     worker,
 )
@@ -58,7 +59,7 @@ _MODULES = (
     ),
     tasks,
     schedules,
-    *(agents, agent_events, notifications, topology, audit),
+    *(agents, agent_events, notifications, topology, audit, verify),
 )
 _NOUNS = {
     "queue": ("Create, inspect, empty and redrive queues.", "list"),
@@ -76,8 +77,10 @@ _NOUNS = {
     "plan": ("Estimate what a deployment needs and costs.", "agents"),
     "token": ("Create, list and revoke tokens of the HTTP API.", "list"),
     "audit": ("Show who changed what.", "verify"),
+    "verify": ("Break a running system on purpose, and count what was lost, doubled or reordered.", "--scenario queue"),
     "config": ("Show and check the settings.", "show"),
 }
+_DEFAULTS = {"verify": "run"}
 
 
 @functools.cache
@@ -85,7 +88,10 @@ def program() -> Any:
     """Build the command tree, once."""
     app = noun("Typed events that arrive, on an embedded SQLite file or on AWS.", example="postroad up")
     app.callback()(remember_shared_options)
-    places = {name: noun(summary, example=f"postroad {name} {rest}") for name, (summary, rest) in _NOUNS.items()}
+    places = {
+        name: noun(summary, example=f"postroad {name} {rest}", default=_DEFAULTS.get(name))
+        for name, (summary, rest) in _NOUNS.items()
+    }
     places[""] = app
     for module in _MODULES:
         for function in vars(module).values():

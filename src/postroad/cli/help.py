@@ -19,7 +19,7 @@ PANELS: Final = {
     "Look": (
         *("why", "doctor", "health", "list", "show", "status", "history", "wait", "graph", "peek", "groups", "watch"),
         *("tail", "failed", "keys", "unknown", "dead", "query", "verify", "check", "plan", "drift", "render", "alarms"),
-        *("journal", "audit", "cost", "agents", "scaling", "commands", "version"),
+        *("powerloss", "journal", "audit", "cost", "agents", "scaling", "commands", "version", "failpoints", "mutants"),
     ),
     "Repair": (
         *("queue", "redrive", "replay", "retry", "resume", "pause", "cancel", "skip", "inbox", "resolve"),

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from postroad.testing.idempotence import assert_idempotent
     from postroad.testing.items import ItemsConformance, ItemsFixture, ItemsFixture as ItemsGround
     from postroad.testing.journal import JournalConformance, JournalFixture, JournalFixture as JournalGround
+    from postroad.testing.proxy import FaultProxy
     from postroad.testing.queues import QueueConformance, QueueFixture, QueueFixture as QueueGround
     from postroad.testing.streams import StreamConformance, StreamFixture, StreamFixture as StreamGround
     from postroad.testing.topics import TopicConformance, TopicFixture, TopicFixture as TopicGround
@@ -19,6 +20,7 @@ __all__ = [
     "BlobsFixture",
     "BlobsGround",
     "FakeClock",
+    "FaultProxy",
     "Faults",
     "ItemsConformance",
     "ItemsFixture",
@@ -42,6 +44,7 @@ _MODULES = ("blobs", "items", "journal", "queues", "streams", "topics")
 _PORTS = ("Blobs", "Items", "Journal", "Queue", "Stream", "Topic")
 _HOMES = {
     "FakeClock": "postroad.testing.clock",
+    "FaultProxy": "postroad.testing.proxy",
     "Faults": "postroad.testing.faults",
     "assert_idempotent": "postroad.testing.idempotence",
     **{

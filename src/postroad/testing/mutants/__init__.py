@@ -1,0 +1,30 @@
+"""Mutants: deliberate bugs that client processes of `postroad verify` get, to prove that the checker finds them."""
+
+from __future__ import annotations
+
+from postroad.errors import InvalidInput
+from postroad.settings import nearest
+from postroad.testing.mutants import effects, queues, work
+from postroad.testing.mutants.mutant import Mutant
+
+__all__ = ["MUTANTS", "Mutant", "find_mutant"]
+
+MUTANTS: tuple[Mutant, ...] = (*queues.MUTANTS, *effects.MUTANTS, *work.MUTANTS)
+
+
+def find_mutant(name: str) -> Mutant:
+    """Return the mutant of this name.
+
+    Raises:
+        InvalidInput: There is none.
+    """
+    for mutant in MUTANTS:
+        if mutant.name == name:
+            return mutant
+    names = [mutant.name for mutant in MUTANTS]
+    raise InvalidInput(
+        f"--mutant: {name!r} is not a mutant",
+        field="mutant",
+        nearest=nearest(name, names),
+        remedy=f"They are {', '.join(names)}.",
+    )

@@ -1,0 +1,183 @@
+"""The tasks of scenarios, the workers that run them, and what their journal tells about them."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from postroad.errors import NonRetryable
+from postroad.inbox import Inbox
+from postroad.journal import JournalEvent, every_event, tasks_by_state
+from postroad.tasks import TaskContext, TaskWorker, task
+from postroad.testing.verify import workload
+from postroad.testing.verify.history import History
+from postroad.testing.verify.scenario import Client, Facts, Place
+from postroad.testing.verify.workload import Body, Message
+
+TOPIC = "tasks"
+TASK = "verify-chore"
+FACTS = Facts(subscriptions={TOPIC: (TOPIC,)}, ordered=False, max_receives=None)
+_TENANT = "default"
+_LOOK_SECONDS = 0.01
+_WATCH_SECONDS = 0.1
+_ORPHAN_SECONDS = 2.0
+ENDED = frozenset({"completed", "failed", "cancelled", "timeout"})
+_STATES = {
+    "Task Processing Started": "started",
+    "Task Heartbeat": "heartbeat",
+    "Task Completed": "completed",
+    "Task Failed": "failed",
+    "Task Timeout": "timeout",
+    "Task Cancelled": "cancelled",
+}
+_JOB_STATES = {"Job Created": "created", "Job Completed": "completed", "Job Failure Detected": "failed"}
+
+
+def input_of(client: Client, message: Message, *, last: bool = True) -> dict[str, Any]:
+    """Return the input of a task; the last one of a message takes effect."""
+    return {"body": msgspec.to_builtins(message.body), "place": msgspec.to_builtins(client.place), "last": last}
+
+
+@task(TASK)
+def chore(input: dict[str, Any], ctx: TaskContext) -> dict[str, Any]:
+    """Take effect once, in the database of effects, or fail for good."""
+    place, body = msgspec.convert(input["place"], Place), msgspec.convert(input["body"], Body)
+    history = _history(place)
+    history.write("child", id=ctx.request_id, run=ctx.run, pid=os.getpid(), event="spawned")
+    if body.fails > 1:
+        raise NonRetryable("fails on purpose")
+    if not input["last"]:
+        return {}
+    began = time.monotonic()
+    inbox = _inbox(place.dsn)
+    with inbox.transaction() as connection:
+        if inbox.first_time(connection, TOPIC, body.id):
+            workload.take_effect(connection, TOPIC, body.id)
+    history.write("handled", sub=TOPIC, id=body.id, key=body.key, n=body.n, t0=began)
+    return {"id": body.id}
+
+
+@functools.cache
+def _history(place: Place) -> History:
+    return History(place.history, f"task-{os.getpid()}")
+
+
+@functools.cache
+def _inbox(dsn: str) -> Inbox:
+    return Inbox.open(dsn)
+
+
+def work(client: Client) -> None:
+    """Run tasks and advance jobs until the run ends."""
+    with client.place.backend() as backend:
+        worker = TaskWorker(
+            backend,
+            imports=[__name__],
+            concurrency=2,
+            wait=0.2,
+            visibility_extension=client.place.visibility,
+            extension_interval=client.place.visibility / 4,
+            max_attempts=20,
+            worker_id=client.name,
+            drain_timeout=5.0,
+        )
+        running = threading.Thread(target=worker.run)
+        running.start()
+        client.at_work()
+        while not client.stopping and running.is_alive():
+            pids = {task[3] for task in list(worker._presence._running._tasks.values())}
+            client.announce(holding=bool(pids))
+            _note(client.place, pids)
+            time.sleep(_LOOK_SECONDS)
+        worker.stop()
+        running.join()
+
+
+def _note(place: Place, pids: set[int]) -> None:
+    """Let everybody know which children this worker has now; the file stays when the worker is killed."""
+    path = Path(place.directory) / f"children-{os.getpid()}"
+    path.write_text(" ".join(map(str, pids)))
+
+
+def watch(client: Client) -> None:
+    """Look for children that live on after their worker, and write down each that does so for two seconds."""
+    since: dict[int, float] = {}
+    client.at_work()
+    while not client.stopping:
+        now = time.monotonic()
+        since = {pid: since.get(pid, now) for pid in _abandoned(client.place)}
+        for pid in [pid for pid, first in since.items() if now - first > _ORPHAN_SECONDS]:
+            client.record("child", id=f"process {pid}", run=0, pid=pid, event="orphan")
+            since[pid] = math.inf
+        time.sleep(_WATCH_SECONDS)
+
+
+def _abandoned(place: Place) -> set[int]:
+    """Return the children that live although their worker is gone."""
+    found: set[int] = set()
+    for path in Path(place.directory).glob("children-*"):
+        if not _is_alive(int(path.name.partition("-")[2])):
+            found.update(pid for pid in map(int, path.read_text().split()) if _is_alive(pid))
+    return found
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+def unsettled(place: Place) -> int:
+    """Return how many tasks have not ended."""
+    with place.backend() as backend:
+        states = tasks_by_state(backend.journal(), _TENANT)
+    return sum(len(ids) for state, ids in states.items() if state not in ENDED)
+
+
+def ended(place: Place, *event_types: str) -> set[str]:
+    """Return the tasks or jobs that have an event of one of these types."""
+    with place.backend() as backend:
+        journal = backend.journal()
+        events = (every_event(journal, "GSI4", tenant=_TENANT, event_type=each) for each in event_types)
+        return {event.entity_id for each in events for event in each}
+
+
+def read_back(place: Place, history: History, failure: str) -> None:
+    """Write down the effects, the events as they were committed, and what failed for good by an event of this type."""
+    workload.read_ledger(place, history)
+    for failed in ended(place, failure):
+        history.write("dead", sub=TOPIC, id=failed)
+    _read_journal(place, history)
+
+
+def _read_journal(place: Place, history: History) -> None:
+    from postroad.journal.maintenance import verify
+
+    offset = time.monotonic() - time.time()
+    committed = History(place.history, "journal")
+    with place.backend() as backend:
+        for event in every_event(backend.journal(), "PK", tenant=_TENANT):
+            at, properties = event.timestamp / 1_000 + offset, event.properties
+            if (state := _STATES.get(event.event_type)) is not None:
+                run, by = properties.get("run"), properties.get("token")
+                committed.write("task", t=at, id=event.entity_id, run=run, state=state, by=by)
+            elif (state := _JOB_STATES.get(event.event_type)) is not None:
+                committed.write("job", t=at, id=event.entity_id, state=state, needs=_needs(event))
+        differences = verify(backend.journal(), _TENANT).differences
+    committed.close()
+    workload.check(history, "I26", not differences, f"{len(differences)} states differ from their events")
+
+
+def _needs(event: JournalEvent) -> dict[str, list[str]]:
+    """Return what each task of a new job depends on, by request ids."""
+    job = event.entity_id
+    tasks = event.properties.get("tasks") or ()
+    return {f"{job}.{each['taskId']}": [f"{job}.{other}" for other in each["dependsOn"]] for each in tasks}

@@ -1,0 +1,184 @@
+"""What a scenario is: the processes that it has, what each does, and what can be read back when all is quiet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from postroad.testing.verify.board import Board, State
+from postroad.testing.verify.history import History, Outcome
+
+if TYPE_CHECKING:
+    from postroad.wiring import Backend
+
+SCENARIOS = tuple(
+    name
+    for name in ("queue", "topic", "bus", "outbox", "tasks", "jobs", "agents", "stream")
+    if find_spec(f"postroad.testing.verify.scenarios.{name}") is not None
+)
+START_AGAIN = 75
+"""The exit code of a process that found its store away, and that a service manager would start again."""
+StoreName = Literal["sqlite", "postgres", "aws"]
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a run works: its directories, the backend's URL, and the database that holds the effects."""
+
+    store: StoreName
+    directory: str
+    """What the run needs while it works: the board, what processes print, and the files of the store."""
+    report: str
+    """Where the history, `run.json` and the report are written."""
+    url: str
+    dsn: str
+    visibility: float
+    """The visibility of the scenario's queues; longer in a run without faults, where nothing may be delivered twice."""
+    faults: bool
+    """Whether anything is broken on purpose; without faults no handler fails either."""
+
+    @contextmanager
+    def backend(self) -> Iterator[Backend]:
+        """Open the backend."""
+        from postroad.wiring import connect
+
+        with connect(self.url) as backend:
+            yield backend
+
+    @property
+    def history(self) -> Path:
+        """The directory of the history files."""
+        return Path(self.report) / "history"
+
+
+class ChildConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The line of JSON that a client process reads from its stdin when it starts."""
+
+    scenario: str
+    role: str
+    index: int
+    process: str
+    """The name in the history: role, index and how often it was started."""
+    row: int
+    rows: int
+    quota: int
+    seed: str
+    place: Place
+    parent: int
+    mutant: str | None = None
+    load: tuple[str, ...] = ()
+
+
+class Client:
+    """What a client process has to do its part: its place, its history, its random numbers and its announcements."""
+
+    def __init__(self, config: ChildConfig) -> None:
+        self.config = config
+        self.place = config.place
+        self.name = config.process
+        self.random = Random(config.seed)  # a repeatable workload, not a secret
+        self._history = History(config.place.history, config.process)
+        self._board = Board(Path(config.place.directory) / "board", config.rows)
+        self._told_to_end = False
+
+    def record(self, op: str, outcome: Outcome = "ok", **fields: Any) -> None:
+        """Append an operation to the history of this process."""
+        self._history.write(op, outcome, **fields)
+
+    def at_work(self) -> None:
+        """Announce that everything is imported and open, so that a kill counts."""
+        self._board.announce(self.config.row, State.WORKING)
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Announce during the block that this process holds a delivery."""
+        self.announce(holding=True)
+        try:
+            yield
+        finally:
+            self.announce(holding=False)
+
+    def announce(self, *, holding: bool) -> None:
+        """Announce whether this process holds a delivery from now on."""
+        self._board.announce(self.config.row, State.HOLDING if holding else State.WORKING)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether this process must finish what it holds and end."""
+        return self._told_to_end or self._board.stopping
+
+    def end(self) -> None:
+        """Let `stopping` be true from now on."""
+        self._told_to_end = True
+
+    def may_send(self) -> bool:
+        """Return whether the next message may be sent by now."""
+        return self._board.done(self.config.row) < min(self.config.quota, self._board.allowed(self.config.row))
+
+    def sent(self) -> None:
+        """Count one message against the share of this process."""
+        self._board.count(self.config.row)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """One kind of process. A role that `sends` gets a share of the messages; one that `holds` takes deliveries."""
+
+    work: Callable[[Client], None]
+    processes: int = 1
+    sends: bool = False
+    holds: bool = False
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the checker has to know about a scenario; these are fields of `run.json`."""
+
+    subscriptions: Mapping[str, tuple[str, ...]]
+    ordered: bool
+    policy: Literal["block", "park", "skip"] = "block"
+    max_receives: int | None = 3
+    """None where receives on which no handler began do not count: then nobody outside can count them."""
+    visibility: float = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One system under test.
+
+    Attributes:
+        name: Its name on the command line.
+        facts: What the checker has to know.
+        roles: Its processes by the name of their role.
+        prepare: Creates queues, tables and the like, once, before any process starts.
+        unsettled: Returns how much is still on its way; 0 when everything has drained.
+        read_back: Writes `effect`, `dead`, `left` and `check` lines when everything has ended.
+        stores: The stores that it runs on.
+    """
+
+    name: str
+    facts: Facts
+    roles: Mapping[str, Role]
+    prepare: Callable[[Place], None]
+    unsettled: Callable[[Place], int]
+    read_back: Callable[[Place, History], None]
+    stores: tuple[StoreName, ...] = ("sqlite",)
+    stuck_seconds: float = 20.0
+    """How long nothing may move, while all processes are at work, until what is left counts as stuck."""
+
+
+def scenarios_on(store: StoreName) -> tuple[str, ...]:
+    """Return the scenarios that run on a store."""
+    return tuple(name for name in SCENARIOS if store in find_scenario(name).stores)
+
+
+def find_scenario(name: str) -> Scenario:
+    """Return the scenario of this name."""
+    found: Scenario = import_module(f"postroad.testing.verify.scenarios.{name}").SCENARIO
+    return found

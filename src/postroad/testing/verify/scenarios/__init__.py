@@ -1,0 +1,1 @@
+"""The scenarios of `postroad verify`, one system under test in each file."""

@@ -1,0 +1,116 @@
+"""`agents`: events of twelve producers fan out to two listeners, each in the order of its producer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from functools import partial
+
+import msgspec
+
+from postroad.agents import AgentEvent, Agents
+from postroad.testing.verify import workload
+from postroad.testing.verify.history import History
+from postroad.testing.verify.scenario import Client, Facts, Place, Role, Scenario
+from postroad.testing.verify.workload import Body
+from postroad.wiring import Backend
+
+_STREAM, _LISTENERS = "agent-events", ("dan", "eve")
+_PRODUCERS = tuple(f"k{number}" for number in range(workload.KEYS))
+_FACTS = Facts(subscriptions={_STREAM: _LISTENERS}, ordered=True)
+_LOOK_SECONDS = 0.05
+
+
+class _Event(msgspec.Struct):
+    """The part of a delivery's body that holds the message."""
+
+    data: Body
+
+
+def _read(raw: bytes) -> Body:
+    try:
+        return msgspec.json.decode(raw, type=_Event).data
+    except msgspec.DecodeError:
+        return workload.read_body(raw)
+
+
+def _agents(place: Place, backend: Backend) -> Agents:
+    return backend.agents(max_receives=workload.MAX_RECEIVES, visibility=place.visibility)
+
+
+def _prepare(place: Place) -> None:
+    workload.prepare_ledger(place)
+    with place.backend() as backend:
+        agents = _agents(place, backend)
+        agents.provision()
+        for agent_id in (*_PRODUCERS, *_LISTENERS):
+            agents.register(agent_id)
+        agents.subscribe_many([(listener, producer) for listener in _LISTENERS for producer in _PRODUCERS])
+
+
+def _publish(client: Client) -> None:
+    with client.place.backend() as backend:
+        agents = _agents(client.place, backend)
+        client.at_work()
+        for message in workload.messages(client):
+            data = msgspec.to_builtins(message.body)
+            event = AgentEvent(message.body.key, "happened", data, event_id=message.body.id)
+            workload.publish(client, _STREAM, message, partial(_published, agents, event))
+
+
+def _published(agents: Agents, event: AgentEvent) -> bool:
+    return agents.publish([event])[0].ok
+
+
+def _fan_out(client: Client) -> None:
+    stop = threading.Event()
+    with client.place.backend() as backend:
+        runner = _agents(client.place, backend).runner(worker=client.name)
+        client.at_work()
+        running = threading.Thread(target=runner.run, args=(stop,))
+        running.start()
+        while not client.stopping:
+            time.sleep(_LOOK_SECONDS)
+        stop.set()
+        running.join()
+
+
+def _listen(client: Client) -> None:
+    listener = _LISTENERS[client.config.index % len(_LISTENERS)]
+    with client.place.backend() as backend:
+        workload.consume(client, _agents(client.place, backend).queue(listener), listener, read=_read)
+
+
+def _unsettled(place: Place) -> int:
+    with place.backend() as backend:
+        agents = _agents(place, backend)
+        unread = agents.runner(worker="supervisor").run_once().read
+        return unread + sum(workload.held(agents.queue(listener)) for listener in _LISTENERS)
+
+
+def _read_back(place: Place, history: History) -> None:
+    workload.read_ledger(place, history)
+    with place.backend() as backend:
+        agents = _agents(place, backend)
+        for listener in _LISTENERS:
+            after = None
+            while page := agents.dead_letters(listener, limit=100, after=after):
+                for message in page:
+                    history.write("dead", sub=listener, id=_read(message.body).id)
+                after = page[-1].sequence
+            workload.read_rest(history, "left", listener, agents.queue(listener), _read)
+
+
+SCENARIO = Scenario(
+    name="agents",
+    facts=_FACTS,
+    roles={
+        "publisher": Role(work=_publish, processes=2, sends=True),
+        "runner": Role(work=_fan_out, processes=2),
+        "listener": Role(work=_listen, processes=4, holds=True),
+    },
+    prepare=_prepare,
+    unsettled=_unsettled,
+    read_back=_read_back,
+    stores=("sqlite", "aws"),
+)

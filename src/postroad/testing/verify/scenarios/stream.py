@@ -1,0 +1,135 @@
+"""`stream`: producers put records, and workers share the shards by leases and store how far they are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+from postroad.errors import PostroadError
+from postroad.streams import Record, ShardLease, Stream, StreamRecord
+from postroad.testing.verify import workload
+from postroad.testing.verify.history import History
+from postroad.testing.verify.scenario import Client, Facts, Place, Role, Scenario
+
+_STREAM, _CONSUMER = "verify", "ledger"
+_SHARDS = 4
+_LEASE_SECONDS = 3.0
+_CALM_LEASE_SECONDS = 60.0
+_RENEW_SECONDS = 0.5
+_FIRST = "trim_horizon"
+_FACTS = Facts(subscriptions={_STREAM: (_CONSUMER,)}, ordered=True, visibility=0)
+
+
+def _prepare(place: Place) -> None:
+    workload.prepare_ledger(place)
+    with place.backend() as backend:
+        backend.stream(_STREAM, _SHARDS)
+
+
+def _produce(client: Client) -> None:
+    with client.place.backend() as backend:
+        stream = backend.stream(_STREAM, _SHARDS)
+        client.at_work()
+        for message in workload.messages(client):
+            record = Record(key=message.body.key, data=message.raw)
+            workload.publish(client, _STREAM, message, partial(_put, stream, record))
+
+
+def _put(stream: Stream, record: Record) -> Exception | None:
+    return stream.put([record])[0].error
+
+
+def _work(client: Client) -> None:
+    """Read the shards of this worker's share, handle each record, and store the position after each read."""
+    handler = workload.Handler(client, _CONSUMER)
+    with client.place.backend() as backend:
+        stream = backend.stream(_STREAM, _SHARDS)
+        client.at_work()
+        seconds = _LEASE_SECONDS if client.place.faults else _CALM_LEASE_SECONDS
+        leases: list[ShardLease] = []
+        renew_at = 0.0
+        while not client.stopping:
+            try:
+                if time.monotonic() >= renew_at:
+                    renew_at = time.monotonic() + _RENEW_SECONDS
+                    leases = stream.lease(_CONSUMER, client.name, seconds=seconds)
+                moved = [_advance(client, handler, stream, lease) for lease in leases]
+            except PostroadError:
+                moved = []
+            if not any(moved):
+                time.sleep(0.02)
+
+
+def _advance(client: Client, handler: workload.Handler, stream: Stream, lease: ShardLease) -> bool:
+    """Handle what follows in one shard; return whether there was anything."""
+    began = time.monotonic()
+    after = stream.position(_CONSUMER, lease.shard) or _FIRST
+    records = stream.read(lease.shard, after=after, limit=10)
+    if not records:
+        return False
+    with client.holding():
+        _handle(client, handler, records, began)
+        stream.checkpoint(_CONSUMER, lease.shard, records[-1].sequence, lease=lease)
+    return True
+
+
+def _handle(client: Client, handler: workload.Handler, records: Sequence[StreamRecord], began: float) -> None:
+    for record in records:
+        body = workload.read_body(record.data)
+        fields: dict[str, Any] = {"sub": _CONSUMER, "id": body.id, "key": body.key, "n": body.n}
+        client.record("receive", sha=workload.sha(record.data), sequence=record.sequence, t0=began, **fields)
+        started = time.monotonic()
+        handler.take_effect(body)
+        client.record("handled", t0=started, **fields)
+
+
+def _unsettled(place: Place) -> int:
+    with place.backend() as backend:
+        stream = backend.stream(_STREAM, _SHARDS)
+        return sum(bool(_behind(stream, shard)) for shard in stream.shards())
+
+
+def _behind(stream: Stream, shard: str) -> list[StreamRecord]:
+    return stream.read(shard, after=stream.position(_CONSUMER, shard) or _FIRST, limit=1_000)
+
+
+def _read_back(place: Place, history: History) -> None:
+    """Read every shard once more from its beginning: no sequence twice, none smaller than the one before."""
+    workload.read_ledger(place, history)
+    with place.backend() as backend:
+        stream = backend.stream(_STREAM, _SHARDS)
+        for shard in stream.shards():
+            read = [(record.sequence, workload.read_body(record.data).id) for record in _whole(stream, shard)]
+            sequences = [sequence for sequence, _ in read]
+            grows = all(earlier < later for earlier, later in pairwise(sequences))
+            workload.check(history, "I21", grows, f"sequences of {shard} grow")
+            for record in _behind(stream, shard):
+                history.write("left", sub=_CONSUMER, id=workload.read_body(record.data).id)
+            handled = workload.effects_of(place, _CONSUMER)
+            passed = [each for sequence, each in read if sequence <= (stream.position(_CONSUMER, shard) or "")]
+            missed = [each for each in passed if each not in handled]
+            workload.check(history, "I21", not missed, f"the checkpoint of {shard} passed {missed[:3]} unhandled")
+
+
+def _whole(stream: Stream, shard: str) -> list[StreamRecord]:
+    found: list[StreamRecord] = []
+    while page := stream.read(shard, after=found[-1].sequence if found else _FIRST, limit=1_000):
+        found += page
+    return found
+
+
+SCENARIO = Scenario(
+    name="stream",
+    facts=_FACTS,
+    roles={
+        "producer": Role(work=_produce, processes=2, sends=True),
+        "worker": Role(work=_work, processes=2, holds=True),
+    },
+    prepare=_prepare,
+    unsettled=_unsettled,
+    read_back=_read_back,
+    stores=("sqlite",),
+)

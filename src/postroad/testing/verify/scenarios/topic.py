@@ -1,0 +1,100 @@
+"""`topic`: one topic with three subscriptions, one of them with a filter, while a fourth comes and goes."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+from postroad.errors import PostroadError
+from postroad.queues import OutgoingMessage, QueueSpec
+from postroad.testing.verify import audits, workload
+from postroad.testing.verify.history import History
+from postroad.testing.verify.scenario import Client, Facts, Place, Role, Scenario
+from postroad.topics import Topic
+
+_TOPIC, _DEAD = "verify", "dead"
+_SUBS = ("all", "audit", "blue")
+_FACTS = Facts(subscriptions={f"{_TOPIC}:blue": _SUBS, f"{_TOPIC}:red": ("all", "audit")}, ordered=False)
+_STAY_SECONDS = 0.2
+
+
+def _prepare(place: Place) -> None:
+    workload.prepare_ledger(place)
+    with place.backend() as backend:
+        topic = backend.topic(_TOPIC)
+        for sub in _SUBS:
+            dead = f"{sub}-{_DEAD}"
+            backend.create_queue(QueueSpec(dead))
+            spec = QueueSpec(
+                sub,
+                visibility=place.visibility,
+                dead_letter=dead,
+                max_receives=workload.MAX_RECEIVES,
+            )
+            topic.subscribe(backend.create_queue(spec), filter={"colour": ["blue"]} if sub == "blue" else None)
+
+
+def _produce(client: Client) -> None:
+    with client.place.backend() as backend:
+        topic = backend.topic(_TOPIC)
+        client.at_work()
+        for message in workload.messages(client):
+            colour = client.random.choice(("blue", "red"))
+            outgoing = OutgoingMessage(message.raw, {"colour": colour})
+            workload.publish(client, f"{_TOPIC}:{colour}", message, partial(_publish, topic, outgoing))
+
+
+def _publish(topic: Topic, message: OutgoingMessage) -> Exception | None:
+    return topic.publish([message])[0].error
+
+
+def _consume(client: Client) -> None:
+    sub = _SUBS[client.config.index % len(_SUBS)]
+    with client.place.backend() as backend:
+        workload.consume(client, backend.queue(sub), sub, batch=5)
+
+
+def _come_and_go(client: Client) -> None:
+    """Subscribe a queue of its own and unsubscribe it again, which must not touch the others."""
+    with client.place.backend() as backend:
+        topic, client_queue = backend.topic(_TOPIC), f"guest-{client.name.replace('.', '-')}"
+        client.at_work()
+        while not client.stopping:
+            try:
+                queue = backend.create_queue(QueueSpec(client_queue))
+                topic.subscribe(queue)
+                time.sleep(_STAY_SECONDS)
+                topic.unsubscribe(queue)
+                backend.delete_queue(client_queue)
+            except PostroadError:
+                time.sleep(_STAY_SECONDS)
+
+
+def _unsettled(place: Place) -> int:
+    with place.backend() as backend:
+        return sum(workload.held(backend.queue(sub)) for sub in _SUBS)
+
+
+def _read_back(place: Place, history: History) -> None:
+    workload.read_ledger(place, history)
+    with place.backend() as backend:
+        for sub in _SUBS:
+            workload.read_rest(history, "dead", sub, backend.queue(f"{sub}-{_DEAD}"))
+            workload.read_rest(history, "left", sub, backend.queue(sub))
+    for sub in _SUBS:
+        audits.audit_queue(place, history, sub, dead=f"{sub}-{_DEAD}")
+
+
+SCENARIO = Scenario(
+    name="topic",
+    facts=_FACTS,
+    roles={
+        "producer": Role(work=_produce, processes=1, sends=True),
+        "consumer": Role(work=_consume, processes=3, holds=True),
+        "guest": Role(work=_come_and_go),
+    },
+    prepare=_prepare,
+    unsettled=_unsettled,
+    read_back=_read_back,
+    stores=("sqlite", "postgres", "aws"),
+)

@@ -1,0 +1,110 @@
+"""Subscribers of a topic: processes whose bus handles each event once, in the transaction of its inbox row."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import postroad
+from postroad.bus import BusConfig
+from postroad.inbox import Inbox
+from postroad.testing.verify import workload
+from postroad.testing.verify.history import History
+from postroad.testing.verify.scenario import Client, Place
+from postroad.testing.verify.watch import QueueWatch, read_event
+from postroad.testing.verify.workload import HandlerFailed, Message
+
+_LOOK_SECONDS = 0.05
+_HANDLER_SECONDS = 0.002
+
+
+@postroad.event(name="verify.happened")
+class Happened:
+    """The event of all scenarios; its fields are those of a message."""
+
+    id: str
+    key: str
+    n: int
+    fails: int
+    padding: str
+
+
+def event_of(message: Message) -> Happened:
+    """Return the event that carries a message."""
+    body = message.body
+    return Happened(body.id, body.key, body.n, body.fails, body.padding)
+
+
+def queue_of(topic: str, group: str) -> str:
+    """Return the name of a group's queue on a FIFO topic."""
+    return f"{topic}--{group}.fifo"
+
+
+def config(place: Place) -> BusConfig:
+    """Return the settings of a subscriber: short waits, and the visibility and receives of the scenario."""
+    return BusConfig(
+        wait_time_seconds=0.2,
+        poll_interval_seconds=0.01,
+        visibility_timeout_seconds=place.visibility,
+        max_receives=workload.MAX_RECEIVES,
+        retry_delays_seconds=(0.05,),
+    )
+
+
+def subscribe(client: Client, topic: str, group: str) -> None:
+    """Handle the events of a topic as one member of a group until the run ends."""
+    inbox = Inbox.open(client.place.dsn)
+    with client.place.backend() as backend:
+        transaction = functools.partial(_transaction, client, inbox, group)
+        bus = backend.bus(topic, group, fifo=True, inbox=inbox, transaction=transaction, config=config(client.place))
+
+        @bus.on(Happened, name=group)
+        def handle(event: Happened, connection: Any) -> None:
+            context = postroad.current_context()
+            assert context is not None
+            time.sleep(client.random.expovariate(1 / _HANDLER_SECONDS))
+            if context.receive_count <= event.fails:
+                raise HandlerFailed
+            workload.take_effect(connection, group, event.id)
+
+        queue = backend.queue(queue_of(topic, group))
+        QueueWatch(client, {queue.name: group}).begin(getattr(queue, "inner", queue))
+        bus.start_receiver()
+        client.at_work()
+        while not client.stopping:
+            time.sleep(_LOOK_SECONDS)
+        bus.close()
+
+
+@contextmanager
+def _transaction(client: Client, inbox: Inbox, group: str) -> Iterator[Any]:
+    """Open the transaction of a handler; once it is committed, the event is handled, now or at an earlier delivery."""
+    context, began = postroad.current_context(), time.monotonic()
+    with inbox.transaction() as connection:
+        yield connection
+    if context is not None and isinstance(event := context.event, Happened):
+        client.record("handled", sub=group, id=event.id, key=event.key, n=event.n, t0=began)
+
+
+def make_group(place: Place, topic: str, group: str) -> None:
+    """Create the queues of a group before any process starts, so that nothing is published without them."""
+    inbox = Inbox.open(place.dsn)
+    with place.backend() as backend:
+        backend.bus(topic, group, fifo=True, inbox=inbox, config=config(place)).close()
+
+
+def waiting(place: Place, topic: str, groups: tuple[str, ...]) -> int:
+    """Return how many events the groups of a topic have not handled yet."""
+    with place.backend() as backend:
+        return sum(workload.held(backend.queue(queue_of(topic, group))) for group in groups)
+
+
+def read_groups(place: Place, history: History, topic: str, groups: tuple[str, ...]) -> None:
+    """Write down the dead letters of the groups, and what was left in their queues."""
+    with place.backend() as backend:
+        for group in groups:
+            for op, name in (("dead", queue_of(topic, f"{group}--dead")), ("left", queue_of(topic, group))):
+                workload.read_rest(history, op, group, backend.queue(name), read_event)

@@ -1,0 +1,337 @@
+"""The work that scenarios share: messages that can be recognised, sent and handled with every step written down."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+
+from postroad.errors import InvalidInput, PostroadError, StaleReceipt, StorageFull
+from postroad.inbox import Inbox
+from postroad.queues import Delivery, PeekedMessage, Queue
+from postroad.testing import ledger
+from postroad.testing.verify.history import History, Outcome
+from postroad.testing.verify.scenario import Client, Place
+
+KEYS = 12
+MAX_RECEIVES = 3
+"""After how many receives a message of a scenario is dead."""
+_FAILS_ONCE, _FAILS_ALWAYS = 0.05, 0.01
+_PADDINGS = (*(0,) * 5, *(40,) * 5, *(400,) * 5, 3_000)
+"""The last one is above `LIMIT_BYTES`, so its body travels as a blob."""
+LIMIT_BYTES = 2_048
+"""The largest message of the queues of scenarios."""
+_PAUSE_SECONDS = 0.05
+_IDLE_SECONDS = 0.005
+_RETRY_SECONDS = 0.02
+_HANDLER_SECONDS = 0.002
+
+
+class Body(msgspec.Struct, frozen=True):
+    """The body of a message: what identifies it, how often its handler fails, and bytes that must not change."""
+
+    id: str
+    key: str
+    n: int
+    fails: int = 0
+    """How many receives its handler fails at."""
+    padding: str = ""
+
+
+Read = Callable[[bytes], Body]
+
+
+class Message(msgspec.Struct, frozen=True):
+    """A message to send, and what the history says about it."""
+
+    body: Body
+    raw: bytes
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of its lines."""
+        return {"id": self.body.id, "key": self.body.key, "n": self.body.n, "sha": sha(self.raw)}
+
+
+def sha(raw: bytes) -> str:
+    """Return the hash of a body."""
+    return hashlib.sha256(raw).hexdigest()
+
+
+def messages(client: Client) -> Iterator[Message]:
+    """Yield the messages that this process has to send, each when it may be sent; wait for the end afterwards."""
+    counts: Counter[str] = Counter()
+    random = client.random
+    while not client.stopping:
+        if not client.may_send():
+            time.sleep(_IDLE_SECONDS)
+            continue
+        key = f"k{random.randrange(KEYS)}"
+        chance = random.random()
+        fails = 0 if not client.place.faults else 1_000 if chance < _FAILS_ALWAYS else int(chance < _FAILS_ONCE)
+        body = Body(str(uuid4()), key, counts[key], fails, "x" * random.choice(_PADDINGS))
+        counts[key] += 1
+        yield Message(body, msgspec.json.encode(body))
+        client.sent()
+
+
+def publish(client: Client, topic: str, message: Message, call: Callable[[], Exception | bool | None]) -> None:
+    """Publish a message and write down its outcome, again under the same id while the outcome is not known.
+
+    Before each call a line says `unknown`, since nobody writes one if this process is killed while it calls. The last
+    line of an id tells its outcome: once a call has an unknown outcome, a later failure does not make it certain.
+
+    Args:
+        client: This process.
+        topic: The topic, as in `subscriptions` of the run's facts.
+        message: The message.
+        call: Publishes it; returns None or True if it is stored, why it may not be, or raises.
+    """
+    uncertain = False
+    while not client.stopping:
+        client.record("publish", "unknown", topic=topic, **message.fields)
+        outcome = _outcome(call)
+        uncertain = uncertain or outcome == "unknown"
+        if outcome == "ok" or not uncertain:
+            client.record("publish", outcome, topic=topic, **message.fields)
+        if outcome == "ok" or (outcome == "fail" and not uncertain and client.random.random() < 0.5):
+            return
+        time.sleep(_RETRY_SECONDS)
+
+
+def publish_once(client: Client, topic: str, message: Message, call: Callable[[], Outcome]) -> None:
+    """Publish a message by a call that repeats itself while its outcome is not known, and write the outcome down."""
+    client.record("publish", "unknown", topic=topic, **message.fields)
+    try:
+        outcome = call()
+    except PostroadError:
+        return
+    if outcome != "unknown":
+        client.record("publish", outcome, topic=topic, **message.fields)
+
+
+def _outcome(call: Callable[[], Exception | bool | None]) -> Outcome:
+    """Return the outcome of a call: it surely failed only if the store had no room for it."""
+    try:
+        answer = call()
+    except InvalidInput:
+        # A mistake of the scenario, which no repetition mends.
+        raise
+    except PostroadError as error:
+        answer = error
+    if answer is None or answer is True:
+        return "ok"
+    return "fail" if isinstance(answer, StorageFull) else "unknown"
+
+
+Effect = Callable[[Any, str, str], None]
+_effects: list[Effect] = [ledger.record]
+
+
+def take_effect(connection: Any, sub: str, event_id: str) -> None:
+    """Let the handlers of the run take effect in the caller's transaction."""
+    for effect in _effects:
+        effect(connection, sub, event_id)
+
+
+def use_handlers(modules: Sequence[str]) -> None:
+    """Let the functions `handle(connection, sub, event_id)` of these modules take effect instead of the ledger alone.
+
+    Raises:
+        InvalidInput: A module cannot be imported, or has no such function.
+    """
+    found: list[Effect] = []
+    for name in modules:
+        try:
+            found.append(import_module(name).handle)
+        except Exception as error:
+            raise InvalidInput(
+                f"--load: {name!r} cannot be used: {type(error).__name__}: {error}",
+                field="load",
+                remedy="Name a module with a function handle(connection, sub, event_id) that calls "
+                "postroad.testing.ledger.record(connection, sub, event_id).",
+            ) from error
+    _effects[:] = found or [ledger.record]
+
+
+def is_away(error: Exception) -> bool:
+    """Return whether the database may be away; the driver's own errors in a caller's statements are not translated."""
+    return isinstance(error, PostroadError) or type(error).__module__.startswith(("psycopg", "sqlite3"))
+
+
+class HandlerFailed(Exception):
+    """The handler of a message that fails on purpose."""
+
+
+class Handler:
+    """Handles deliveries of one subscription: each moves one unit in the transaction that holds its inbox row."""
+
+    def __init__(self, client: Client, sub: str) -> None:
+        self._client, self._sub = client, sub
+        self._inbox = Inbox.open(client.place.dsn)
+
+    def handle(self, body: Body, receive_count: int) -> None:
+        """Take effect once, or raise if the message fails on purpose."""
+        if receive_count <= body.fails:
+            time.sleep(self._seconds())
+            raise HandlerFailed
+        self.take_effect(body)
+
+    def take_effect(self, body: Body) -> None:
+        """Move one unit, unless this event has moved it before; while the database is away, try again."""
+        time.sleep(self._seconds())
+        while not self._moved(body):
+            time.sleep(_RETRY_SECONDS)
+
+    def _moved(self, body: Body) -> bool:
+        try:
+            with self._inbox.transaction() as connection:
+                if self._inbox.first_time(connection, self._sub, body.id):
+                    take_effect(connection, self._sub, body.id)
+        except Exception as error:
+            if is_away(error):
+                return False
+            raise
+        return True
+
+    def _seconds(self) -> float:
+        return self._client.random.expovariate(1 / _HANDLER_SECONDS)
+
+
+def consume(client: Client, queue: Queue, sub: str, *, batch: int = 1, read: Read | None = None) -> None:
+    """Receive, handle and ack until the run ends, and write down each step.
+
+    Args:
+        client: This process.
+        queue: Where it receives.
+        sub: The subscription in the history.
+        batch: How many messages it receives at once.
+        read: Returns the message in a body that holds more than that.
+    """
+    handler = Handler(client, sub)
+    client.at_work()
+    while not client.stopping:
+        began = time.monotonic()
+        try:
+            deliveries = queue.receive(max_messages=batch, wait=0.2)
+        except PostroadError:
+            time.sleep(_PAUSE_SECONDS)
+            continue
+        if deliveries:
+            with client.holding():
+                for delivery in deliveries:
+                    client.record("receive", sub=sub, t0=began, **received(delivery, read))
+                _handle(client, handler, queue, sub, deliveries, read or read_body)
+
+
+def _handle(
+    client: Client, handler: Handler, queue: Queue, sub: str, deliveries: Sequence[Delivery], read: Read
+) -> None:
+    for delivery in deliveries:
+        body, started = read(delivery.body), time.monotonic()
+        settling: dict[str, Any] = {"sub": sub, "id": body.id, "receipt": delivery.receipt}
+        try:
+            handler.handle(body, delivery.receive_count)
+        except HandlerFailed:
+            settle(client, "release", settling, partial(queue.release, [delivery], after=0.05))
+            continue
+        client.record("handled", key=body.key, n=body.n, t0=started, **settling)
+        settle(client, "ack", settling, partial(queue.ack, [delivery]))
+
+
+def settle(client: Client, op: str, fields: dict[str, Any], call: Callable[[], Sequence[Any]]) -> None:
+    """Ack, extend or release, with a line before the call and one with its outcome."""
+    began = time.monotonic()
+    client.record(op, "unknown", **fields)
+    try:
+        (result,) = call()
+    except PostroadError:
+        return
+    outcome: Outcome = "ok" if result.ok else "fail" if isinstance(result.error, StaleReceipt) else "unknown"
+    client.record(op, outcome, t0=began, **fields)
+
+
+def received(delivery: Delivery, read: Read | None = None) -> dict[str, Any]:
+    """Return the fields of a delivery's `receive` line; `read` finds the message in a larger body."""
+    body = (read or read_body)(delivery.body)
+    raw = delivery.body if read is None else msgspec.json.encode(body)
+    fields = {"id": body.id, "key": body.key, "n": body.n, "sha": sha(raw)}
+    fields |= {"receive_count": delivery.receive_count, "receipt": delivery.receipt, "token": delivery.receive_count}
+    return fields if delivery.sequence is None else fields | {"sequence": delivery.sequence}
+
+
+def read_body(raw: bytes) -> Body:
+    """Return a body; one that nobody sent has an id that nobody published."""
+    try:
+        return msgspec.json.decode(raw, type=Body)
+    except msgspec.DecodeError:
+        return Body(f"unreadable {sha(raw)}", "", -1)
+
+
+def prepare_ledger(place: Place) -> None:
+    """Create the ledger and the inbox in the database of effects."""
+    inbox = Inbox.open(place.dsn)
+    inbox.init()
+    with inbox.transaction() as connection:
+        ledger.create(connection)
+
+
+def read_ledger(place: Place, history: History) -> None:
+    """Write an `effect` line for each effect, and check that the balances agree with them."""
+    found: Counter[str] = Counter()
+    with _ledger(place) as connection:
+        for sub, event_id in ledger.effects(connection):
+            found[sub] += 1
+            history.write("effect", sub=sub, id=event_id)
+        balances = ledger.balances(connection)
+    check(history, "I5", balances == dict(found), f"balances {balances}, effects {dict(found)}")
+
+
+def effects_of(place: Place, sub: str, *, last: int = 0) -> set[str]:
+    """Return the events that took effect for one subscription, or the `last` of them."""
+    with _ledger(place) as connection:
+        return set([event_id for each, event_id in ledger.effects(connection) if each == sub][-last:])
+
+
+@contextmanager
+def _ledger(place: Place) -> Iterator[Any]:
+    with Inbox.open(place.dsn).transaction() as connection:
+        yield connection
+
+
+def check(history: History, invariant: str, ok: bool, detail: str) -> None:
+    """Write what no client can see."""
+    history.write("check", invariant=invariant, ok=ok, detail=detail)
+
+
+def held(queue: Queue) -> int:
+    """Return how many messages a queue holds, in whatever state."""
+    stats = queue.stats()
+    return stats.visible + stats.in_flight + stats.delayed
+
+
+def peeked(queue: Queue) -> Iterator[PeekedMessage]:
+    """Yield what a queue holds."""
+    after = None
+    while page := queue.peek(limit=100, after=after):
+        yield from page
+        after = page[-1].message_id
+
+
+def read_rest(history: History, op: str, sub: str, queue: Queue, read: Read | None = None) -> None:
+    """Write a line of `op` for each message that rests in a queue; where peeking counts, they are received."""
+    for message in peeked(queue) if queue.traits.peeks_clean else _taken(queue):
+        history.write(op, sub=sub, id=(read or read_body)(message.body).id)
+
+
+def _taken(queue: Queue) -> Iterator[Delivery]:
+    while page := queue.receive(wait=1, visibility=600):
+        yield from page
