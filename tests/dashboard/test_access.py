@@ -94,7 +94,7 @@ def test_every_page_and_asset_has_the_headers_and_no_inline_script_or_style(serv
             assert not re.search(r"<style|<script(?! src=)| style=| on[a-z]+=", answer.text), path
 
 
-def test_a_form_needs_the_token_of_its_session_and_our_own_origin(server: Served) -> None:
+def test_sec09_a_form_needs_the_token_of_its_session_and_our_own_origin(server: Served) -> None:
     server.make_queue("guarded")
     path, fields = "/ui/queues/guarded/messages", {"body": "hello"}
     with session(server) as client, session(server) as other:
@@ -138,7 +138,7 @@ def test_a_page_shows_only_the_forms_that_the_scope_allows(server: Served, scope
         assert refused.status_code == 403
 
 
-def test_a_read_token_changes_nothing_and_the_refusal_is_recorded(server: Served) -> None:
+def test_sec09_a_read_token_changes_nothing_and_the_refusal_is_recorded(server: Served) -> None:
     token = server.token("read")
     with session(server, token) as client:
         answer = client.post("/queues/orders/purge", json={"confirm": "orders", "reason": "x"})

@@ -46,6 +46,25 @@ def test_groups_are_listed_as_the_api_counts_them_with_type_message_place_and_sa
     expect(page.locator("[data-group]").nth(1)).to_contain_text("no answer <b>at all</b>")
 
 
+def test_a_group_shows_the_traceback_of_a_sample_folded_and_so_does_its_story(page: Page, server: Served) -> None:
+    server.make_queue("crates-dlq")
+    server.make_queue("crates", dead_letter="crates-dlq")
+    traceback = 'Traceback (most recent call last):\n  File "depot.py", line 7, in weigh\nValueError: too <i>heavy</i>'
+    server.fail("crates", 1, f"ValueError: too <i>heavy</i> [depot.py:weigh]\n{traceback}")
+    page.goto(f"{server.url}/ui/dead-letters?queue=crates-dlq")
+    group = page.locator("[data-group]")
+    expect(group.locator("pre")).to_be_hidden()
+
+    group.locator("summary", has_text="Traceback").click()
+
+    expect(group.locator("pre")).to_contain_text('File "depot.py", line 7, in weigh')
+    group.locator('a[href^="/ui/events/"]').first.click()
+    failure = page.locator("[data-error]")
+    expect(failure.locator(".failure-message")).to_have_text("too <i>heavy</i>")
+    expect(failure).to_contain_text("depot.py:7 in weigh")
+    expect(failure.locator("pre")).to_be_hidden()
+
+
 def test_a_dry_run_counts_and_changes_nothing_and_then_a_redrive_shows_its_progress(page: Page, server: Served) -> None:
     queue = letters(server, "invoices")
     before = groups_of(server, queue)

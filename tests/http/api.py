@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
 
 import httpx
 
+from postroad.clock import SYSTEM_CLOCK
 from postroad.http.app import create_app, make_server
-from postroad.http.context import Context
-from postroad.wiring import Backend
+from postroad.http.context import Context, make_context
+from postroad.settings import Settings
+from postroad.wiring import Backend, connect
 
 ADMIN = "pr_" + "a" * 40
 
@@ -50,6 +54,33 @@ class Api:
 
 
 Serve = Callable[..., Api]
+
+
+@contextmanager
+def serving(
+    url: str, *, options: dict[str, Any] | None = None, send_buffer: int | None = None, **given: Any
+) -> Iterator[Api]:
+    """Serve the store at `url`, with the settings `given`, until the end of the block."""
+    settings = replace(Settings(url=url, rate_limit=0), **given)
+    backend = connect(url, clock=(options or {}).get("clock", SYSTEM_CLOCK))
+    context = make_context(settings, backend, admin=ADMIN, **(options or {}))
+    # With its protocol named, so that asyncio turns Nagle's algorithm off.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    if send_buffer is not None:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(128)
+    stop, end, connections = run(context, listener)
+    port = listener.getsockname()[1]
+    client = httpx.Client(
+        base_url=f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {ADMIN}"}, timeout=30, verify=False
+    )
+    try:
+        yield Api(client=client, context=context, host="127.0.0.1", port=port, stop=stop, connections=connections)
+    finally:
+        client.close()
+        end()
+        backend.close()
 
 
 def run(context: Context, listener: socket.socket) -> tuple[Callable[[], None], Callable[[], None], Collection[object]]:

@@ -373,7 +373,9 @@ def test_a_repeated_registration_shows_a_fresh_token_and_voids_the_former(api: A
         assert (former.get(path).status_code, renewed.get(path).status_code) == (401, 200)
 
 
-def test_an_agent_above_its_rate_is_429_with_nothing_accepted(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sec16_an_agent_above_its_rate_is_429_with_nothing_accepted(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("POSTROAD_AGENT_RATE", "5")
     village = Village(serve())
     batch = {"events": [{"eventType": "x", "data": {}}] * 8}
@@ -409,7 +411,7 @@ def test_at_most_ten_thousand_callers_are_remembered_those_that_asked_last() -> 
         limits.take("ann", 5)
 
 
-def test_an_agent_with_too_many_polls_is_429_alone(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sec16_an_agent_with_too_many_polls_is_429_alone(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POSTROAD_AGENT_POLLS", "1")
     village = Village(serve())
     polling = threading.Thread(target=village.lease, kwargs={"wait": 3})

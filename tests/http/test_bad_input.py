@@ -1,99 +1,18 @@
-"""Everything a caller may get wrong: one row for each, its answer, and nothing changed."""
+"""What sessions and read tokens may not do, and how strange text is stored and shown; tests/faults has the rest."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
 
 import httpx
-import pytest
 from tests.http.api import ADMIN, Api, Serve
 
-from postroad.queues import OutgoingMessage, QueueSpec
+from postroad.queues import QueueSpec
 
 SEND = "/queues/orders/messages"
-JSON = {"Content-Type": "application/json"}
 ONE = {"messages": [{"body": "x"}]}
-
-
-@dataclass(frozen=True)
-class Row:
-    """A request, its status, and the slug or the field of its problem."""
-
-    method: str
-    path: str
-    status: int
-    slug: str | None = None
-    field: str | None = None
-    body: bytes | None = None
-    json: Any = None
-    headers: Mapping[str, str] | None = None
-
-
-def sent(body: bytes, status: int = 400, **headers: str) -> Row:
-    return Row("POST", SEND, status, body=body, headers={**JSON, **headers})
-
-
-ROWS = {
-    "empty body": sent(b""),
-    "a list": sent(b"[1]"),
-    "rubbish behind": sent(b'{"a":1}x'),
-    "NaN": sent(b"NaN"),
-    "100,000 brackets": sent(b"[" * 100_000),
-    "a number of 5,000 digits": sent(b'{"messages": ' + b"1" * 5_000 + b"}"),
-    "a lone surrogate": sent(b'{"messages": [{"body": "\\ud800"}]}'),
-    "invalid UTF-8": sent(b'{"messages": [{"body": "\xff"}]}'),
-    "a byte too long": sent(b" " * 2_097_153, 413),
-    "text": Row("POST", SEND, 415, body=b"x", headers={"Content-Type": "text/plain"}),
-    "gzip": sent(b"x", 415, **{"Content-Encoding": "gzip"}),
-    **{f"limit={each}": Row("GET", f"{SEND}?limit={each}", 400, field="limit") for each in ("0", "-1", "101", "abc")},
-    "wait=21": Row("POST", "/queues/orders/leases", 400, field="wait", json={"wait": 21}),
-    **{
-        f"visibility={each}": Row("POST", "/queues/orders/leases", 400, field="visibility", json={"visibility": each})
-        for each in (-1, 43_201, True)
-    },
-    "a forged cursor": Row("GET", f"{SEND}?cursor=forged", 400, field="cursor"),
-    "0 messages": Row("POST", SEND, 400, field="messages", json={"messages": []}),
-    "101 messages": Row("POST", SEND, 400, field="messages", json={"messages": [{"body": "x"}] * 101}),
-    "an unknown field": Row(
-        "POST", SEND, 400, field="messages[0].prority", json={"messages": [{"body": "x", "prority": 1}]}
-    ),
-    "no token": Row("POST", SEND, 401, json=ONE, headers={"Authorization": ""}),
-    "garbage": Row("POST", SEND, 401, json=ONE, headers={"Authorization": "Bearer garbage"}),
-    "a token in the URL": Row("POST", f"{SEND}?token={ADMIN}", 400, "token-in-url", json=ONE),
-    "a foreign host": Row("POST", SEND, 400, "host-not-allowed", json=ONE, headers={"Host": "evil.example"}),
-    "a method that does not exist": Row("PATCH", "/health", 405),
-    "a route that does not exist": Row("GET", "/nothing", 404),
-    "an empty key": Row("POST", SEND, 400, json=ONE, headers={"Idempotency-Key": ""}),
-    "a key of 129 characters": Row("POST", SEND, 400, json=ONE, headers={"Idempotency-Key": "x" * 129}),
-    **{
-        f"queue {each or 'without a name'}": Row("PUT", f"/queues/{each}", 400, json={})
-        for each in ("..%2fetc", "a.b", "q" * 81, ".fifo", "")
-    },
-}
-
-
-@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS.keys())
-def test_what_a_caller_gets_wrong_is_a_problem_and_changes_nothing(api: Api, row: Row) -> None:
-    queue = api.backend.create_queue(QueueSpec("orders"))
-    queue.send([OutgoingMessage("before")])
-
-    answer = api.client.request(row.method, row.path, content=row.body, json=row.json, headers=row.headers)
-
-    if row.path.startswith("/queues/") and row.method == "PUT":
-        assert answer.status_code in (400, 404, 405)
-    else:
-        assert answer.status_code == row.status
-    problem = answer.json()
-    assert answer.headers["content-type"] == "application/problem+json"
-    assert set(problem) >= {"type", "title", "status", "detail", "remedy", "request_id"}
-    assert row.slug is None or problem["type"] == f"/errors/{row.slug}"
-    assert row.field is None or problem["field"] == row.field
-    assert [(each.body, each.receive_count) for each in queue.peek()] == [(b"before", 0)]
-    assert api.backend.queues() == ["orders"]
 
 
 @contextmanager
@@ -111,7 +30,7 @@ def csrf(browser: httpx.Client) -> str:
     return found[1]
 
 
-def test_a_session_needs_its_proof_and_its_own_origin_for_every_change(api: Api) -> None:
+def test_sec09_a_session_needs_its_proof_and_its_own_origin_for_every_change(api: Api) -> None:
     queue = api.backend.create_queue(QueueSpec("orders"))
     with login(api) as browser:
         proof = {"X-CSRF-Token": csrf(browser)}
@@ -159,7 +78,7 @@ def test_ten_wrong_tokens_in_a_minute_are_429(api: Api) -> None:
 STRANGE = "<script>alert(1)</script>\u202e\x1b[31m"
 
 
-def test_strange_text_is_stored_as_it_is_and_escaped_in_pages(api: Api) -> None:
+def test_sec09_strange_text_is_stored_as_it_is_and_escaped_in_pages(api: Api) -> None:
     api.backend.create_queue(QueueSpec("orders"))
     body = {"messages": [{"body": STRANGE.replace("\x1b", ""), "attributes": {"note": "<script>\u202e"}}]}
 

@@ -208,6 +208,30 @@ def test_what_is_not_http_is_a_problem_too(api: Api) -> None:
     assert b"application/problem+json" in answer
 
 
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        ([b"X-%d: x\r\n" % number for number in range(100)], b"431"),
+        ([b"X: " + b"x" * 32_768 + b"\r\n"], b"431"),
+        ([b"X: " + b"x" * 100_000 + b"\r\n"], b"431"),
+        ([b"X-%d: x\r\n" % number for number in range(90)], b"200"),
+        ([b"X: x\n"], b"400"),
+        ([b"X: x\r\n", b"\n"], b"400"),
+    ],
+)
+def test_sec16_many_or_long_headers_are_431_and_a_bare_line_feed_is_400(
+    api: Api, lines: list[bytes], status: bytes
+) -> None:
+    with api.connect() as connection:
+        connection.sendall(
+            b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n" + b"".join(lines) + b"\r\n"
+        )
+        answer = connection.makefile("rb").read()
+
+    assert answer.split(b" ")[1] == status
+    assert (b"application/problem+json" in answer) == (status != b"200")
+
+
 def _head(path: str, *, length: int | None) -> bytes:
     size = "Transfer-Encoding: chunked" if length is None else f"Content-Length: {length}"
     return (

@@ -70,10 +70,10 @@ def _slugs(kind: type[PostroadError]) -> set[str]:
 def test_a_fault_of_ours_says_nothing_but_the_request_id(
     api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail() -> list[str]:
+    def fail(**_: object) -> list[str]:
         raise RuntimeError("the secret cause")
 
-    monkeypatch.setattr(api.backend, "queues", fail)
+    monkeypatch.setattr(api.backend, "queue_names", fail)
     answer = api.client.get("/queues", headers={"X-Request-Id": "find-me"})
 
     assert answer.status_code == 500
@@ -83,10 +83,10 @@ def test_a_fault_of_ours_says_nothing_but_the_request_id(
 
 
 def test_storage_that_refuses_is_503_with_a_time_to_come_again(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> list[str]:
+    def full(*_: object, **__: object) -> list[str]:
         raise StorageFull("no room")
 
-    monkeypatch.setattr(api.backend, "queues", full)
+    monkeypatch.setattr(api.backend, "queue_names", full)
     monkeypatch.setattr(api.context.readiness, "_check_storage", full)
 
     answer, ready = api.client.get("/queues"), api.client.get("/ready")
@@ -187,7 +187,7 @@ def test_a_read_only_server_refuses_every_change(serve: Serve) -> None:
     assert api.client.get("/status").json()["read_only"] is True
 
 
-def test_a_caller_above_its_rate_is_429_and_others_are_not(serve: Serve) -> None:
+def test_sec16_a_caller_above_its_rate_is_429_and_others_are_not(serve: Serve) -> None:
     api = serve(rate_limit=5)
     token = api.token("read")
 
@@ -232,6 +232,25 @@ def test_the_description_lists_every_route_with_examples_and_problems(api: Api) 
                 assert operation["requestBody"]["content"]["application/json"]["example"]
 
 
+def test_the_description_says_which_bodies_may_be_left_out_and_what_their_limits_are(api: Api) -> None:
+    document = api.client.get("/schema/openapi.json").json()
+
+    forms, paths = document["components"]["schemas"], document["paths"]
+    assert paths["/agents"]["post"]["requestBody"]["required"] is False
+    assert paths["/tokens"]["post"]["requestBody"]["required"] is True
+    assert forms["Acks"]["properties"]["receipts"]["items"] == {"type": "string", "minLength": 1, "maxLength": 4_096}
+    assert forms["NewToken"]["properties"]["expires_in"]["anyOf"][0]["exclusiveMinimum"] == 0
+    assert forms["Acks"]["additionalProperties"] is False
+
+
+def test_every_post_may_find_its_idempotency_key_reused(api: Api) -> None:
+    paths = api.client.get("/schema/openapi.json").json()["paths"]
+
+    posts = {path: item["post"]["responses"] for path, item in paths.items() if "post" in item}
+
+    assert [path for path, responses in posts.items() if "409" not in responses] == []
+
+
 def test_the_examples_of_the_description_are_accepted(api: Api) -> None:
     api.backend.create_queue(QueueSpec("orders-dlq"))
     api.backend.create_queue(QueueSpec("dead"))
@@ -264,12 +283,12 @@ def test_the_page_of_the_description_asks_nobody_else(api: Api) -> None:
     page = api.client.get("/schema")
     style = api.client.get("/schema/style.css")
 
-    assert page.headers["content-type"].startswith("text/html")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
     assert not re.findall(r"""(?:src|href)=["'](?:https?:)?//""", page.text)
     assert "<script" not in page.text
     assert " style=" not in page.text
     assert "POST /queues/{queue}/leases" in page.text
-    assert style.headers["content-type"].startswith("text/css")
+    assert style.headers["content-type"] == "text/css; charset=utf-8"
 
 
 def test_an_answer_can_be_lost_on_purpose_between_effect_and_reply(api: Api) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +12,10 @@ from typing import Any
 import pytest
 from tests.http.api import Api, Serve
 from tests.http.village import Village
+from tests.waiting import eventually
 
 from postroad import Bus, OutgoingMessage, QueueSpec, event
+from postroad.dashboard import MOST_QUEUES
 from postroad.outbox import Outbox
 
 
@@ -102,6 +105,22 @@ def test_every_edge_joins_two_nodes(api: Api) -> None:
     ids = {node["id"] for node in document["nodes"]}
     assert all({edge["from"], edge["to"]} <= ids for edge in document["edges"])
     assert ("topic:news", "queue:orders", "subscription") in edges(document)
+
+
+def test_of_many_queues_the_page_draws_those_that_hold_most_with_their_topics_and_dead_letters(api: Api) -> None:
+    for number in range(MOST_QUEUES):
+        api.backend.create_queue(QueueSpec(f"small-{number:02}"))
+        api.backend.topic(f"quiet-{number:02}").subscribe(api.backend.queue(f"small-{number:02}"))
+    api.backend.create_queue(QueueSpec("dead"))
+    queue = api.backend.create_queue(QueueSpec("orders", dead_letter="dead"))
+    queue.send([OutgoingMessage("a")] * 3)
+    api.backend.topic("news").subscribe(queue)
+
+    # What is drawn may be a moment old.
+    eventually(lambda: "And 2 more, which hold less" in api.client.get("/ui/map").text)
+    drawn = set(re.findall(r'data-node="([^"]+)"', api.client.get("/ui/map").text))
+    assert {"queue:orders", "queue:dead", "topic:news"} <= drawn
+    assert len(api.client.get("/map").json()["nodes"]) >= 2 * MOST_QUEUES + 3
 
 
 def test_it_needs_a_token(api: Api) -> None:

@@ -15,6 +15,7 @@ from tests.http.api import Api, Serve
 from tests.waiting import eventually
 
 from postroad import OutgoingMessage, QueueSpec
+from postroad.dashboard import NAVIGATION
 from postroad.events import DomainEvent
 from postroad.http.samples import Sample, Samples
 from postroad.outbox import Outbox
@@ -66,7 +67,10 @@ def test_a_new_store_has_nothing_to_show(timed: Api, look: Callable[..., dict[st
     assert document["totals"] == dict.fromkeys(("sent", "received", "acked", "dead", "redriven", "expired"), 0)
     assert document["backlog"] == {"visible": 0, "in_flight": 0, "delayed": 0, "outbox_pending": 0, "dead": 0}
     assert document["lag_seconds"] == {"publish": 0, "consumer": 0, "oldest": 0}
-    assert document["work"] == {"failed_tasks": 0, "schedules": 0, "workers": 0, "agents": 0}
+    assert document["work"].pop("unhealthy") == kinds(document).count("disk-space")
+    assert document["work"] == dict.fromkeys(
+        ("failed_tasks", "schedules", "workers", "agents", "events", "jobs", "notifications", "audits"), 0
+    )
     assert [kind for kind in kinds(document) if kind != "disk-space"] == []
 
 
@@ -282,6 +286,35 @@ def test_the_navigation_of_every_page_has_the_counts(api: Api) -> None:
         return bool(re.search(rf'data-tally="{path}"[^<]*>{count}<', api.client.get("/ui/queues").text))
 
     eventually(lambda: shown("backlog.visible", 3) and shown("work.agents", 1))
+
+
+def test_every_entry_of_the_navigation_has_a_count_except_the_map(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SQS_PUSH_QUEUE_URL", "https://sqs.eu-west-1.amazonaws.com/1/pushes")
+    api = serve()
+    api.backend.create_queue(QueueSpec("pushes")).send([OutgoingMessage("a")] * 2)
+    api.context.work.jobs.submit_job([{"taskId": "task-A", "name": "x"}], job_id="j")
+    api.client.put("/queues/orders", json={})
+    api.context.parts.describe((Part(name="bus", process="runners", pid=1, state="failed"),))
+
+    document = api.client.get("/overview").json()
+    page = api.client.get("/ui/health").text
+
+    work = document["work"]
+    assert (work["jobs"], work["notifications"], work["audits"]) == (1, 2, 1)
+    assert work["events"] == len(api.client.get("/timeline").json()["items"]) > 0
+    assert work["unhealthy"] == len([item for item in document["attention"] if item["href"] == "/ui/health"]) > 0
+    uncounted = [link.page for group in NAVIGATION for link in group if link.count is None]
+    assert uncounted == ["map"]
+    assert re.search(rf'data-tally="work.unhealthy"[^<]*>{work["unhealthy"]}<', page)
+
+
+def test_a_count_at_which_counting_stops_says_that_there_may_be_more(api: Api) -> None:
+    api.backend.agents().register_many(101)
+
+    assert api.client.get("/overview").json()["work"]["agents"] == 100
+    assert re.search(r'data-tally="work.agents" data-most="100"[^<]*>100\+<', api.client.get("/ui/queues").text)
 
 
 def test_the_backlog_before_the_first_sample_is_not_guessed() -> None:

@@ -53,7 +53,7 @@ def test_each_route_opens_to_its_scope_and_those_above_and_to_nobody_else(api: A
 
 
 @pytest.mark.parametrize("path", ["/health", "/ready", "/errors/unauthorized", "/schema/style.css"])
-def test_a_few_routes_need_no_token(api: Api, path: str) -> None:
+def test_sec07_a_few_routes_need_no_token(api: Api, path: str) -> None:
     with api.as_caller(None) as anybody:
         assert anybody.get(path).status_code == 200
 
@@ -67,7 +67,7 @@ def test_no_other_authorization_than_the_right_bearer_opens(api: Api, header: st
     assert answer.json()["type"] == "/errors/unauthorized"
 
 
-def test_a_new_token_opens_at_once_and_a_revoked_one_opens_nothing_within_a_second(api: Api) -> None:
+def test_sec07_a_new_token_opens_at_once_and_a_revoked_one_opens_nothing_within_a_second(api: Api) -> None:
     token = api.token("read", "reader")
     with api.as_caller(token) as reader:
         before = reader.get("/status").status_code
@@ -80,7 +80,7 @@ def test_a_new_token_opens_at_once_and_a_revoked_one_opens_nothing_within_a_seco
     assert api.client.delete("/tokens/reader").json()["type"] == "/errors/token-not-found"
 
 
-def test_an_expired_token_opens_nothing(api: Api) -> None:
+def test_sec07_an_expired_token_opens_nothing(api: Api) -> None:
     token = api.client.post("/tokens", json={"name": "brief", "scope": "read", "expires_in": 0.3}).json()["token"]
     with api.as_caller(token) as brief:
         deadline = time.monotonic() + 10
@@ -90,7 +90,7 @@ def test_an_expired_token_opens_nothing(api: Api) -> None:
     assert status == 401
 
 
-def test_a_secret_is_shown_once_and_only_its_hash_is_kept(api: Api, tmp_path: Path) -> None:
+def test_sec07_a_secret_is_shown_once_and_only_its_hash_is_kept(api: Api, tmp_path: Path) -> None:
     made = api.client.post("/tokens", json={"name": "reader", "scope": "read"})
 
     listed = api.client.get("/tokens")

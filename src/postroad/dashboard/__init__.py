@@ -3,6 +3,7 @@
 from postroad.dashboard.charts import Chart as Chart, flow as flow, level as level
 from postroad.dashboard.drawings import (
     MOST_DRAWN as MOST_DRAWN,
+    MOST_QUEUES as MOST_QUEUES,
     job_drawing as job_drawing,
     map_drawing as map_drawing,
     place_of as place_of,

@@ -16,6 +16,8 @@ from postroad.views import Map, MapNode
 MOST_DRAWN: Final = 60
 """A job with more tasks becomes a table with its failed path drawn."""
 MOST_MAPPED: Final = 120
+MOST_QUEUES: Final = 80
+"""Of more queues the map has those that hold most, so that there is room for their topics and handlers."""
 _NOTE_COLUMNS: Final = 24
 _COLUMN_PIXELS: Final = 7.4
 _PADDING: Final = 28

@@ -26,6 +26,8 @@ class Link:
     text: str
     count: str | None = None
     """The path of its count in the overview."""
+    most: int | None = None
+    """The count at which counting stops."""
     alarms: bool = False
     """Whether a count above 0 means that something is wrong."""
 
@@ -35,23 +37,24 @@ NAVIGATION: Final = (
         Link("overview", "/ui/", "Overview", "attention.length", alarms=True),
         Link("queues", "/ui/queues", "Queues", "backlog.visible"),
         Link("dead-letters", "/ui/dead-letters", "Dead letters", "backlog.dead", alarms=True),
-        Link("events", "/ui/events", "Events"),
+        Link("events", "/ui/events", "Events", "work.events", most=100),
         Link("outbox", "/ui/outbox", "Outbox", "backlog.outbox_pending"),
     ),
     (
-        Link("tasks", "/ui/tasks", "Tasks", "work.failed_tasks", alarms=True),
-        Link("jobs", "/ui/jobs", "Jobs"),
-        Link("schedules", "/ui/schedules", "Schedules", "work.schedules"),
-        Link("workers", "/ui/workers", "Workers", "work.workers"),
+        Link("tasks", "/ui/tasks", "Tasks", "work.failed_tasks", most=100, alarms=True),
+        Link("jobs", "/ui/jobs", "Jobs", "work.jobs", most=100),
+        Link("schedules", "/ui/schedules", "Schedules", "work.schedules", most=100),
+        Link("workers", "/ui/workers", "Workers", "work.workers", most=100),
     ),
     (
-        Link("agents", "/ui/agents", "Agents", "work.agents"),
-        Link("notifications", "/ui/notifications", "Notifications"),
+        Link("agents", "/ui/agents", "Agents", "work.agents", most=100),
+        Link("notifications", "/ui/notifications", "Notifications", "work.notifications"),
     ),
     (
+        # How many things the map shows changes only with a deployment, and asks nobody to look.
         Link("map", "/ui/map", "Map"),
-        Link("health", "/ui/health", "Health"),
-        Link("audit", "/ui/audit", "Audit"),
+        Link("health", "/ui/health", "Health", "work.unhealthy", alarms=True),
+        Link("audit", "/ui/audit", "Audit", "work.audits"),
     ),
 )
 """The list pages, in groups."""

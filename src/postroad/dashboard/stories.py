@@ -17,6 +17,7 @@ from postroad.journal import ATTEMPT_FAILED, Step, Story
 _FRAME: Final = re.compile(r'File "(?P<file>[^"]*)", line (?P<line>[0-9]+), in (?P<function>\S+)')
 _TYPED: Final = re.compile(r"\b[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Timeout): ")
 _UNSEEN: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_OF_MESSAGES: Final = ("failed", "dead")
 _COMMAND: Final = re.compile(r"postroad [a-z].*")
 
 
@@ -44,8 +45,8 @@ def failure_of(story: Story) -> Failure | None:
         return None
     last_said = failed[-1][0]
     same = [step for each, step in failed if each == last_said]
-    # What ends a run, or makes a message a dead letter, repeats what the last attempt has said.
-    attempts = [step for step in same if step.what in (ATTEMPT_FAILED, "failed")] or same
+    # What ends a run, or makes a message a dead letter, repeats what the last attempt has said, unless it was rejected.
+    attempts = [step for step in same if _is_attempt(step)] or same
     last = attempts[-1]
     place, handler = _place(last.detail or "", last.traceback or [])
     return Failure(
@@ -63,9 +64,14 @@ def failure_of(story: Story) -> Failure | None:
     )
 
 
+def _is_attempt(step: Step) -> bool:
+    return step.what in (ATTEMPT_FAILED, "failed") or (step.what == "dead" and bool(step.traceback))
+
+
 def _said(step: Step) -> tuple[str, str]:
     """Return the type and the message of an error: from the end of its traceback, or from the detail of its step."""
-    ends = [line for line in (step.traceback or [])[-1:] if _TYPED.search(line)]
+    is_message = step.what in _OF_MESSAGES
+    ends = [line for line in (step.traceback or [])[-1:] if not is_message and _TYPED.search(line)]
     kind, message = said(ends[0] if ends else step.detail)
     return (kind, message) if message else (step.what.replace("_", " "), kind)
 

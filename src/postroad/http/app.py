@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -10,13 +12,14 @@ from typing import Any
 
 import h11
 import uvicorn
+from h11._receivebuffer import ReceiveBuffer
 from litestar import Litestar
 from litestar.datastructures import State
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from postroad.errors import InvalidInput
+from postroad.errors import HeadersTooLarge, InvalidInput, PostroadError
 from postroad.http.context import Context
 from postroad.http.middleware import RequestMiddleware
 from postroad.http.openapi import Description
@@ -44,7 +47,6 @@ from postroad.http.routes import (
     ui_queues,
     ui_work,
     work,
-    workers,
 )
 from postroad.views import PROBLEM_MEDIA_TYPE
 
@@ -59,7 +61,6 @@ ROUTES = tuple(
         leases,
         work,
         schedules,
-        workers,
         topics,
         outbox,
         agents,
@@ -102,9 +103,21 @@ def _routing() -> ASGIApp:
     )
 
 
+_BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
 _HEADER_SECONDS = 15.0
 _KEEP_ALIVE_SECONDS = 75
 _STOP_SECONDS = 8
+
+
+class _StrictLines(ReceiveBuffer):
+    """Refuses a line feed without a carriage return in a request's head, which a proxy may have read differently."""
+
+    def maybe_extract_lines(self) -> list[bytearray] | None:
+        before = bytes(self)
+        lines = super().maybe_extract_lines()
+        if _BARE_LINE_FEED.search(before, 0, len(before) - len(self)):
+            raise h11.RemoteProtocolError("a line ends with a bare line feed")
+        return lines
 
 
 class DeadlineProtocol(H11Protocol):
@@ -112,6 +125,10 @@ class DeadlineProtocol(H11Protocol):
 
     header_seconds = _HEADER_SECONDS
     _deadline: asyncio.TimerHandle | None = None
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.conn._receive_buffer = _StrictLines()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the base does
         super().connection_made(transport)
@@ -152,9 +169,14 @@ class DeadlineProtocol(H11Protocol):
         return cycle is not None and not cycle.response_complete
 
     def send_400_response(self, msg: str) -> None:
-        body = encoded(InvalidInput("this is not an HTTP request"), None)
+        cause = sys.exception()
+        too_large = isinstance(cause, h11.RemoteProtocolError) and cause.error_status_hint == HeadersTooLarge.status
+        error: PostroadError = InvalidInput("this is not an HTTP request")
+        if too_large:
+            error = HeadersTooLarge("the head of the request is too long")
+        body = encoded(error, None)
         headers = [("content-type", PROBLEM_MEDIA_TYPE), ("content-length", str(len(body))), ("connection", "close")]
-        for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
+        for event in (h11.Response(status_code=error.status, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
 

@@ -17,6 +17,7 @@ OLD_SECONDS: Final = 300.0
 """Messages that wait for longer need attention."""
 EXPIRING_SECONDS: Final = 172_800.0
 MOST_COUNTED: Final = 100
+HEALTH: Final = "/ui/health"
 _MOST: Final = 10
 
 
@@ -102,10 +103,10 @@ def of_parts(parts: Iterable[Part]) -> Iterator[Attention]:
     for part in parts:
         if part.state == "failed":
             text = f"{part.name} died too often and is not started again"
-            yield Attention("part-down", "error", text, "/ui/health")
+            yield Attention("part-down", "error", text, HEALTH)
         elif part.state != "running":
             why = f": {legible(part.missing)}" if isinstance(part.missing, str) else ""
-            yield Attention("part-down", "warning", f"{part.name} is {part.state}{why}", "/ui/health")
+            yield Attention("part-down", "warning", f"{part.name} is {part.state}{why}", HEALTH)
 
 
 def of_tasks(failed: int) -> Iterator[Attention]:
@@ -118,6 +119,4 @@ def of_tasks(failed: int) -> Iterator[Attention]:
 def of_findings(findings: Iterable[Finding]) -> Iterator[Attention]:
     """Yield what `postroad doctor` found."""
     for each in findings:
-        yield Attention(
-            each.code, "error" if each.severity == "error" else "warning", legible(each.message), "/ui/health"
-        )
+        yield Attention(each.code, "error" if each.severity == "error" else "warning", legible(each.message), HEALTH)

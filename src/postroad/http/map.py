@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from postroad.agents import Agents
+from postroad.dashboard import MOST_QUEUES
 from postroad.errors import ConfigurationError, NotFound, NotPermitted
 from postroad.http.attention import size
 from postroad.http.overview import Measured
 from postroad.outbox import OutboxStatus
+from postroad.queues import QueueOverview
 from postroad.settings import Settings
 from postroad.tasks import default_tasks
 from postroad.views import EdgeKind, Map, MapEdge, MapNode, NodeKind
@@ -32,11 +34,22 @@ class MapMaker:
         self._settings = settings
         self._agents = agents
 
-    def draw(self, found: Measured) -> Map:
-        """Return the map; this reads the store."""
+    def draw(self, found: Measured, *, whole: bool = True) -> Map:
+        """Return the map; this reads the store.
+
+        Args:
+            found: What was measured.
+            whole: False for a map that can be drawn: of many queues, those that hold most and what they are joined to.
+        """
         drawing = _Drawing()
-        self._add_queues(drawing, found)
-        self._add_topics(drawing)
+        queues = found.queues if whole else drawn(found)
+        self._add_queues(drawing, queues, found.dead_letter_queues)
+        for topic, queue in self._backend.ports.topics.subscribers([each.spec.name for each in queues]):
+            drawing.add(MapNode(f"topic:{topic}", "topic", topic))
+            drawing.join(f"topic:{topic}", f"queue:{queue}", "subscription")
+        if len(queues) == len(found.queues):
+            for topic in self._backend.topics():
+                drawing.add(MapNode(f"topic:{topic}", "topic", topic))
         for name in self._backend.streams():
             drawing.add(MapNode(f"stream:{name}", "stream", name))
         self._add_outbox(drawing, found.outbox)
@@ -44,20 +57,12 @@ class MapMaker:
         self._add_agents(drawing)
         return drawing.map()
 
-    def _add_queues(self, drawing: _Drawing, found: Measured) -> None:
-        for each in found.queues:
-            kind: NodeKind = "dead_letter" if each.spec.name in found.dead_letter_queues else "queue"
+    def _add_queues(self, drawing: _Drawing, queues: Iterable[QueueOverview], letters: Collection[str]) -> None:
+        for each in queues:
+            kind: NodeKind = "dead_letter" if each.spec.name in letters else "queue"
             drawing.add(MapNode(f"queue:{each.spec.name}", kind, each.spec.name, size(each)))
             if each.spec.dead_letter is not None:
                 drawing.join(f"queue:{each.spec.name}", f"queue:{each.spec.dead_letter}", "dead_letter")
-
-    def _add_topics(self, drawing: _Drawing) -> None:
-        for name in self._backend.topics():
-            drawing.add(MapNode(f"topic:{name}", "topic", name))
-            with suppress(NotFound, NotPermitted):
-                topic = self._backend.topic(name, fifo=name.endswith(".fifo"), create=False)
-                for each in topic.subscriptions():
-                    drawing.join(f"topic:{name}", f"queue:{each.queue}", "subscription")
 
     def _add_outbox(self, drawing: _Drawing, found: OutboxStatus | str | None) -> None:
         if found is None:
@@ -86,6 +91,19 @@ class MapMaker:
                 drawing.add(MapNode(f"agent:{agent.agent_id}", "agent", agent.agent_id, depth))
                 for each in self._agents.subscriptions(agent.agent_id, limit=_MOST_AGENTS).items:
                     drawing.join(f"agent:{each.producer_id}", f"agent:{agent.agent_id}", "subscription")
+
+
+def drawn(found: Measured) -> Sequence[QueueOverview]:
+    """Return the queues that hold most, each with its dead-letter queue, as many as fit; all if there are few."""
+    if len(found.queues) <= MOST_QUEUES:
+        return found.queues
+    chosen: dict[str, QueueOverview] = {}
+    for each in found.largest:
+        names = (each.spec.name, each.spec.dead_letter or "")
+        pair = {name: found.by_name[name] for name in names if name in found.by_name}
+        if len(chosen | pair) <= MOST_QUEUES:
+            chosen |= pair
+    return list(chosen.values())
 
 
 class _Drawing:

@@ -24,13 +24,15 @@ from litestar.types import (
 )
 
 from postroad import failpoints
-from postroad.errors import HostNotAllowed, PostroadError, RouteNotFound, TokenInUrl
+from postroad.errors import HeadersTooLarge, HostNotAllowed, PostroadError, RouteNotFound, TokenInUrl
 from postroad.http.audits import change_of, record
 from postroad.http.context import Context
 from postroad.http.requests import StreamResponse, encoded, headers_of
 from postroad.telemetry import REQUEST_ID, get_logger
 from postroad.views import PROBLEM_MEDIA_TYPE
 
+_MOST_HEADERS = 100
+_MOST_HEADER_BYTES = 32_768
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _DISCARD_SECONDS = 30.0
@@ -113,6 +115,11 @@ class RequestMiddleware:
             await record(self._context, scope, change)
 
     def _refusal(self, scope: HTTPScope, headers: dict[bytes, bytes]) -> PostroadError | None:
+        given = list(scope["headers"])
+        if len(given) > _MOST_HEADERS:
+            return HeadersTooLarge(f"{len(given)} headers are more than {_MOST_HEADERS}")
+        if sum(len(name) + len(value) for name, value in given) > _MOST_HEADER_BYTES:
+            return HeadersTooLarge(f"the headers are longer than {_MOST_HEADER_BYTES:,} bytes")
         host = headers.get(b"host", b"").decode("latin-1")
         if _host_name(host) not in self._hosts:
             return HostNotAllowed(f"host {host!r} is not served here")

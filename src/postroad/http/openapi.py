@@ -84,12 +84,13 @@ SAYS = {
     413: "The body is too large.",
     415: "The body is not JSON.",
     429: "Too many requests; `Retry-After` says when to try again.",
+    431: "There are too many headers, or they are too long.",
     500: "An unexpected error; the log has the request id.",
     503: "The storage is not available; `Retry-After` says when to try again.",
 }
 
 
-_EVERYWHERE = (400, 500)
+_EVERYWHERE = (400, 431, 500)
 _WITH_TOKEN = (401, 403, 429, 503)
 _WITH_BODY = (408, 413, 415)
 _IDEMPOTENCY_KEY = {
@@ -130,23 +131,32 @@ class Description:
 
 
 def _completed(document: dict[str, Any], routes: Sequence[HTTPRouteHandler]) -> dict[str, Any]:
-    """Add what applies to all routes: tokens, problems, examples, and that unknown fields are refused."""
-    for form in forms.Form.__subclasses__():
-        if form.__name__ in document["components"]["schemas"]:
-            document["components"]["schemas"][form.__name__]["additionalProperties"] = False
+    """Add what applies to all routes: tokens, problems, examples, and the limits of bodies."""
+    _describe_forms(document["components"]["schemas"])
     document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-    scopes = {route.handler_name: route.opt["scope"] for route in routes}
+    options = {route.handler_name: route.opt for route in routes}
     operations = (
         (method, path[method]) for path in document["paths"].values() for method in _METHODS if method in path
     )
     for method, operation in operations:
-        scope = scopes[operation["operationId"]]
+        scope = options[operation["operationId"]]["scope"]
         operation["security"] = [] if scope == OPEN else [{"token": []}]
         operation["x-scope"] = scope
         _add_problems(operation, needs_token=scope != OPEN)
+        if "requestBody" in operation:
+            operation["requestBody"]["required"] = not options[operation["operationId"]][BODILESS]
         if method == "post":
             operation.setdefault("parameters", []).append(_IDEMPOTENCY_KEY)
+            operation["responses"].setdefault("409", _problem(409))
     return document
+
+
+def _describe_forms(schemas: dict[str, Any]) -> None:
+    """Describe each form as msgspec reads it; the framework leaves out some of its limits."""
+    _, described = msgspec.json.schema_components(
+        forms.Form.__subclasses__(), ref_template="#/components/schemas/{name}"
+    )
+    schemas.update({name: schema for name, schema in described.items() if name in schemas})
 
 
 def _add_problems(operation: dict[str, Any], *, needs_token: bool) -> None:
@@ -156,9 +166,13 @@ def _add_problems(operation: dict[str, Any], *, needs_token: bool) -> None:
         described = body["content"]["application/json"]
         described["example"] = described["schema"].pop("examples")[0]
     # The framework describes a 400 of its own, which no route answers.
-    content = {PROBLEM_MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     for status in statuses:
-        operation["responses"][str(status)] = {"description": SAYS[status], "content": content}
+        operation["responses"][str(status)] = _problem(status)
+
+
+def _problem(status: int) -> dict[str, Any]:
+    content = {PROBLEM_MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {"description": SAYS[status], "content": content}
 
 
 STYLE = """

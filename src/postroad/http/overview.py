@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
+from heapq import nlargest
 from typing import Any, Final, Generic, TypeVar
+
+from msgspec import structs
 
 from postroad.agents import DEAD_QUEUE, REJECTED_QUEUE, Agents
 from postroad.clock import Clock
+from postroad.dashboard import MOST_QUEUES
 from postroad.errors import PostroadError
 from postroad.http import attention
 from postroad.http.access import WorkAccess
@@ -19,10 +24,11 @@ from postroad.http.outbox import OutboxAccess
 from postroad.http.rates import QueueRates
 from postroad.http.samples import FINE_SECONDS, Sample, Samples
 from postroad.items import ABSENT
-from postroad.operations import Finding, file_findings
+from postroad.journal import JournalEvent
+from postroad.operations import AuditLog, Finding, file_findings
 from postroad.outbox import OutboxStatus
 from postroad.queues import QueueCounters, QueueOverview
-from postroad.settings import Settings
+from postroad.settings import Settings, notification_settings
 from postroad.tasks import TaskFilter
 from postroad.telemetry import get_logger
 from postroad.views import Attention, Backlog, Lags, Overview, Part, Series, Totals, Work
@@ -33,7 +39,7 @@ _SLOW_SECONDS: Final = 15.0
 _SAVE_SECONDS: Final = 10.0
 # Reading takes at most this part of the time; a store of many queues is read less often.
 _SHARE: Final = 0.05
-_TASKS_SECONDS: Final = 3_600
+_HOUR: Final = timedelta(hours=1)
 T = TypeVar("T")
 
 
@@ -64,9 +70,9 @@ class Paced(Generic[T]):
         return self.last
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What the stores answered at one time."""
+    """What the stores answered at one time. What pages want to know of all queues is computed once for all of them."""
 
     queues: list[QueueOverview]
     dead_letter_queues: frozenset[str]
@@ -80,6 +86,22 @@ class Measured:
     attention: tuple[Attention, ...]
     outbox: OutboxStatus | str | None
     """A text says why it cannot be read; None if there is none."""
+
+    @cached_property
+    def by_name(self) -> Mapping[str, QueueOverview]:
+        """The queues by their names."""
+        return {each.spec.name: each for each in self.queues}
+
+    @cached_property
+    def largest(self) -> Sequence[QueueOverview]:
+        """The queues that hold most, as many as a map shows."""
+        return nlargest(MOST_QUEUES, self.queues, key=attention.size)
+
+    @cached_property
+    def dead(self) -> Sequence[QueueOverview]:
+        """The dead-letter queues that are not empty, the largest first."""
+        found = [each for each in self.queues if each.spec.name in self.dead_letter_queues and attention.size(each)]
+        return sorted(found, key=lambda each: -attention.size(each))
 
 
 class Overviews:
@@ -118,6 +140,7 @@ class Overviews:
         """What was sent to each queue of late."""
         self._restored = False
         self._saved: Sample | None = None
+        self._notification_queues = _notification_queues()
         self._measuring = asyncio.Lock()
         self._outbox = Paced(lambda: (outbox.status(),), 0.0, self._clock)
         self._slow = Paced(self._read_slowly, _SLOW_SECONDS, self._clock)
@@ -138,6 +161,7 @@ class Overviews:
         """Return the overview of what was measured."""
         step, sent, acked, dead = self._samples.series(window, self._clock.monotonic())
         counted = found.totals
+        items = [*attention.of_parts(self._parts()), *found.attention]
         return Overview(
             at=self._clock.now(),
             window_seconds=window,
@@ -146,8 +170,8 @@ class Overviews:
             totals=Totals(*(None if counted is None else getattr(counted, name) for name in Totals.__struct_fields__)),
             backlog=found.backlog,
             lag_seconds=found.lags,
-            work=found.work,
-            attention=[*attention.of_parts(self._parts()), *found.attention],
+            work=structs.replace(found.work, unhealthy=sum(item.href == attention.HEALTH for item in items)),
+            attention=items,
         )
 
     def backlog(self, window: int) -> list[int]:
@@ -159,9 +183,9 @@ class Overviews:
         """What the navigation shows, by the path in the overview; nothing before it was measured."""
         if (found := self._measured.last) is None:
             return {}
-        items = len(found.attention) + len(list(attention.of_parts(self._parts())))
-        counts: dict[str, Any] = {"attention.length": items}
-        for group, values in (("backlog", found.backlog), ("work", found.work)):
+        shown = self.compose(found, FINE_SECONDS)
+        counts: dict[str, Any] = {"attention.length": len(shown.attention)}
+        for group, values in (("backlog", shown.backlog), ("work", shown.work)):
             counts |= {f"{group}.{name}": getattr(values, name) for name in values.__struct_fields__}
         return counts
 
@@ -223,7 +247,7 @@ class Overviews:
             totals=totals,
             backlog=backlog,
             lags=_lags(queues, letters, outbox),
-            work=work,
+            work=structs.replace(work, notifications=_waiting(queues, self._notification_queues)),
             attention=(
                 *attention.of_queues(queues, letters),
                 *attention.of_outbox(outbox),
@@ -242,14 +266,44 @@ class Overviews:
     def _read_slowly(self) -> tuple[Work, list[Finding]]:
         """Return what there is of tasks and agents, and what is doubtful about the files."""
         now, work = self._clock.now(), self._work
-        failed = TaskFilter(state="failed", since=int((now - timedelta(seconds=_TASKS_SECONDS)).timestamp() * 1_000))
+        since = int((now - _HOUR).timestamp() * 1_000)
+        failed = TaskFilter(state="failed", since=since)
         counts = Work(
             failed_tasks=_count(lambda: work.task_page(failed, limit=attention.MOST_COUNTED, cursor=None).items),
             schedules=_count(lambda: work.schedules.page(attention.MOST_COUNTED, None)[0]),
             workers=_count(lambda: work.worker_page(limit=attention.MOST_COUNTED, after=None).items),
             agents=_count(lambda: self._agents.list(limit=attention.MOST_COUNTED).items),
+            events=_count(lambda: self._events_since(since)),
+            jobs=_count(lambda: work.views.open_jobs(attention.MOST_COUNTED)),
+            audits=_last_seq(self._backend.audit_log()),
         )
         return counts, list(file_findings(self._settings.url, now))
+
+    def _events_since(self, start: int) -> list[JournalEvent]:
+        journal, most = self._backend.journal(), attention.MOST_COUNTED
+        page = journal.query("PK", tenant=self._settings.tenant, start=start, descending=True, limit=most, raw=True)
+        return list(page.events)
+
+
+def _last_seq(log: AuditLog | None) -> int | None:
+    """Return the number of the newest record of the audit file, which has one for each."""
+    try:
+        return 0 if log is None else next((record.seq for record in log.newest(1)), 0)
+    except PostroadError:
+        return None
+
+
+def _notification_queues() -> set[str]:
+    """Return the queues of notifications that the environment names, by name or URL; none if it cannot be read."""
+    try:
+        settings = notification_settings()
+    except PostroadError:
+        return set()
+    return {each.rpartition("/")[2] for each in (settings.push_queue, settings.offline_queue) if each is not None}
+
+
+def _waiting(queues: list[QueueOverview], names: set[str]) -> int:
+    return sum(attention.size(each) for each in queues if each.spec.name in names)
 
 
 def _count(read: Callable[[], Sized]) -> int | None:

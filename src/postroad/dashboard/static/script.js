@@ -43,7 +43,7 @@
     for (const element of all("[data-live], [data-tally]")) {
       const value = at(overview, element.dataset.live || element.dataset.tally);
       if (value === undefined) continue;
-      const text = value === null ? "–" : typeof value !== "number" ? String(value) : element.dataset.format === "seconds" ? seconds(value) : number(value);
+      const text = value === null ? "–" : typeof value !== "number" ? String(value) : element.dataset.format === "seconds" ? seconds(value) : number(value) + (value === Number(element.dataset.most) ? "+" : "");
       element.toggleAttribute("data-zero", !value);
       if (element.textContent === text) continue;
       element.textContent = text;

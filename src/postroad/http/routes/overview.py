@@ -49,12 +49,12 @@ async def show_map(request: ApiRequest) -> Response[Map]:
     return Response(await map_document(request))
 
 
-async def map_document(request: ApiRequest) -> Map:
-    """Return the map."""
+async def map_document(request: ApiRequest, *, whole: bool = True) -> Map:
+    """Return the map, of all queues or of as many as can be drawn."""
     context = request.context
     found = await context.overviews.measured()
     maker = MapMaker(context.backend, context.settings, request.agents)
-    return await context.run(lambda: maker.draw(found))
+    return await context.run(lambda: maker.draw(found, whole=whole))
 
 
 @route("GET /metrics", "read", str, says="Metrics as text.", media_type=CONTENT_TYPE)

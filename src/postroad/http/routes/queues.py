@@ -51,7 +51,7 @@ async def queue_page(request: ApiRequest, limit: int, cursor: str | None, prefix
     backend = request.context.backend
 
     def find(after: str | None) -> tuple[list[Any], str | None]:
-        names = [name for name in backend.queues() if name > (after or "") and name.startswith(prefix)]
+        names = backend.queue_names(prefix=prefix, after=after or "", limit=limit + 1)
         # A queue that is deleted meanwhile is left out.
         rows = [queue_row(found) for found in backend.overviews(names[:limit])]
         return rows, names[limit - 1] if len(names) > limit else None

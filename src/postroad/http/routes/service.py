@@ -55,7 +55,7 @@ async def status(request: ApiRequest) -> Response[Status]:
     )
 
 
-@route("GET /", "read", None, status=303, says="Go to the dashboard.")
+@get("/", opt={"scope": "read"}, status_code=303, include_in_schema=False)
 async def root() -> Redirect:
     """Redirect to the dashboard."""
     return Redirect("/ui/", status_code=303)
@@ -70,13 +70,13 @@ async def openapi(request: ApiRequest) -> Response[bytes]:
 @route("GET /schema", "read", str, says="The page.", media_type="text/html")
 async def schema(request: ApiRequest) -> Response[str]:
     """Show the description as a page."""
-    return Response(render(request.app.state["openapi"].document), media_type="text/html; charset=utf-8")
+    return Response(render(request.app.state["openapi"].document), media_type="text/html")
 
 
 @get("/schema/style.css", opt={"scope": OPEN}, include_in_schema=False)
 async def style() -> Response[str]:
     """Return the style sheet of the page."""
-    return Response(STYLE, media_type="text/css; charset=utf-8")
+    return Response(STYLE, media_type="text/css")
 
 
 @route("GET /errors/{slug:str}", OPEN, ErrorPage, 404)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import urlencode
@@ -17,7 +17,7 @@ from postroad.http.requests import ApiRequest, QueueName, checked
 from postroad.http.routes.redrives import begin_redrive, preview_redrive
 from postroad.http.routes.ui import HTML, PAGE, form, shown
 from postroad.operations import RedriveReport, failure_groups
-from postroad.queues import QueueOverview
+from postroad.queues import MessageHistory, QueueOverview
 from postroad.views import FailureGroupPage, failure_groups_page, overview as overview_of, problem
 
 # A page reads no more than these many messages, whatever the queues hold.
@@ -36,6 +36,8 @@ class DeadLetters:
     sources: Sequence[str]
     size: int
     groups: FailureGroupPage
+    tracebacks: Mapping[str, Sequence[str]]
+    """The traceback of the newest sample of each group that has one, by its fingerprint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +70,7 @@ async def page(
     """Answer the page, with one queue or all."""
     context = request.context
     measured = await context.overviews.measured()
-    if only:
-        queues = [await context.run(lambda: overview_of(context.backend, checked(only)))]
-    else:
-        holding = [each for each in measured.queues if each.spec.name in measured.dead_letter_queues]
-        queues = sorted((each for each in holding if attention.size(each)), key=lambda each: -attention.size(each))
+    queues = [await context.run(lambda: overview_of(context.backend, checked(only)))] if only else list(measured.dead)
     chosen, rest = queues[:_MOST_QUEUES], queues[_MOST_QUEUES:]
     limit = None if everything else max(1, _MOST_READ // max(1, len(chosen)))
     found = await context.run(lambda: [_look(request, each, limit) for each in chosen if attention.size(each)])
@@ -94,7 +92,16 @@ async def page(
 def _look(request: ApiRequest, found: QueueOverview, limit: int | None) -> DeadLetters:
     backend, name = request.context.backend, found.spec.name
     groups = failure_groups_page(failure_groups(backend, name, limit=limit))
-    return DeadLetters(name, backend.sources(name), attention.size(found), groups)
+    tracebacks = {group.fingerprint: _traceback(backend.message_history(), group.sample_ids) for group in groups.items}
+    # What was examined to the end is newer than what was measured.
+    size = groups.scanned if groups.complete else attention.size(found)
+    return DeadLetters(name, backend.sources(name), size, groups, tracebacks)
+
+
+def _traceback(history: MessageHistory | None, sample_ids: Sequence[str]) -> Sequence[str]:
+    """Return the first traceback that is known of these messages."""
+    found = ([] if history is None else history.traceback(each) for each in sample_ids)
+    return next(filter(None, found), ())
 
 
 @post("/ui/dead-letters/{queue:str}/redrive", **form("operate"))

@@ -84,7 +84,9 @@ async def event(request: ApiRequest, name: Id) -> Response[str]:
 @get("/ui/map", **PAGE)
 async def system_map(request: ApiRequest) -> Response[str]:
     """Draw what events pass through."""
-    document = await map_document(request)
+    document = await map_document(request, whole=False)
     drawing, rest = await request.context.run(lambda: map_drawing(document))
-    left = max(0, len(rest) - _MOST_LISTED)
+    queues = len((await request.context.overviews.measured()).queues)
+    left_out = queues - sum(node.kind in ("queue", "dead_letter") for node in document.nodes)
+    left = left_out + max(0, len(rest) - _MOST_LISTED)
     return shown(request, "map", drawing=drawing, rest=rest[:_MOST_LISTED], rest_left=left, place_of=place_of)

@@ -9,6 +9,7 @@ from litestar import Response, get
 from litestar.params import QueryParameter
 
 from postroad.dashboard import flow, level
+from postroad.http.overview import Measured
 from postroad.http.requests import ApiRequest, Cursor
 from postroad.http.routes.demo import demo_shown
 from postroad.http.routes.history import audit_page
@@ -34,7 +35,7 @@ async def show_overview_page(request: ApiRequest, window: ChartWindow = 3_600) -
     doc = context.overviews.compose(measured, window)
     waiting = doc.backlog.visible + doc.backlog.in_flight + doc.backlog.delayed
     now, rates = context.clock.monotonic(), context.overviews.rates
-    queues = [queue_row(each) for each in busiest(request, measured.queues)]
+    queues = [queue_row(each) for each in busiest(request, measured)]
     return shown(
         request,
         "overview",
@@ -52,12 +53,11 @@ async def show_overview_page(request: ApiRequest, window: ChartWindow = 3_600) -
     )
 
 
-def busiest(request: ApiRequest, queues: list[QueueOverview]) -> list[QueueOverview]:
+def busiest(request: ApiRequest, measured: Measured) -> list[QueueOverview]:
     """Return the queues to which most was sent of late, then those that hold most."""
-    order = {name: place for place, name in enumerate(request.context.overviews.rates.busiest(_BUSIEST))}
-    return sorted(queues, key=lambda each: (order.get(each.spec.name, _BUSIEST), -each.stats.visible, each.spec.name))[
-        :_BUSIEST
-    ]
+    names = [*request.context.overviews.rates.busiest(_BUSIEST), *(each.spec.name for each in measured.largest)]
+    known = (measured.by_name.get(name) for name in dict.fromkeys(names))
+    return [each for each in known if each is not None][:_BUSIEST]
 
 
 @get("/ui/find", **PAGE)

@@ -26,8 +26,8 @@ from postroad.http.routes.work import (
     retry_now,
     retry_recorder,
     task_page,
+    worker_rows,
 )
-from postroad.http.routes.workers import worker_rows
 from postroad.jobs import JobStatus
 from postroad.tasks import TaskPage
 from postroad.views import TaskShown, problem, task_shown

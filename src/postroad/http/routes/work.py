@@ -1,4 +1,4 @@
-"""`/tasks` and `/jobs`: submitting tasks and graphs of tasks, and their states."""
+"""`/tasks`, `/jobs` and `/workers`: submitting tasks and graphs of tasks, their states, and who runs them."""
 
 from __future__ import annotations
 
@@ -29,11 +29,13 @@ from postroad.views import (
     TaskRows,
     TaskShown,
     TaskSubmitted,
+    WorkerRows,
     event_item,
     job_made,
     job_rows,
     submitted,
     task_shown,
+    worker_row,
 )
 
 Result = TypeVar("Result")
@@ -299,3 +301,19 @@ def _found(kind: str, name: str, ask: Callable[[], Result | None]) -> Result:
     if found is None:
         raise NotFound(f'there is no {kind} "{name[:300]}"')
     return found
+
+
+@route("GET /workers", "read", WorkerRows)
+async def list_workers(request: ApiRequest, limit: Limit = 20, cursor: Cursor = None) -> Response[WorkerRows]:
+    """List the workers that were seen within the last hour; each renews its entry every 30 seconds."""
+    return Response(await worker_rows(request, limit, cursor))
+
+
+async def worker_rows(request: ApiRequest, limit: int, cursor: str | None) -> WorkerRows:
+    """Return one page of the workers."""
+
+    def find(after: str | None) -> tuple[list[Any], str | None]:
+        found = request.context.work.worker_page(limit=limit, after=after)
+        return [worker_row(each) for each in found.items], found.cursor
+
+    return await one_page(request, WorkerRows, "workers", cursor, find)
