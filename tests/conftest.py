@@ -14,6 +14,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from hypothesis.database import DirectoryBasedExampleDatabase
 
 _SESSION = "PR_TEST_SESSION"
 _ABSENT = "absent: "
@@ -36,6 +37,14 @@ hypothesis.settings.register_profile(
         hypothesis.HealthCheck.data_too_large,
         hypothesis.HealthCheck.function_scoped_fixture,
     ],
+)
+hypothesis.settings.register_profile(
+    # New examples in every run, for `pytest tests/faults/models --hypothesis-profile=soak`; a failing one is kept.
+    "soak",
+    parent=hypothesis.settings.get_profile("postroad"),
+    max_examples=2_000,
+    database=DirectoryBasedExampleDatabase(".hypothesis/soak"),
+    print_blob=True,
 )
 hypothesis.settings.load_profile("postroad")
 

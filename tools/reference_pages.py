@@ -136,7 +136,7 @@ _BESIDES = """
 ## Other variables
 
 These are read by some processes only, and the file does not have them. Those of the notification worker are on
-[its page](../notifications.md), and `POSTROAD_SQS_…` set the fields of `SQSEventBusConfig`.
+[its page](../notifications.md), and `POSTROAD_SQS_…` set the fields of `BusConfig`.
 
 | variable | meaning |
 | --- | --- |

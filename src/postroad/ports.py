@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeVar, runtime_checkable
+from typing import Final, Literal, Protocol, TypeVar, runtime_checkable
 
 from postroad.blobs import Blobs
 from postroad.clock import Clock
@@ -29,6 +29,10 @@ class TopicStore(Protocol):
     def existing(self, name: str, *, fifo: bool) -> Topic: ...
     def topics(self) -> list[str]: ...
     def topics_without_subscriptions(self) -> list[str]: ...
+
+    def subscribers(self, queues: Collection[str]) -> list[tuple[str, str]]:
+        """Return each topic that one of these queues is subscribed to, with the queue, as far as it may be read."""
+        ...
 
 
 class StreamStore(Protocol):
@@ -86,6 +90,10 @@ class Ports:
     journal: Journal
     clock: Clock
     registry: EventRegistry
+
+
+TASK_DIRECTORY: Final = "postroad-tasks-"
+"""How the name of the directory begins in which the tasks of a worker run, and which is removed after them."""
 
 
 class Store(Protocol):

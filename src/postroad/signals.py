@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,6 +13,7 @@ from types import FrameType
 
 _Handler = Callable[[int, FrameType | None], object] | int | signal.Handlers
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
+_PR_SET_PDEATHSIG = 1
 
 
 class _Held:
@@ -114,6 +118,14 @@ def heard_by(heard: Callable[[], None]) -> Iterator[None]:
 def was_held(handler: object) -> bool:
     """Return whether this handler, which was replaced, keeps a signal that was not handled."""
     return isinstance(handler, _Held) and handler.came
+
+
+def die_with_parent(parent: int) -> None:
+    """Let the kernel kill this process when `parent` dies; exit if it is dead already. Call this first."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def _handler(number: signal.Signals) -> _Handler:

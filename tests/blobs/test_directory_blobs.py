@@ -42,7 +42,7 @@ def _files(root: Path) -> list[Path]:
     return [path for path in root.rglob("*") if path.is_file()]
 
 
-def test_files_and_folders_are_the_owners_alone_whatever_the_umask(root: Path, umask: int) -> None:
+def test_sec04_files_and_folders_are_the_owners_alone_whatever_the_umask(root: Path, umask: int) -> None:
     DirectoryBlobs(root).put("overflow/20300101/a", b"secret")
 
     modes = {path.relative_to(root).as_posix(): stat.S_IMODE(path.stat().st_mode) for path in root.rglob("*")}
@@ -50,7 +50,7 @@ def test_files_and_folders_are_the_owners_alone_whatever_the_umask(root: Path, u
     assert modes == {"overflow": 0o700, "overflow/20300101": 0o700, "overflow/20300101/a+blob": 0o600}
 
 
-def test_a_symlink_in_a_files_place_is_not_followed(root: Path, blobs: DirectoryBlobs, tmp_path: Path) -> None:
+def test_sec05_a_symlink_in_a_files_place_is_not_followed(root: Path, blobs: DirectoryBlobs, tmp_path: Path) -> None:
     ref = blobs.put("overflow/a", b"mine")
     (tmp_path / "elsewhere").write_bytes(b"mine")
     (root / "overflow" / "a+blob").unlink()
@@ -60,7 +60,7 @@ def test_a_symlink_in_a_files_place_is_not_followed(root: Path, blobs: Directory
         blobs.get(ref)
 
 
-def test_a_symlink_in_a_folders_place_is_not_followed(root: Path, blobs: DirectoryBlobs, tmp_path: Path) -> None:
+def test_sec05_a_symlink_in_a_folders_place_is_not_followed(root: Path, blobs: DirectoryBlobs, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (root / "overflow").symlink_to(tmp_path / "elsewhere")
 
@@ -69,7 +69,7 @@ def test_a_symlink_in_a_folders_place_is_not_followed(root: Path, blobs: Directo
     assert _files(tmp_path / "elsewhere") == []
 
 
-def test_pruning_does_not_follow_symlinks(root: Path, blobs: DirectoryBlobs, tmp_path: Path) -> None:
+def test_sec05_pruning_does_not_follow_symlinks(root: Path, blobs: DirectoryBlobs, tmp_path: Path) -> None:
     blobs.put("overflow/day/a", b"mine")
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "old+blob").write_bytes(b"theirs")
@@ -90,7 +90,7 @@ def test_a_pipe_in_a_files_place_is_refused_and_does_not_block(root: Path, blobs
         blobs.get(ref)
 
 
-def test_changed_bytes_of_the_same_length_are_noticed(root: Path, blobs: DirectoryBlobs) -> None:
+def test_sec05_changed_bytes_of_the_same_length_are_noticed(root: Path, blobs: DirectoryBlobs) -> None:
     ref = blobs.put("overflow/a", b"mine")
     (root / "overflow" / "a+blob").write_bytes(b"ours")
 

@@ -66,6 +66,7 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
         *("publisher_id", "dead_letter_queue_url", "max_message_bytes"),
     }
     assert BusConfig is SQSEventBusConfig
+    assert BusConfig.__name__ == "BusConfig"
 
 
 def test_the_environment_is_read_and_our_names_win(monkeypatch: pytest.MonkeyPatch) -> None:

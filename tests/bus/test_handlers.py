@@ -442,3 +442,28 @@ def test_context_variables_reach_a_handler_with_a_timeout(backend: Backend) -> N
     bus.publish(Placed())
 
     assert seen == ["theirs"]
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def test_an_error_whose_text_cannot_be_made_is_a_failure_of_its_handler_alone(
+    make_bus: MakeBus, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls: list[object] = []
+    bus = make_bus(queue, replace(REMOTE, max_receives=2))
+
+    @bus.on(Placed, name="fails")
+    def fail(event: Placed) -> None:
+        raise Unspeakable
+
+    bus.on(Placed, name="works")(calls.append)
+    bus.publish(Placed())
+    bus.receive_once()
+    bus.receive_once()
+
+    assert len(calls) == 1
+    assert "Unspeakable: (its text cannot be shown: __str__ raises RuntimeError) [test_handlers.py:fail]" in caplog.text
+    assert "handler=fails" in caplog.text

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -317,3 +318,29 @@ def test_a_connection_that_the_program_opened_on_its_loop_works_in_handlers() ->
             return [outcome.ok for outcome in outcomes]
 
     assert asyncio.run(main()) == [True, True]
+
+
+def test_handlers_that_the_end_of_their_loop_cuts_short_lose_no_attempt() -> None:
+    config = replace(QUICK, max_receives=2)
+    calls: list[str] = []
+    with postroad.connect("memory://") as backend:
+        bus = backend.bus("orders", "billing", config=config)
+
+        @bus.on(Placed)
+        async def charge(event: Placed) -> None:
+            calls.append("begun")
+            if len(calls) <= 3:
+                await asyncio.sleep(60)
+
+        async def leave_early() -> None:
+            before = len(calls)
+            bus.start_receiver()
+            await until(lambda: len(calls) > before)
+
+        bus.publish(Placed())
+        for _ in range(3):
+            asyncio.run(leave_early())
+            eventually(lambda: backend.queue("orders--billing").stats().visible == 1)
+
+        assert bus.receive_once() == [Placed()]
+        assert len(calls) == 4

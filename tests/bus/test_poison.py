@@ -57,7 +57,7 @@ POISON = [
 
 
 @pytest.mark.parametrize(("body", "reason"), POISON, ids=[f"{reason}-{body[:20]}" for body, reason in POISON])
-def test_poison_goes_to_the_dead_letters_and_the_next_message_is_handled(
+def test_sec02_poison_goes_to_the_dead_letters_and_the_next_message_is_handled(
     make_bus: MakeBus, queue: Queue, queues: SQLiteQueues, body: str, reason: str
 ) -> None:
     seen: list[object] = []

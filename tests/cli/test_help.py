@@ -107,7 +107,7 @@ def test_the_program_shows_its_commands_in_four_panels(postroad: Postroad) -> No
     lines = postroad("--help").out.splitlines()
 
     assert [line for line in lines if line in PANELS] == ["Run", "Look", "Repair", "Set up"]
-    up = "  up             Start Postroad here, with API and dashboard, until Ctrl-C."
+    up = "  up             Run Postroad here, with its API and dashboard, until Ctrl-C."
     assert lines.index("Run") < lines.index(up)
     assert all(any(line.startswith(f"  {name} ") for line in lines) for name in program().commands)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cli.terminal import Postroad
@@ -17,12 +18,10 @@ pytestmark = pytest.mark.slow
 FIELDS = {"id", "kind", "verdict", "summary", "steps", "related", "next"}
 
 
-def work(*, max_attempts: int = 3) -> None:
+def work(**options: Any) -> None:
     """Let a worker run what there is, without the other roles."""
     with connect(load().url) as backend:
-        TaskWorker(backend, imports=("tests.tasks.chores",), retry_base=0.01, max_attempts=max_attempts).run(
-            until_idle=True
-        )
+        TaskWorker(backend, imports=("tests.tasks.chores",), retry_base=0.01, **options).run(until_idle=True)
 
 
 def test_a_task_is_told_from_its_submission_to_its_end(postroad: Postroad) -> None:

@@ -199,11 +199,16 @@ def test_an_argument_of_the_wrong_kind_is_refused_by_its_name(field: str, value:
 
 
 @pytest.mark.parametrize(
-    "odd", [None, 5, "x", {"a": 1}, OrderPlaced, object(), len, ValueError("x")], ids=lambda odd: type(odd).__name__
+    "odd", [None, 5, "x", {"a": 1}, object(), len, ValueError("x")], ids=lambda odd: type(odd).__name__
 )
 def test_what_is_not_an_event_is_refused_by_its_type(odd: Any) -> None:
     with pytest.raises(InvalidMessage, match=f"^{type(odd).__qualname__} is not an event"):
         wrap(odd)
+
+
+def test_a_class_is_not_an_event_but_its_instances_are() -> None:
+    with pytest.raises(InvalidMessage, match=r"^the class OrderPlaced itself is not an event"):
+        wrap(OrderPlaced)
 
 
 def test_a_dataclass_that_is_not_registered_is_unknown() -> None:

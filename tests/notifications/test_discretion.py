@@ -31,7 +31,7 @@ ANSWERS: list[Callable[[str], TokenResult]] = [
 ]
 
 
-def test_neither_logs_nor_metrics_tell_users_tokens_or_texts(
+def test_sec13_neither_logs_nor_metrics_tell_users_tokens_or_texts(
     backend: Backend, store: NotificationStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(message: OfflineMessage) -> bool:

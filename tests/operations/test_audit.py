@@ -97,7 +97,9 @@ def test_no_file_is_an_empty_chain(log: AuditLog) -> None:
         (lambda lines: [*lines, b'{"seq":4}\n'], 4),
     ],
 )
-def test_a_line_that_was_changed_removed_or_swapped_is_named(log: AuditLog, damage: object, bad_line: int) -> None:
+def test_sec17_a_line_that_was_changed_removed_or_swapped_is_named(
+    log: AuditLog, damage: object, bad_line: int
+) -> None:
     lines = fill(log)
 
     log.path.write_bytes(b"".join(damage(lines)))  # type: ignore[operator]  # each case is a function
@@ -106,7 +108,7 @@ def test_a_line_that_was_changed_removed_or_swapped_is_named(log: AuditLog, dama
     assert (check.ok, check.bad_line) == (False, bad_line)
 
 
-def test_a_cut_tail_is_found_by_the_head_that_was_noted(log: AuditLog) -> None:
+def test_sec17_a_cut_tail_is_found_by_the_head_that_was_noted(log: AuditLog) -> None:
     lines = fill(log)
     head = log.verify().head
 

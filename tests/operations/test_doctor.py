@@ -235,7 +235,7 @@ def test_the_file_of_the_engine_is_looked_at(tmp_path: Path, clock: FakeClock, m
         assert codes(doctor(backend)) == [("sqlite-version", "error", str(tmp_path / "postroad.db"))]
 
 
-def test_a_changed_byte_in_the_audit_file_is_an_error(tmp_path: Path) -> None:
+def test_sec17_a_changed_byte_in_the_audit_file_is_an_error(tmp_path: Path) -> None:
     with connect(f"sqlite:///{tmp_path / 'postroad.db'}") as backend:
         log = backend.audit_log()
         assert log is not None

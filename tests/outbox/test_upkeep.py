@@ -146,7 +146,7 @@ def roles(on_postgres: OutboxFixture) -> Iterator[dict[str, str]]:
         on_postgres.run(f'DROP ROLE "{name}"')
 
 
-def test_a_producer_may_record_and_nothing_else(on_postgres: OutboxFixture, roles: dict[str, str]) -> None:
+def test_sec12_a_producer_may_record_and_nothing_else(on_postgres: OutboxFixture, roles: dict[str, str]) -> None:
     event = an_event()
     with psycopg.connect(on_postgres.dsn) as connection:
         connection.execute(f'SET ROLE "{roles["producer"]}"')
@@ -166,7 +166,7 @@ def test_a_producer_may_record_and_nothing_else(on_postgres: OutboxFixture, role
     assert on_postgres.count() == 3
 
 
-def test_a_dispatcher_may_read_update_and_prune_but_not_write_the_audit(
+def test_sec12_a_dispatcher_may_read_update_and_prune_but_not_write_the_audit(
     on_postgres: OutboxFixture, roles: dict[str, str]
 ) -> None:
     on_postgres.add()
@@ -181,7 +181,7 @@ def test_a_dispatcher_may_read_update_and_prune_but_not_write_the_audit(
             connection.execute("INSERT INTO outbox_audit (actor) VALUES ('x')")
 
 
-def test_an_operator_may_prune_and_write_the_audit(on_postgres: OutboxFixture, roles: dict[str, str]) -> None:
+def test_sec12_an_operator_may_prune_and_write_the_audit(on_postgres: OutboxFixture, roles: dict[str, str]) -> None:
     event = on_postgres.add()
     on_postgres.set(event, state="FAILED")
     separator = "&" if "?" in on_postgres.dsn else "?"

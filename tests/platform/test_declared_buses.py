@@ -17,6 +17,7 @@ from tests.waiting import eventually
 import postroad
 from postroad import Bus
 from postroad.errors import ConfigurationError
+from postroad.up.runners import load_modules
 
 SERVICE = """
 import postroad
@@ -134,3 +135,36 @@ def test_a_whole_service_in_one_file_runs_until_sigterm(tmp_path: Path, way: str
     assert (told, service.returncode) == (b"charged A-1\n", 0)
     with postroad.connect(f"sqlite:///{tmp_path / 'postroad.db'}") as backend:
         assert backend.queue_spec("orders--billing").max_receives == 5
+
+
+def test_what_is_not_a_bus_cannot_run() -> None:
+    with pytest.raises(ConfigurationError, match="'orders' is not a bus"):
+        postroad.run("orders")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("content", "named", "why", "remedy"),
+    [
+        ("import no_such_driver", "shop", "'no_such_driver' [shop.py, line 2]", "`python -c 'import shop'`"),
+        (
+            "raise KeyError('DATABASE')",
+            "shop",
+            "KeyError: 'DATABASE' [shop.py, line 2]",
+            "Correct what the module does",
+        ),
+        ("pass", "shop.py", "'shop.py' cannot be imported", "instead of its file: shop."),
+        ("pass", "shopp", "No module named 'shopp'", "finds from this directory"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_refused_with_the_line_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, named: str, why: str, remedy: str
+) -> None:
+    (tmp_path / "shop.py").write_text(f"import postroad\n{content}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "shop", raising=False)
+
+    with pytest.raises(ConfigurationError) as refused:
+        load_modules([named], field="module")
+
+    assert why in str(refused.value)
+    assert remedy in refused.value.remedy

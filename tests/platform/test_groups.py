@@ -152,6 +152,8 @@ def test_a_publish_that_nobody_receives_is_told_once_a_minute(
 
     assert [result.receivers for result in results] == [0, 0, 0]
     assert caplog.text.count("bus_no_receivers") == 1
+    assert f"postroad bus group create {topic} GROUP" in caplog.text
+    assert "type=shop.placed" in caplog.text
 
 
 @pytest.mark.aws

@@ -176,6 +176,8 @@ def test_a_file_of_the_version_before_remembers_events_from_now_on(tmp_path: Pat
     old = apsw.Connection(str(path))
     old.execute("ALTER TABLE trail DROP COLUMN events")
     old.execute("DROP TABLE deleted")
+    old.execute("DROP TABLE traceback")
+    old.execute("DROP INDEX queue_by_dead_letter")
     old.execute("UPDATE part SET version = 1 WHERE name = 'queues'")
     old.close()
 
@@ -187,6 +189,29 @@ def test_a_file_of_the_version_before_remembers_events_from_now_on(tmp_path: Pat
     engine.close()
 
     assert found == [sent.message_id]
+
+
+def test_names_are_found_a_page_at_a_time_by_their_beginning(queues: SQLiteQueues) -> None:
+    for name in ("orders-a", "orders-b", "orders-c", "others"):
+        queues.create_queue(QueueSpec(name))
+
+    assert queues.names(prefix="orders-", after="", limit=2) == ["orders-a", "orders-b"]
+    assert queues.names(prefix="orders-", after="orders-b", limit=2) == ["orders-c"]
+    assert queues.names(prefix="", after="orders-c", limit=9) == ["others"]
+
+
+def test_the_sources_of_a_dead_letter_queue_follow_the_settings_also_beside_damaged_ones(
+    queues: SQLiteQueues, jobs: Queue
+) -> None:
+    queues.create_queue(QueueSpec("dead-2"))
+    queues.create_queue(QueueSpec("more", dead_letter="dead-2"))
+    assert queues.sources("dead") == ["jobs"]
+
+    queues.update_queue(QueueSpec("more", dead_letter="dead"))
+    queues.engine.write(lambda tx: tx.connection.execute("UPDATE queue SET spec = '{' WHERE name = 'dead-2'"))
+
+    assert queues.sources("dead") == ["jobs", "more"]
+    assert queues.sources("dead-2") == []
 
 
 def test_a_queue_whose_owner_is_gone_is_counted(queues: SQLiteQueues, clock: FakeClock) -> None:

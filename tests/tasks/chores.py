@@ -17,7 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from postroad.tasks import NonRetryable, Retryable, TaskContext, task
+import postroad
+from postroad.tasks import NonRetryable, Retryable, TaskContext, TaskProducer, task
 
 Input = dict[str, Any]
 
@@ -305,6 +306,36 @@ def chatter(input: Input, ctx: TaskContext) -> Any:
 def tell_activity(input: Input, ctx: TaskContext) -> Any:
     ctx.activity("sdk_query", "fonts")
     return wait_for_file(input, ctx)
+
+
+@task("submit-another", pass_env=("POSTROAD_URL",))
+def submit_another(input: Input, ctx: TaskContext) -> Any:
+    with postroad.connect() as backend:
+        return TaskProducer(backend, tenant_id=ctx.tenant_id).submit("echo", input).request_id
+
+
+@task("make-a-store")
+def make_a_store(input: Input, ctx: TaskContext) -> Any:
+    with postroad.connect("sqlite:///shop.db") as backend:
+        return backend.url
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@task("fail-without-words")
+def fail_without_words(input: Input, ctx: TaskContext) -> Any:
+    raise Unspeakable
+
+
+@task("fork")
+def fork(input: Input, ctx: TaskContext) -> str:
+    if os.fork() == 0:
+        return "the copy"
+    os.wait()
+    return "the child"
 
 
 @task("use-processes")

@@ -28,7 +28,7 @@ def receiver() -> Iterator[Receiver]:
         yield receiver
 
 
-def test_a_text_is_escaped_and_taken(receiver: Receiver) -> None:
+def test_sec06_a_text_is_escaped_and_taken(receiver: Receiver) -> None:
     result = SlackAlerts(receiver.url, allow_loopback=True).send("a <b> & c")
 
     assert (result.ok, result.status, result.reason) == (True, 200, None)
@@ -36,7 +36,7 @@ def test_a_text_is_escaped_and_taken(receiver: Receiver) -> None:
 
 
 @pytest.mark.parametrize("status", [302, 400, 429, 500])
-def test_only_2xx_is_ok_and_nothing_is_followed(receiver: Receiver, status: int) -> None:
+def test_sec06_only_2xx_is_ok_and_nothing_is_followed(receiver: Receiver, status: int) -> None:
     receiver.status = status
 
     result = SlackAlerts(receiver.url, allow_loopback=True).send("x")
@@ -46,7 +46,7 @@ def test_only_2xx_is_ok_and_nothing_is_followed(receiver: Receiver, status: int)
     assert len(receiver.bodies) == 1
 
 
-def test_of_an_endless_answer_64_kib_are_read(receiver: Receiver) -> None:
+def test_sec06_of_an_endless_answer_64_kib_are_read(receiver: Receiver) -> None:
     receiver.length = 10**12
 
     result = SlackAlerts(receiver.url, allow_loopback=True).send("x")
@@ -81,7 +81,7 @@ def test_a_receiver_that_is_down_is_a_result(receiver: Receiver) -> None:
         "",
     ],
 )
-def test_an_address_that_may_lead_elsewhere_is_refused_without_repeating_it(url: str) -> None:
+def test_sec06_an_address_that_may_lead_elsewhere_is_refused_without_repeating_it(url: str) -> None:
     with pytest.raises(AlertRefused) as refused:
         SlackAlerts(url)
 
@@ -89,7 +89,7 @@ def test_an_address_that_may_lead_elsewhere_is_refused_without_repeating_it(url:
 
 
 @pytest.mark.parametrize("address", ["10.0.0.1", "127.0.0.1", "169.254.169.254", "::1", "fd00::1"])
-def test_a_name_that_leads_inside_is_not_connected_to(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sec06_a_name_that_leads_inside_is_not_connected_to(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     public = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("93.184.216.34", 443))
     monkeypatch.setattr(

@@ -108,7 +108,7 @@ def crash(found: Verdict) -> dict[str, Any]:
     return found.crash
 
 
-def test_a_child_has_its_own_session_directory_pipes_and_limits(
+def test_sec14_a_child_has_its_own_session_directory_pipes_and_limits(
     slot: ChildSlot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = output(run(slot, "show-surroundings", {"secret": "in the input"}))
@@ -125,7 +125,7 @@ def test_a_child_has_its_own_session_directory_pipes_and_limits(
     assert "secret" not in shown["arguments"]
 
 
-def test_a_child_sees_few_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sec14_a_child_sees_few_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"AWS_SECRET_ACCESS_KEY": "s", "POSTROAD_URL": "u", "LC_TIME": "C", "TZ": "UTC"}.items():
         monkeypatch.setenv(name, value)
 
@@ -160,7 +160,7 @@ def test_a_variable_that_a_task_asks_for_is_seen_by_that_task_alone(
     assert bench.state(other.request_id).output is None
 
 
-def test_the_address_space_is_limited_where_a_task_asks_for_it(slot: ChildSlot) -> None:
+def test_sec14_the_address_space_is_limited_where_a_task_asks_for_it(slot: ChildSlot) -> None:
     assert output(run(slot, "limited")) == 2_000_000_000
 
 
@@ -293,7 +293,7 @@ def test_nothing_behind_a_frame_that_is_too_long_is_a_frame() -> None:
     assert frames.feed(frame(b"two")) == []
 
 
-def test_a_flood_of_binary_output_and_closed_pipes_block_nobody(slot: ChildSlot) -> None:
+def test_sec14_a_flood_of_binary_output_and_closed_pipes_block_nobody(slot: ChildSlot) -> None:
     found = run(slot, "flood")
 
     assert output(found) == "flooded"
@@ -338,7 +338,9 @@ def test_a_halt_that_comes_too_late_does_not_trouble_the_next_task(slot: ChildSl
 
 
 @pytest.mark.parametrize("ending", ["return", "hang", "segfault"])
-def test_all_descendants_die_with_the_child_wherever_they_went(ending: str, slot: ChildSlot, tmp_path: Path) -> None:
+def test_sec14_all_descendants_die_with_the_child_wherever_they_went(
+    ending: str, slot: ChildSlot, tmp_path: Path
+) -> None:
     notes = tmp_path / "notes"
 
     run(slot, "leave-grandchildren", {"notes": str(notes), "then": ending}, timeout=1.0 if ending == "hang" else 20.0)
@@ -471,3 +473,24 @@ def test_a_star_passes_every_variable_that_begins_so() -> None:
     env = {"SHOP_KEY": "k", "SHOP_": "", "SHOPPING": "no", "DATABASE_URL": "d", "LC_TIME": "C"}
 
     assert for_children(("SHOP_*", "DATABASE_URL"), env) == {name: env[name] for name in env if name != "SHOPPING"}
+
+
+def test_the_copy_of_a_task_that_forks_does_not_reply(bench: Bench) -> None:
+    state = bench.run_one("fork")
+
+    assert (state.state, state.output) == ("completed", "the child")
+
+
+def test_a_task_that_asks_for_it_opens_the_store_of_its_worker(on_sqlite: Backend) -> None:
+    bench = Bench(on_sqlite)
+
+    state = bench.run_one("submit-another", {"from": "a task"})
+
+    assert bench.state(state.output).output == {"from": "a task"}
+
+
+def test_a_store_that_would_vanish_with_the_directory_of_a_task_is_refused(bench: Bench) -> None:
+    state = bench.run_one("make-a-store")
+
+    assert state.state == "failed"
+    assert "shop.db would be lost" in str(state.error)

@@ -174,3 +174,11 @@ def test_an_async_task_that_fails_tells_where(bench: Bench) -> None:
 
 def test_the_class_of_a_failure_has_both() -> None:
     assert {"traceback", "last_lines"} <= set(TaskFailed.__struct_fields__)
+
+
+def test_an_error_whose_text_cannot_be_made_fails_the_task_as_any_other(bench: Bench) -> None:
+    state = bench.run_one("fail-without-words")
+
+    assert (state.state, state.error_category, state.attempt) == ("failed", "unknown", 1)
+    assert state.error == "Unspeakable: (its text cannot be shown: __str__ raises RuntimeError)"
+    assert state.traceback[1].endswith("in fail_without_words")

@@ -246,3 +246,21 @@ def test_a_handle_is_found_without_a_lease_and_before_the_task_of_a_job_begins(o
     assert waiting.cancel()
     with pytest.raises(TaskRunCancelled):
         waiting.wait(5)
+
+
+def test_a_run_until_idle_leaves_what_used_up_its_attempts_to_the_handler(backend: Backend) -> None:
+    handle = Bench(backend).producer.submit("fail-loudly", {"again": True})
+
+    Bench(backend).work(max_attempts=2, dead_letters=True)
+
+    assert Bench(backend).bury() == 1
+    with pytest.raises(TaskRunFailed, match="Max retries exhausted: no such order"):
+        handle.wait(SECONDS)
+
+
+def test_a_worker_that_runs_on_ends_what_used_up_its_attempts(backend: Backend) -> None:
+    with working(Bench(backend), max_attempts=1, dead_letters=True) as running:
+        handle = running.producer.submit("fail-loudly", {"again": True})
+
+        with pytest.raises(TaskRunFailed, match="Max retries exhausted: no such order"):
+            handle.wait(SECONDS)

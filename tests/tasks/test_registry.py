@@ -60,6 +60,10 @@ class Callable:
 async def a_coroutine(input: Any, ctx: Any) -> None: ...
 
 
+def a_generator(input: Any, ctx: Any) -> Any:
+    yield 1
+
+
 async def an_async_generator(input: Any, ctx: Any) -> Any:
     yield 1
 
@@ -73,11 +77,12 @@ def test_an_async_function_is_a_task(function: Any) -> None:
     assert registry.names() == ["later"]
 
 
-def test_an_async_generator_is_refused_with_the_remedy() -> None:
+@pytest.mark.parametrize("function", [a_generator, an_async_generator])
+def test_a_generator_is_refused_with_the_remedy(function: Any) -> None:
     registry = TaskRegistry()
 
-    with pytest.raises(ConfigurationError, match="is an async generator") as refused:
-        registry.register(an_async_generator, "later")
+    with pytest.raises(ConfigurationError, match="is a generator") as refused:
+        registry.register(function, "later")
 
     assert "Return the result" in refused.value.remedy
     assert registry.names() == []
@@ -248,3 +253,11 @@ def test_a_worker_that_cannot_work_is_refused(option: str, value: Any) -> None:
 def test_a_module_that_cannot_be_imported_in_a_child_is_named() -> None:
     with connect("memory://") as backend, pytest.raises(ConfigurationError, match="no_such_module"):
         TaskWorker(backend, imports=["no_such_module"]).run(until_idle=True)
+
+
+def test_the_name_of_a_task_may_be_given_by_keyword() -> None:
+    registry = TaskRegistry()
+
+    task(name="resize", registry=registry, timeout="5m")(a_coroutine)
+
+    assert registry.get("resize").timeout == 300

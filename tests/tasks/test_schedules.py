@@ -164,6 +164,7 @@ def test_utc_needs_no_database_of_time_zones() -> None:
         ({"schedule": "* * * *"}, "schedule", "has 4 fields"),
         ({"schedule": "0 * * * * *"}, "schedule", "has 6 fields"),
         ({"schedule": ""}, "schedule", "has 0 fields"),
+        ({"schedule": "@daily"}, "schedule", r"has 1 field\b"),
         ({"schedule": 3}, "schedule", "not a cron expression"),
         ({"schedule": "9" * 5_000 + " * * * *"}, "schedule", "not a cron expression"),
         ({"schedule": "0 3 * * *", "tz": "Europe/Atens"}, "tz", "not a time zone"),

@@ -94,3 +94,14 @@ def test_a_zygote_that_dies_under_an_idle_worker_costs_no_attempt(on_sqlite: Bac
         following = bench.ended("echo", {"n": 2})
 
     assert (following.state, following.attempt, following.output) == ("completed", 1, {"n": 2})
+
+
+def test_tasks_that_cannot_be_loaded_name_the_line_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_tasks.py").write_text("import postroad\nimport no_such_driver\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    made = ChildPool((), imports=("broken_tasks",), environment={}, child_reuse=1, max_output_bytes=100_000)
+
+    with pytest.raises(ConfigurationError, match=r"No module named 'no_such_driver' \[broken_tasks\.py, line 2\]"):
+        made.start()
+
+    made.close()

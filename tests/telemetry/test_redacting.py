@@ -25,7 +25,7 @@ from postroad.telemetry import redact
         ("-----BEGIN PRIVATE KEY-----\nMIIE", "***"),
     ],
 )
-def test_what_looks_like_a_secret_is_hidden(text: str, stored: str) -> None:
+def test_sec13_what_looks_like_a_secret_is_hidden(text: str, stored: str) -> None:
     assert redact(text) == stored
 
 
@@ -40,7 +40,7 @@ def test_what_looks_like_a_secret_is_hidden(text: str, stored: str) -> None:
         "",
     ],
 )
-def test_what_tells_of_no_secret_stays(text: str) -> None:
+def test_sec13_what_tells_of_no_secret_stays(text: str) -> None:
     assert redact(text) == text
 
 

@@ -19,6 +19,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from postroad import BusConfig, Consumer, DomainEvent, Inbox, NonRetryable, Outbox, QueueSpec, event
 from postroad.operations import redrive
 from postroad.outbox import OutboxDispatcher
+from postroad.tasks import TaskContext, TaskProducer, TaskRegistry, TaskWorker
 from postroad.telemetry import configure_logs, tracing
 from postroad.wiring import Backend
 
@@ -130,6 +131,55 @@ def carry(backend: Backend, folder: Path, handler: Any, *, events: int = 1) -> N
     OutboxDispatcher(outbox, topic).drain(timeout=20)
     consumer = Consumer(queue, handler, inbox=inbox, name="ledger")
     consumer.run_once()
+
+
+def run_task(backend: Backend, registry: TaskRegistry, name: str) -> None:
+    """Submit a task in a span and run it to its end, with one attempt."""
+    with trace.get_tracer("shop").start_as_current_span("checkout"):
+        TaskProducer(backend, registry=registry).submit(name, {}, request_id="r-1")
+    TaskWorker(backend, registry=registry, max_attempts=1).run(until_idle=True)
+
+
+def double(input: dict[str, Any], ctx: TaskContext) -> int:
+    return 2
+
+
+def refuse(input: dict[str, Any], ctx: TaskContext) -> None:
+    raise ConnectionError("no answer")
+
+
+def test_a_task_is_handled_in_the_trace_of_its_submission(
+    postroad_sqlite: Backend, spans: InMemorySpanExporter
+) -> None:
+    registry = TaskRegistry()
+    registry.register(double, "double")
+
+    run_task(postroad_sqlite, registry, "double")
+
+    found = by_name(spans)
+    published, received, handled = found["publish tasks"], found["receive tasks"], found["handle double"]
+    assert published.parent is not None
+    assert published.parent.span_id == found["checkout"].context.span_id
+    assert handled.parent is not None
+    assert handled.parent.span_id == published.context.span_id
+    assert handled.attributes == {SYSTEM: "postroad", PLACE: "tasks", MESSAGE: "r-1"}
+    assert handled.status.is_ok is True
+    assert [link.context.span_id for link in received.links] == [published.context.span_id]
+    assert received.parent is None
+
+
+def test_a_task_that_fails_ends_its_span_as_failed_and_dies_in_the_same_trace(
+    postroad_sqlite: Backend, spans: InMemorySpanExporter
+) -> None:
+    registry = TaskRegistry()
+    registry.register(refuse, "refuse")
+
+    run_task(postroad_sqlite, registry, "refuse")
+
+    found = by_name(spans)
+    handled, dead = found["handle refuse"], found["dead_letter tasks"]
+    assert (handled.status.is_ok, handled.status.description) == (False, "ConnectionError: no answer")
+    assert dead.context.trace_id == handled.context.trace_id == found["checkout"].context.trace_id
 
 
 def test_the_lines_of_a_bus_name_event_trace_queue_attempt_and_duration(

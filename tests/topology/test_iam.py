@@ -61,7 +61,7 @@ def resources(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 @pytest.mark.parametrize(("topology", "component"), EVERY, ids=[f"{t.name}-{c}" for t, c in EVERY])
-def test_no_action_is_wild_and_no_resource_but_where_aws_leaves_no_other_way(
+def test_sec11_no_action_is_wild_and_no_resource_but_where_aws_leaves_no_other_way(
     topology: Topology, component: str
 ) -> None:
     document = policy(topology, component)
@@ -92,14 +92,14 @@ def test_a_consumer_may_consume_and_bury() -> None:
     }
 
 
-def test_a_producer_may_publish_and_nothing_else() -> None:
+def test_sec11_a_producer_may_publish_and_nothing_else() -> None:
     topic = f"arn:aws:sns:{REGION}:{ACCOUNT}:events-transfers.fifo"
 
     assert rights(policy(transfers_topology(), "producer")) == {topic: {"sns:Publish"}}
     assert producer_policy(topic) == policy(transfers_topology(), "producer")
 
 
-def test_a_consumer_of_one_queue_has_exactly_four_actions_on_it() -> None:
+def test_sec11_a_consumer_of_one_queue_has_exactly_four_actions_on_it() -> None:
     queue = f"{SQS}:gateway-usdc.fifo"
 
     [statement] = consumer_policy(queue)["Statement"]

@@ -50,7 +50,7 @@ def test_it_says_where_everything_is_once_it_is_ready(up: Up, tmp_path: Path) ->
     }
 
 
-def test_its_files_are_private_and_its_processes_are_one_group_without_secrets(up: Up, tmp_path: Path) -> None:
+def test_sec13_its_files_are_private_and_its_processes_are_one_group_without_secrets(up: Up, tmp_path: Path) -> None:
     up_file = json.loads((tmp_path / "data.db.up").read_text())
     token = (tmp_path / "data.db.token").read_text().strip()
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.glob("data.db.*") if path.is_file()}
@@ -176,7 +176,7 @@ def test_a_taken_port_is_named_with_the_flag_that_helps(tmp_path: Path) -> None:
         ({"POSTROAD_TOKEN": "x" * 32}, "allowed_hosts"),
     ],
 )
-def test_it_listens_beyond_loopback_only_with_a_strong_token_and_named_hosts(
+def test_sec07_it_listens_beyond_loopback_only_with_a_strong_token_and_named_hosts(
     tmp_path: Path, env: dict[str, str], says: str
 ) -> None:
     answer = run(tmp_path, "--host", "0.0.0.0", "--port", "0", **env)
@@ -263,7 +263,7 @@ def test_people_are_told_what_to_try_and_that_works(tmp_path: Path, file: str | 
     assert "hello_handled" in (tmp_path / "log").read_text()
 
 
-def test_a_token_that_the_operator_set_is_not_printed_into_the_log_of_a_service(
+def test_sec13_a_token_that_the_operator_set_is_not_printed_into_the_log_of_a_service(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("POSTROAD_TOKEN", "of-the-operator-" + "x" * 20)

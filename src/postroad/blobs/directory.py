@@ -10,8 +10,9 @@ import hashlib
 import os
 import stat
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from postroad.arguments import check
@@ -44,6 +45,11 @@ class DirectoryBlobs:
         self.path = Path(path)
         self._clock = clock
         self._closed = False
+        missing = [each for each in (self.path, *self.path.parents) if not each.is_dir()]
+        self._above = [each.parent for each in missing] or [self.path.parent]
+        """The folders that hold the name of the directory, and those of the folders that were made for it."""
+        self._synced: set[str] = set()
+        """The folders whose names this process has brought to the disk; others may have made them only just now."""
         if not read_only:
             with _translated(str(self.path)):
                 if not self.path.is_dir():
@@ -100,13 +106,30 @@ class DirectoryBlobs:
             raise ConfigurationError(f"{self.path}: this backend is closed; open a new one with connect()")
         folder = os.open(self.path, _FOLDER)
         try:
-            for name in names:
+            if make:
+                self._once("", self._sync_above)
+            for depth, name in enumerate(names, 1):
                 inner = _enter(folder, name, make=make)
+                if make:
+                    self._once("/".join(names[:depth]), partial(os.fsync, folder))
                 os.close(folder)
                 folder = inner
             yield folder
         finally:
             os.close(folder)
+
+    def _once(self, folder: str, sync: Callable[[], None]) -> None:
+        if folder not in self._synced:
+            sync()
+            self._synced.add(folder)
+
+    def _sync_above(self) -> None:
+        for path in self._above:
+            folder = os.open(path, _FOLDER)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
 
     @contextmanager
     def _file(self, ref: BlobRef) -> Iterator[int]:

@@ -11,7 +11,7 @@ from postroad.blobs import port
 from postroad.blobs.port import BlobRef
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.connections import AwsConnection, Make, translated
-from postroad.errors import ConfigurationError, PostroadError, Unavailable
+from postroad.errors import ConfigurationError, OutcomeUnknown, PostroadError, StorageDamaged, Unavailable
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -46,6 +46,13 @@ class S3Blobs:
 
     def get(self, ref: BlobRef) -> bytes:
         port.check_reference(ref)
+        try:
+            return self._read(ref)
+        except (OutcomeUnknown, StorageDamaged):
+            # A body may be cut on its way, where botocore repeats nothing: only what is wrong twice is damaged.
+            return self._read(ref)
+
+    def _read(self, ref: BlobRef) -> bytes:
         with translated(f"S3 get of {ref.key!r}", self._known(ref.key)):
             answer = self._client.get_object(Bucket=self.bucket, Key=ref.key)
             with answer["Body"] as body:

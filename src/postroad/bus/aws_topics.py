@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from postroad.blobs import Blobs
-from postroad.bus.config import SQSEventBusConfig, checked_config
+from postroad.bus.config import BusConfig, checked_config
 from postroad.bus.endpoints import GivenQueue, Outlet
 from postroad.bus.local import EventBus
 from postroad.bus.remote import RemoteEventBus
@@ -40,7 +40,7 @@ class SNSEventBus(RemoteEventBus):
         queue_url: str | None = None,
         sns_client: Any = None,
         sqs_client: Any = None,
-        config: SQSEventBusConfig | None = None,
+        config: BusConfig | None = None,
         local_bus: EventBus | None = None,
         blobs: Blobs | None = None,
         registry: EventRegistry | None = None,
@@ -76,7 +76,7 @@ class SNSEventBus(RemoteEventBus):
         )
 
 
-def topic_of(topic: Topic, blobs: Blobs | None, config: SQSEventBusConfig, clock: Clock) -> Topic:
+def topic_of(topic: Topic, blobs: Blobs | None, config: BusConfig, clock: Clock) -> Topic:
     """Return the topic; with blobs it sends large bodies by reference."""
     if blobs is None or config.overflow == "fail":
         return topic
@@ -84,7 +84,7 @@ def topic_of(topic: Topic, blobs: Blobs | None, config: SQSEventBusConfig, clock
 
 
 def inlet_of(
-    url: str, receiving: Any, topic: Topic, blobs: Blobs | None, config: SQSEventBusConfig, clock: Clock
+    url: str, receiving: Any, topic: Topic, blobs: Blobs | None, config: BusConfig, clock: Clock
 ) -> GivenQueue:
     """Return the queue, which is subscribed to the topic when the receiver starts."""
     return GivenQueue(overflowing(SQSQueues(receiving, clock).queue(url), blobs, config, clock), topic)
@@ -115,7 +115,7 @@ class EventBridgeEventBus(RemoteEventBus):
         queue_url: str | None = None,
         events_client: Any = None,
         sqs_client: Any = None,
-        config: SQSEventBusConfig | None = None,
+        config: BusConfig | None = None,
         local_bus: EventBus | None = None,
         blobs: Blobs | None = None,
         registry: EventRegistry | None = None,

@@ -42,7 +42,7 @@ Text = Annotated[str, Meta(min_length=1, description="text of one or more printa
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SQSEventBusConfig:
+class BusConfig:
     """The settings of one bus; every default suits a small service.
 
     Raises:
@@ -130,7 +130,7 @@ class SQSEventBusConfig:
         return self.event_type_allowlist is None or event_type in self.event_type_allowlist
 
 
-BusConfig = SQSEventBusConfig
+SQSEventBusConfig = BusConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,21 +147,21 @@ class HandlerLimits:
         check(self.max_attempts, Count | None, "max_attempts", ConfigurationError)
         check(self.retry_delays, Delays | None, "retry_delays", ConfigurationError)
 
-    def most(self, config: SQSEventBusConfig) -> int:
+    def most(self, config: BusConfig) -> int:
         """Return the number of failed attempts after which the handler gives up."""
         return config.max_receives if self.max_attempts is None else self.max_attempts
 
-    def delay(self, config: SQSEventBusConfig, attempt: int) -> float:
+    def delay(self, config: BusConfig, attempt: int) -> float:
         """Return the pause before the attempt that follows this one; the last delay repeats."""
         delays = config.retry_delays_seconds if self.retry_delays is None else self.retry_delays
         return delays[min(max(attempt, 1), len(delays)) - 1]
 
 
-def checked_config(config: SQSEventBusConfig | None) -> SQSEventBusConfig:
+def checked_config(config: BusConfig | None) -> BusConfig:
     """Return the config that was passed; without one, that of the environment."""
     if config is None:
-        return SQSEventBusConfig.from_env()
-    if not isinstance(config, SQSEventBusConfig):
+        return BusConfig.from_env()
+    if not isinstance(config, BusConfig):
         raise _refused("config", config, "a BusConfig")
     return config
 

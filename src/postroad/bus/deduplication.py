@@ -13,7 +13,7 @@ from uuid import UUID
 from msgspec import Meta
 
 from postroad.arguments import check
-from postroad.bus.config import SQSEventBusConfig
+from postroad.bus.config import BusConfig
 from postroad.bus.local import E, EventBus, PublishResult, check_subscription, local_part
 from postroad.bus.subscriptions import EventHandler, Subscription
 from postroad.clock import SYSTEM_CLOCK, Clock
@@ -271,7 +271,7 @@ class Done:
 class Memory:
     """The ids of events that are done, and for those that come again the handlers that need not run again."""
 
-    def __init__(self, config: SQSEventBusConfig, clock: Clock) -> None:
+    def __init__(self, config: BusConfig, clock: Clock) -> None:
         self.published = DeduplicationCache(_ECHO_SECONDS, clock=clock)
         self.handled = DeduplicationCache(config.deduplication_window_seconds, clock=clock)
         self._window = config.deduplication_window_seconds

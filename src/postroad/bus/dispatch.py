@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from postroad.bus.config import HandlerLimits, SQSEventBusConfig, Unhandled
+from postroad.bus.config import BusConfig, HandlerLimits, Unhandled
 from postroad.bus.deduplication import Done, Memory
 from postroad.bus.local import EventBus, HandlerFailure, InProcessEventBus, PublishResult
 from postroad.bus.subscriptions import Subscription
@@ -28,6 +28,7 @@ from postroad.inbox import (
 from postroad.queues import Delivery, legible
 from postroad.receiving import (
     HANDLER_FAILED,
+    STOPPED,
     Ack,
     HandlingContext,
     Outcome,
@@ -161,11 +162,11 @@ class _Failure:
         reason = outcome.reason if isinstance(outcome, Reject) else HANDLER_FAILED
         return Done(self.subscription.handler, outcome.error, reason, self.subscription.name)
 
-    def needs(self, config: SQSEventBusConfig, attempt: int, *, has_end: bool) -> bool:
+    def needs(self, config: BusConfig, attempt: int, *, has_end: bool) -> bool:
         """Return whether the handler has attempts left."""
         return isinstance(self.outcome, Retry) and (not has_end or attempt < self.limits.most(config))
 
-    def delay(self, config: SQSEventBusConfig, attempt: int) -> float:
+    def delay(self, config: BusConfig, attempt: int) -> float:
         """Return the seconds until the next attempt: those that the error asks for, else those of the limits."""
         after = self.outcome.after
         return self.limits.delay(config, attempt) if after is None else after
@@ -180,7 +181,7 @@ class Dispatch:
     """Decides about the deliveries of one bus."""
 
     codec: Codec
-    config: SQSEventBusConfig
+    config: BusConfig
     local: EventBus
     memory: Memory
     wanted: Wanted | None
@@ -289,7 +290,7 @@ class Dispatch:
         for each in subscriptions:
             if (work := current_work()) is not None and work.is_over:
                 self.memory.note_done(envelope.event_id, succeeded)
-                return Retry(0.0, label="interrupted", about=Handled(envelope))
+                return Retry(0.0, label=STOPPED, about=Handled(envelope))
             began = time.perf_counter()
             error = await call(each, ready)
             self.telemetry.timed(each.name, time.perf_counter() - began)

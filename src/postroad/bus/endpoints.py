@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
-from postroad.bus.config import SQSEventBusConfig
+from postroad.bus.config import BusConfig
 from postroad.bus.groups import Names, add_types, ensure, made
 from postroad.bus.sender import Send
 from postroad.errors import ConfigurationError, NotPermitted, NotSupported, PostroadError
@@ -124,7 +124,7 @@ class GroupQueue:
         store: Store,
         topic: Topic,
         names: Names,
-        config: SQSEventBusConfig,
+        config: BusConfig,
         filter: QueueFilter,
         group: str,
         attempts: int = 1,
@@ -173,7 +173,7 @@ class OwnQueue:
         store: Store,
         topic: Topic,
         names: Names,
-        config: SQSEventBusConfig,
+        config: BusConfig,
         filter: QueueFilter,
         orphan_after: float,
         tags: QueueTags | None,
@@ -278,7 +278,7 @@ class OwnQueue:
             self._store.delete_queue(queue.name)
 
 
-def _spec(name: str, dead: str, names: Names, config: SQSEventBusConfig, attempts: int = 1) -> QueueSpec:
+def _spec(name: str, dead: str, names: Names, config: BusConfig, attempts: int = 1) -> QueueSpec:
     receives = _receives(names, max(config.max_receives, attempts))
     visibility = config.visibility_timeout_seconds
     return QueueSpec(name, fifo=names.fifo, visibility=visibility, dead_letter=dead, max_receives=receives)

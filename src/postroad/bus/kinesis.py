@@ -15,7 +15,7 @@ from msgspec.structs import replace as replaced
 
 from postroad.arguments import check
 from postroad.blobs import Blobs
-from postroad.bus.config import SQSEventBusConfig, checked_config
+from postroad.bus.config import BusConfig, checked_config
 from postroad.bus.endpoints import Outlet
 from postroad.bus.local import EventBus
 from postroad.bus.publisher import attributes_of
@@ -59,7 +59,7 @@ class KinesisEventBus(RemoteEventBus):
         stream: Stream,
         consumer: str | None = None,
         dead_letter: Queue | None = None,
-        config: SQSEventBusConfig | None = None,
+        config: BusConfig | None = None,
         local_bus: EventBus | None = None,
         blobs: Blobs | None = None,
         registry: EventRegistry | None = None,

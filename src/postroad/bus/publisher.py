@@ -11,7 +11,7 @@ from itertools import islice
 from string import Template
 from typing import Any
 
-from postroad.bus.config import SQSEventBusConfig
+from postroad.bus.config import BusConfig
 from postroad.bus.deduplication import Done, Memory
 from postroad.bus.endpoints import Outlet
 from postroad.bus.local import E, EventBus, HandlerFailure, InProcessEventBus, PublishResult, register
@@ -24,7 +24,10 @@ from postroad.receiving import HandlingContext, current_context, handling, in_th
 from postroad.telemetry import tracing
 
 _CHUNK = 10
-_NO_RECEIVERS = "No queue is subscribed to this topic; create a group first: postroad bus group create TOPIC GROUP"
+_NO_RECEIVERS = (
+    "No group takes this event. Create one with `postroad bus group create {0} GROUP`, or look at the types of those "
+    "that exist with `postroad bus group list {0}`."
+)
 # What SQS allows in a group id, and in text.
 _GROUP_ID = re.compile(r"[!-~]{1,128}")
 _TEXT = re.compile("[\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]+")
@@ -83,7 +86,7 @@ class Publisher:
     outlet: Outlet
     codec: Codec
     publisher_id: str
-    config: SQSEventBusConfig
+    config: BusConfig
     local: EventBus
     memory: Memory
     telemetry: BusTelemetry
@@ -212,11 +215,13 @@ class Publisher:
         sent = [each.sent or next(outcomes) for each in prepared]
         for each, outcome in zip(prepared, sent, strict=True):
             if outcome.error is not None:
-                self.telemetry.log("bus_publish_failed", each.envelope, error=str(outcome.error), **about)
+                remedy = getattr(outcome.error, "remedy", None)
+                error = str(outcome.error)
+                self.telemetry.log("bus_publish_failed", each.envelope, error=error, remedy=remedy, **about)
             elif outcome.remote == "sent":
                 self.telemetry.log("bus_published", each.envelope, **about)
                 if outcome.receivers == 0 and self.telemetry.is_due("bus_no_receivers"):
-                    self.telemetry.log("bus_no_receivers", remedy=_NO_RECEIVERS)
+                    self.telemetry.log("bus_no_receivers", each.envelope, remedy=_NO_RECEIVERS.format(self.outlet.name))
         return sent
 
     def _result(self, prepared: _Prepared, local: PublishResult[Any] | None, sent: Sent) -> PublishResult[Any]:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Self
 from msgspec import Meta
 
 from postroad.arguments import check
-from postroad.bus.config import SQSEventBusConfig, Unhandled, checked_config
+from postroad.bus.config import BusConfig, Unhandled, checked_config
 from postroad.bus.deduplication import Memory
 from postroad.bus.dispatch import Dispatch, Handled, InboxHandlers, Wanted
 from postroad.bus.endpoints import Inlet, Outlet
@@ -70,7 +70,7 @@ class RemoteEventBus(HandlingBus):
         outlet: Outlet,
         inlet: Inlet | None,
         dead_letters: DeadLetters | None = None,
-        config: SQSEventBusConfig | None = None,
+        config: BusConfig | None = None,
         local_bus: EventBus | None = None,
         registry: EventRegistry | None = None,
         clock: Clock | None = None,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from postroad.backoff import CHANCE
-from postroad.bus.config import SQSEventBusConfig
+from postroad.bus.config import BusConfig
 from postroad.bus.local import Remote
 from postroad.errors import (
     CircuitOpenError,
@@ -171,9 +171,7 @@ class GiveUp:
     remote: Remote
 
 
-def decide(
-    attempt: int, error: Exception, *, left: float, config: SQSEventBusConfig, chance: float
-) -> RetryAfter | GiveUp:
+def decide(attempt: int, error: Exception, *, left: float, config: BusConfig, chance: float) -> RetryAfter | GiveUp:
     """Return what follows a failed attempt; `left` is the rest of the time limit, `chance` a number from 0 to 1.
 
     A retry that could not start within the limit is not made.
@@ -202,7 +200,7 @@ class Sender:
     def __init__(
         self,
         send: Send,
-        config: SQSEventBusConfig,
+        config: BusConfig,
         breaker: CircuitBreaker | None,
         *,
         name: str,

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from postroad.arguments import check, text
 from postroad.blobs import Blobs
-from postroad.bus.config import SQSEventBusConfig, checked_config
+from postroad.bus.config import BusConfig, checked_config
 from postroad.bus.endpoints import GivenQueue, Outlet
 from postroad.bus.local import EventBus
 from postroad.bus.remote import RemoteEventBus
@@ -127,7 +127,7 @@ class SQSEventBus(RemoteEventBus):
         *,
         queue_url: str | None = None,
         client: Any = None,
-        config: SQSEventBusConfig | None = None,
+        config: BusConfig | None = None,
         local_bus: EventBus | None = None,
         blobs: Blobs | None = None,
         registry: EventRegistry | None = None,
@@ -187,19 +187,19 @@ class SQSEventBusWithCircuitBreaker(SQSEventBus):
         super().__init__(breaker=breaker, **options)
 
 
-def overflowing(queue: Queue, blobs: Blobs | None, config: SQSEventBusConfig, clock: Clock) -> Queue:
+def overflowing(queue: Queue, blobs: Blobs | None, config: BusConfig, clock: Clock) -> Queue:
     """Return the queue; with blobs it sends large bodies by reference."""
     return queue if blobs is None else OverflowingQueue(queue, blobs, clock=clock, limit=config.max_message_bytes)
 
 
-def limit_of(config: SQSEventBusConfig, blobs: Blobs | None, transport: int) -> int | None:
+def limit_of(config: BusConfig, blobs: Blobs | None, transport: int) -> int | None:
     """Return the size above which a message is refused at once; None if it is sent by reference instead."""
     if blobs is not None and config.overflow == "blobs":
         return None
     return min(config.max_message_bytes or transport, transport)
 
 
-def dead_letters_of(receiving: Any, blobs: Blobs | None, config: SQSEventBusConfig, clock: Clock) -> DeadLetters | None:
+def dead_letters_of(receiving: Any, blobs: Blobs | None, config: BusConfig, clock: Clock) -> DeadLetters | None:
     """Return the dead letters of the config, if it has any."""
     if config.dead_letter_queue_url is None:
         return None

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from postroad.bus.config import SQSEventBusConfig
+from postroad.bus.config import BusConfig
 from postroad.bus.endpoints import GroupQueue, Inlet, OwnQueue
 from postroad.bus.groups import Names, check_group, names_of, open_topic
 from postroad.bus.publisher import attributes_of, group_of
@@ -62,7 +62,7 @@ def tail(
 def _inlet(
     store: Store, port: Topic, names: Names, group: str | None, filter: dict[str, tuple[str, ...]] | None
 ) -> Iterator[Inlet]:
-    config = SQSEventBusConfig()
+    config = BusConfig()
     if group is None:
         own = OwnQueue(store, port, names, config, filter, _ORPHAN_AFTER, store.queue_tags())
         try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from msgspec import Meta
 
 from postroad.arguments import FINITE, check
-from postroad.bus.config import SQSEventBusConfig, checked_config
+from postroad.bus.config import BusConfig, checked_config
 from postroad.bus.dispatch import InboxHandlers
 from postroad.bus.endpoints import GroupQueue, Outlet, OwnQueue
 from postroad.bus.groups import Names, check_group, names_of
@@ -71,7 +71,7 @@ class Bus(RemoteEventBus):
         attributes: Mapping[str, Collection[str]] | None = None,
         local: bool | None = None,
         orphan_after: float = 60.0,
-        config: SQSEventBusConfig | None = None,
+        config: BusConfig | None = None,
         inbox: Inbox | None = None,
         transaction: Transaction | None = None,
         windows: Windows = Windows(),  # noqa: B008  # frozen
@@ -210,7 +210,7 @@ class _Declared:
     fifo: bool
     event_types: Collection[type] | None
     attributes: Mapping[str, Collection[str]] | None
-    config: SQSEventBusConfig
+    config: BusConfig
     orphan_after: float
 
 
@@ -254,7 +254,7 @@ def _wanted(filter: Mapping[str, tuple[str, ...]], delivery: Delivery, envelope:
     return lets_through(filter, {**delivery.attributes, **attributes_of(envelope)})
 
 
-def _outlet(store: Store, bare: Topic, names: Names, config: SQSEventBusConfig) -> Outlet:
+def _outlet(store: Store, bare: Topic, names: Names, config: BusConfig) -> Outlet:
     blobs = store.blobs() if config.overflow == "blobs" else None
     limit = min(config.max_message_bytes or bare.traits.max_message_bytes, bare.traits.max_message_bytes)
     topic = bare if blobs is None else OverflowingTopic(bare, blobs, clock=store.clock, limit=config.max_message_bytes)

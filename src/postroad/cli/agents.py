@@ -241,7 +241,7 @@ def redrive(
     limit: Annotated[int | None, typer.Option(metavar="N", help="At most this many.")] = None,
     yes: Yes = False,
 ) -> None:
-    """Send an agent's dead letters back to the end of its queue; it does not ask, and accepts `--yes` all the same."""
+    """Send an agent's dead letters back to the end of its queue, without asking; `--yes` has no effect."""
     from postroad.views import Redriven
 
     del yes

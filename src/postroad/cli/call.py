@@ -143,10 +143,10 @@ def verb(
     return declare
 
 
-def noun(summary: str, *, example: str) -> typer.Typer:
-    """Return a group of verbs."""
+def noun(summary: str, *, example: str, default: str | None = None) -> typer.Typer:
+    """Return a group of verbs; options without a verb go to the `default` verb, if it has one."""
     return typer.Typer(
-        cls=_Noun,
+        cls=_Noun if default is None else type("_Noun", (_Noun,), {"default": default}),
         help=summary,
         epilog=example,
         rich_markup_mode=None,
@@ -195,10 +195,14 @@ class _Command(TyperCommand):
 class _Noun(TyperGroup):
     """Shows its help if no verb is named, and suggests the nearest one for a misspelt verb."""
 
+    default: str | None = None
+
     def get_help(self, ctx: Any) -> str:
         return _help(ctx, sys.stdout)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if self.default is not None and (not args or args[0].startswith("-")) and not set(args) & {"-h", "--help"}:
+            args = [self.default, *args]
         if not args and not ctx.resilient_parsing:
             write(_help(ctx, sys.stderr), sys.stderr)
             raise typer.Exit(2)

@@ -88,7 +88,7 @@ def resolve(
     by: Annotated[str, typer.Option(metavar="WHO", help="Who says so; required.")] = "",
     reason: Annotated[str, typer.Option(metavar="TEXT", help="How they know; required.")] = "",
 ) -> None:
-    """Settle an effect with an unknown outcome: done, it is never repeated; not done, it runs when the event comes."""
+    """Settle an effect whose outcome is unknown: one that is done never runs again, one that is not done does."""
     require(done=done, by=by, reason=reason)
     effect = {"consumer": consumer, "event": event_id, "done": done}
     with at.open(call) as inbox, audited(call, "inbox.resolve", at.table, by, reason, effect) as outcome:

@@ -125,7 +125,7 @@ def why(
     call: Call,
     name: Annotated[str, typer.Argument(metavar="ID", help="The id of an event, a message, a push, a task or a job.")],
 ) -> None:
-    """Explain what happened to an event, message, push, task or job, its state, and what would continue it."""
+    """Explain what happened to an event, message, push, task or job, its state, and what to do next."""
     from postroad.operations import why as story_of
 
     settings = call.settings()

@@ -54,7 +54,7 @@ def run(
     backoff: Annotated[
         Any,
         typer.Option(
-            parser=pauses, metavar="SECONDS", help="Pauses between attempts, with commas (1,5,30,120,600,3600)."
+            parser=pauses, metavar="SECONDS", help="Pauses between attempts, separated by commas (1,5,30,120,600,3600)."
         ),
     ] = None,
     policy: Annotated[

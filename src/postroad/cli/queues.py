@@ -222,7 +222,7 @@ def watch(
     ] = None,
     count: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after this many rounds.")] = None,
 ) -> None:
-    """Show how many messages queues hold, again and again, until Ctrl-C."""
+    """Show how many messages queues hold, as it changes, until Ctrl-C."""
     from postroad.views import overview, queue_look
 
     with stopped_by_signals() as stop, call.backend() as backend, _watched(call, backend, names) as show:

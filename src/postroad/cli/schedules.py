@@ -48,7 +48,7 @@ def _time(moment: datetime | None) -> str | None:
 
 @verb("schedule pause", "nightly")
 def pause(call: Call, name: Name) -> None:
-    """Let a schedule run no more until it is resumed."""
+    """Stop a schedule from running until it is resumed."""
     with call.backend() as backend:
         shown = _schedules(call, backend).pause(name)
     call.show(shown, f"{name} is paused; `postroad schedule resume {name}` lets it run again")

@@ -22,7 +22,7 @@ _COLORS: Final = {"running": "green", "starting": "yellow", "failed": "red"}
 
 @verb("status", "--url sqlite:///shop.db")
 def status(call: Call) -> None:
-    """Show the parts of the `postroad up` on this data; exit 1 if one has failed, 3 if none runs."""
+    """Show the parts of the `postroad up` that runs on this data; exit 1 if one has failed, 3 if none runs."""
     settings = call.settings()
     url = _address(settings)
     found = _ask(url, _token(settings))

@@ -40,7 +40,7 @@ def list_tasks(
     limit: Annotated[int, typer.Option(min=1, max=100, metavar="N", help="At most this many.")] = 20,
     cursor: Annotated[str | None, typer.Option(metavar="CURSOR", help="Continue after this cursor.")] = None,
 ) -> None:
-    """List tasks, newest first: by when they came into the state, or were submitted."""
+    """List tasks, the newest first; with --state, by when they entered the state."""
     from postroad.tasks import TaskList
     from postroad.views import TaskRows, task_shown
 

@@ -72,7 +72,7 @@ def status(
     request_id: RequestId,
     at: Annotated[int | None, typer.Option(metavar="MS", help="Its state at this time, in milliseconds.")] = None,
 ) -> None:
-    """Show the state of a task, how far it is, and where it failed."""
+    """Show the state of a task, its progress, and where it failed."""
     from postroad.views import task_shown
 
     with call.backend() as backend:

@@ -39,7 +39,7 @@ def up(
     open_browser: Annotated[bool, typer.Option("--open", help="Open the browser when ready.")] = False,
     demo: Annotated[bool, typer.Option("--demo", help="Play a demo, with data in postroad-demo.db.")] = False,
 ) -> None:
-    """Start Postroad here, with API and dashboard, until Ctrl-C."""
+    """Run Postroad here, with its API and dashboard, until Ctrl-C."""
     from postroad.up import run_up
 
     settings = call.settings(host=host, port=port, load=load or None, read_only=read_only or None)
@@ -79,7 +79,7 @@ class TaskSettings:
     task_output: Annotated[
         str | None,
         typer.Option(
-            metavar="MODE", help="Print what tasks print with their ids, unchanged or not: log, inherit, drop."
+            metavar="MODE", help="How to print what tasks print: log (after their ids), inherit (as it is) or drop."
         ),
     ] = None
     unknown_grace: Annotated[float | None, duration_option("How long an unknown task waits for a worker (10m).")] = None
@@ -105,12 +105,12 @@ def worker(
         str | None,
         typer.Option(
             metavar="ROLES",
-            help=f"The roles to run, with commas: {', '.join(ROLES)}; "
+            help=f"The roles to run, separated by commas: {', '.join(ROLES)}; "
             "by default all, but events only with POSTROAD_TASK_EVENTS=1.",
         ),
     ] = None,
     reload: Annotated[
-        bool, typer.Option("--reload", help="Start children anew when a source file changes; for development.")
+        bool, typer.Option("--reload", help="Restart the children when a source file changes; for development.")
     ] = False,
 ) -> None:
     """Run tasks in child processes of their own, until SIGTERM or Ctrl-C."""
@@ -182,6 +182,7 @@ def _worker(
         tenant_id=settings.tenant,
         app=settings.app,
         concurrency=settings.concurrency,
+        dead_letters=False,
         publish_events=False,
         **options,
     )

@@ -5,6 +5,7 @@ An error means that the call surely had no effect, that it may have had one, or 
 from __future__ import annotations
 
 import functools
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from postroad.errors import (
     NotPermitted,
     OutcomeUnknown,
     PostroadError,
+    StaleReceipt,
     Throttled,
     TransportError,
     Unavailable,
@@ -81,15 +83,43 @@ _CONFIGURATION = {
 _attempts = threading.local()
 
 
+class HalfAnswer(Exception):
+    """An answer that broke off: botocore takes JSON that it cannot read for an answer without content."""
+
+
 def watch(client: Any) -> None:
-    """Note each attempt of the client's calls with an unknown outcome, so that a later refusal cannot hide it."""
-    client.meta.events.register("needs-retry", _note_attempt, unique_id="postroad-attempts")
+    """Watch each attempt of the client's calls.
+
+    One with an unknown outcome is noted, so that a later refusal cannot hide it. Half an answer is asked for again, and
+    raised as an error after the last attempt.
+    """
+    most = (client.meta.config.retries or {}).get("total_max_attempts", 1)
+    note = functools.partial(_note_attempt, most)
+    client.meta.events.register("needs-retry", note, unique_id="postroad-attempts")
 
 
-def _note_attempt(*, response: Any, caught_exception: Exception | None, **_: Any) -> None:
+def _note_attempt(
+    most: int, *, response: Any, caught_exception: Exception | None, operation: Any, attempts: int, **_: Any
+) -> float | None:
+    """Return after how many seconds the call is to be repeated; None leaves that to botocore."""
+    half = response is not None and _is_half(response[0], response[1], operation)
     unanswered = caught_exception is not None and type(caught_exception).__name__ not in _NEVER_SENT
-    if unanswered or (response is not None and response[0].status_code in (500, 502, 504)):
+    if half or unanswered or (response is not None and response[0].status_code in (500, 502, 504)):
         _attempts.unsure = True
+    if half and attempts >= most:
+        raise HalfAnswer("the answer broke off")
+    return _pause_seconds(attempts) if half else None
+
+
+def _is_half(answer: Any, parsed: Mapping[str, Any], operation: Any) -> bool:
+    is_json = operation.service_model.resolved_protocol == "json" and operation.output_shape is not None
+    if answer.status_code >= 300 or not is_json or parsed.keys() - {"ResponseMetadata"}:
+        return False
+    try:
+        json.loads(answer.content)
+    except ValueError:
+        return True
+    return False
 
 
 def was_unsure() -> bool:
@@ -129,10 +159,12 @@ def _translated(error: Exception, what: str, known: Mapping[str, Make]) -> Postr
 def _answered(response: Mapping[str, Any], what: str, known: Mapping[str, Make]) -> PostroadError:
     code, message = (str(response["Error"].get(part, "")) for part in ("Code", "Message"))
     short = short_code(code)
-    if short in known:
-        return known[short](message)
-    status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 400))
     text = f"{what}: {code}: {message}"
+    if short in known:
+        error = known[short](message)
+        # An earlier attempt may have used the receipt up.
+        return OutcomeUnknown(text) if isinstance(error, StaleReceipt) and was_unsure() else error
+    status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 400))
     # A refusal concerns its own attempt only; one before it may have had its effect.
     if (status >= 500 and status != 503) or was_unsure():
         return OutcomeUnknown(text)
@@ -190,7 +222,7 @@ def deliver(
                 raise
             run.stop(batch, error)
         else:
-            run.settle(batch, outcomes)
+            run.settle(batch, outcomes, unsure=was_unsure())
     return [run.results[index] for index in range(len(entries))]
 
 
@@ -201,6 +233,7 @@ class _Run(Generic[T, R]):
         self._entries = entries
         self._most, self._most_bytes, self._attempts = most, most_bytes, attempts
         self._failures: dict[int, int] = {}
+        self._unsure: set[int] = set()
 
     def take(self) -> list[int]:
         """Return the next batch, in order. An entry that does not fit keeps back the later ones of its key."""
@@ -223,7 +256,11 @@ class _Run(Generic[T, R]):
         self.waiting = [index for index in self.waiting if index not in taken]
         return batch
 
-    def settle(self, batch: Sequence[int], outcomes: Sequence[R | Again | PostroadError]) -> None:
+    def settle(
+        self, batch: Sequence[int], outcomes: Sequence[R | Again | PostroadError], *, unsure: bool = False
+    ) -> None:
+        """Note the outcomes of a call; if it is `unsure`, an attempt before the answer may have had effects."""
+        self._unsure.update(batch if unsure else ())
         again = [index for index, outcome in zip(batch, outcomes, strict=True) if not self._settled(index, outcome)]
         if again:
             # In front of all others, so that nothing of its key overtakes it.
@@ -236,10 +273,17 @@ class _Run(Generic[T, R]):
             if failures < self._attempts:
                 return False
             outcome = outcome.error
-        self.results[index] = outcome
         if isinstance(outcome, PostroadError):
+            outcome = self._honest(index, outcome)
             self._hold_back(index, outcome)
+        self.results[index] = outcome
         return True
+
+    def _honest(self, index: int, error: PostroadError) -> PostroadError:
+        """Return the error of an entry: a refusal says nothing of the attempts before it that got no answer."""
+        if index not in self._unsure or not isinstance(error, Unavailable | StaleReceipt):
+            return error
+        return OutcomeUnknown(f"{error}; an attempt before this got no answer and may have taken effect")
 
     def _hold_back(self, failed: int, error: PostroadError) -> None:
         key = self._entries[failed].key
@@ -251,7 +295,7 @@ class _Run(Generic[T, R]):
 
     def stop(self, batch: Sequence[int], error: PostroadError) -> None:
         for index in batch:
-            self.results[index] = error
+            self.results[index] = self._honest(index, error)
             self._hold_back(index, error)
         for index in self.waiting:
             self.results[index] = Unavailable(f"not sent, because an earlier call failed: {error}")
@@ -260,4 +304,8 @@ class _Run(Generic[T, R]):
 
 def pause(failures: int) -> None:
     """Sleep longer after each failure, for a random time, so that many callers do not come back at once."""
-    time.sleep(_FIRST_PAUSE * 2 ** (failures - 1) * CHANCE.uniform(0.5, 1.0))
+    time.sleep(_pause_seconds(failures))
+
+
+def _pause_seconds(failures: int) -> float:
+    return _FIRST_PAUSE * float(2 ** (failures - 1)) * CHANCE.uniform(0.5, 1.0)

@@ -136,7 +136,11 @@ class PostgresDatabase:
                 # The server was restarted since; the next kept one may be dead too, a new one is not.
                 connection.close()
         connection = self.connect()
-        connection.execute(begin.encode())
+        try:
+            connection.execute(begin.encode())
+        except psycopg.Error as error:
+            connection.close()
+            raise self.translate(error) from error
         return connection
 
     def _give_back(self, connection: psycopg.Connection[Row]) -> None:

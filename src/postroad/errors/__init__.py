@@ -22,6 +22,7 @@
     │   ├── TokenInUrl
     │   ├── HostNotAllowed
     │   ├── BodyTooLarge
+    │   ├── HeadersTooLarge
     │   └── NotJSON
     ├── UnknownEventType          a name that no registry knows
     ├── RemoteError               an exception of another process whose class is not known here
@@ -122,6 +123,8 @@ from postroad.errors.root import (
     Unavailable,
     UnknownEventType,
     describe as describe,
+    describe_import as describe_import,
+    text_of as text_of,
     without_credentials as without_credentials,
 )
 from postroad.errors.stores import (
@@ -158,6 +161,7 @@ from postroad.errors.work import (
     EventTooLarge,
     Forbidden,
     ForeignForm,
+    HeadersTooLarge,
     HostNotAllowed,
     IdempotencyKeyReused,
     IdentityMismatch,
@@ -208,6 +212,7 @@ __all__ = [
     "EventTooLarge",
     "Forbidden",
     "ForeignForm",
+    "HeadersTooLarge",
     "HeldBack",
     "HostNotAllowed",
     "IdempotencyKeyReused",

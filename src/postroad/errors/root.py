@@ -62,15 +62,37 @@ class NotFound(PostroadError):
     remedy = "Name an id that was submitted under this tenant."
 
 
+def text_of(error: BaseException) -> str:
+    """Return `str(error)`, also of an exception of the user's whose `__str__` itself fails."""
+    try:
+        return str(error)
+    except Exception as why:
+        return f"(its text cannot be shown: __str__ raises {type(why).__name__})"
+
+
 def describe(error: BaseException) -> str:
     """Return the error in one line, with the place that raised it: `ValueError: no such order [orders.py:place]`."""
     frames = list(traceback.walk_tb(error.__traceback__))
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    text = text_of(error)
+    text = f"{type(error).__name__}: {text}" if text else type(error).__name__
     if not frames:
         return text
     code = frames[-1][0].f_code
     # The name alone: the path differs from machine to machine, and the same failure would be two.
     return f"{text} [{Path(code.co_filename).name}:{code.co_name}]"
+
+
+_IMPORTERS: Final = ("importlib", "multiprocessing.spawn", "postroad.", "runpy")
+
+
+def describe_import(error: BaseException) -> str:
+    """Return why an import failed, with the line of the user's code: `KeyError: 'DATABASE' [shop.py, line 3]`."""
+    text = f"{type(error).__name__}: {text_of(error)}"
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__"))
+        if not file.startswith("<") and not module.startswith(_IMPORTERS):
+            return f"{text} [{Path(file).name}, line {line}]"
+    return text
 
 
 class ConfigurationError(PostroadError):

@@ -245,6 +245,13 @@ class BodyTooLarge(InvalidInput):
     remedy = "Send less in one request, or raise `max_body_bytes`."
 
 
+class HeadersTooLarge(InvalidInput):
+    """A request with more than 100 headers, or with more than 32 KiB of them."""
+
+    status = 431
+    remedy = "Send fewer headers and cookies."
+
+
 class NotJSON(InvalidInput):
     """A request body that is not plain JSON."""
 

@@ -114,7 +114,11 @@ def event(cls: Any = None, /, *, name: str | None = None, version: int = 1) -> A
 
     def decorate(cls: type[T]) -> type[T]:
         if not isinstance(cls, type):
-            raise InvalidInput(f"@event: {cls!r} is not a class", field="cls", remedy="Write @event above a class.")
+            raise InvalidInput(
+                f"@event: {cls!r} is not a class",
+                field="cls",
+                remedy="Write @event above a class; with a name it is @event(name='orders.placed').",
+            )
         refuse_models_with_validators(cls)
         if issubclass(cls, _HAVE_A_FORM_OF_THEIR_OWN) or getattr(cls, "_is_protocol", False):
             raise InvalidInput(

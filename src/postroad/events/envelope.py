@@ -352,8 +352,9 @@ def not_an_event(event: object) -> PostroadError:
         return fault
     if isinstance(event, msgspec.Struct) or is_model(cls) or (is_dataclass(event) and not isinstance(event, type)):
         return UnknownEventType(f"event_type: {cls.__qualname__} is not registered", field="event_type")
+    shown = f"the class {event.__qualname__} itself" if isinstance(event, type) else cls.__qualname__
     return InvalidMessage(
-        f"{cls.__qualname__} is not an event",
+        f"{shown} is not an event",
         remedy="Pass an instance of a class with @event, or of a registered dataclass, pydantic model or Struct.",
     )
 

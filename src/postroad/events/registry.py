@@ -160,9 +160,9 @@ def _check_class(cls: object) -> None:
     taken = inspect.signature(cls).parameters if params is not None and params.init else {}
     if init_only := [name for name in taken if name not in names]:
         raise InvalidInput(
-            f"cls: {cls.__qualname__} has InitVar fields, which cannot travel: {', '.join(init_only)}",
+            f"cls: {cls.__qualname__} takes arguments that are not fields and cannot travel: {', '.join(init_only)}",
             field=init_only[0],
-            remedy="Make them ordinary fields.",
+            remedy="Make them fields; an InitVar, or a parameter of an __init__ of your own, is none.",
         )
     if inspect.isabstract(cls):
         raise InvalidInput(f"cls: {cls.__qualname__} is abstract", field="cls", remedy="Register what derives from it.")

@@ -162,14 +162,13 @@ ROLES: Final = ("dispatcher", "dlq", "reconciler", "scheduler", "health", "event
 class _Pace:
     """The intervals of the roles, in seconds."""
 
-    dead_letters: float
     reconcile: float
     wake_up_wait: float
 
 
-_NEAR: Final = _Pace(dead_letters=5.0, reconcile=30.0, wake_up_wait=0.5)
+_NEAR: Final = _Pace(reconcile=30.0, wake_up_wait=0.5)
 # Each look is a request that costs money: an idle worker makes at most ten a minute.
-_FAR: Final = _Pace(dead_letters=60.0, reconcile=75.0, wake_up_wait=20.0)
+_FAR: Final = _Pace(reconcile=75.0, wake_up_wait=20.0)
 
 
 def worker_roles(
@@ -217,8 +216,7 @@ def _queue_roles(
     is_near = open_queue(backend, queue).traits.short_waits
     pace = _NEAR if is_near else _FAR
     if "dlq" in roles:
-        letters = DeadLetterHandler(backend, queue=queue, tenant_id=tenant_id, app=app)
-        found.append(Role("dlq", pace.dead_letters, letters.run_once))
+        found.append(DeadLetterHandler(backend, queue=queue, tenant_id=tenant_id, app=app).role())
     looks: dict[str, Callable[[], int]] = {}
     if "reconciler" in roles:
         looks["reconciler"] = Reconciler(backend, queue=queue, tenant_id=tenant_id, app=app).run_once

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any, Final, Literal, Self
 
 import msgspec
@@ -245,6 +246,10 @@ class JobViews:
             if cursor is None:
                 break
         return JobPage(found, cursor)
+
+    def open_jobs(self, most: int) -> list[str]:
+        """Return the ids of up to `most` jobs that are not done; one page of marks is read."""
+        return list(islice(self._coordinator.jobs.open_jobs(), most))
 
     def graph(self, job_id: str, format: Literal["text", "mermaid", "dot"] = "text") -> str:
         """Return the graph with the state of each task, as text or as input for Mermaid or Graphviz."""

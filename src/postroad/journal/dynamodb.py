@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import groupby, islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
@@ -18,6 +18,7 @@ from postroad.connections import (
     key_names,
     make_table,
     translated,
+    was_unsure,
 )
 from postroad.errors import ConfigurationError, PostroadError
 from postroad.journal.event import JournalEvent
@@ -178,10 +179,15 @@ class DynamoRecords:
         with translated("DynamoDB put of an event", self._known):
             try:
                 self._client.put_item(
-                    TableName=self._table, Item=_item_of(items[0]), ConditionExpression="attribute_not_exists(PK)"
+                    TableName=self._table,
+                    Item=_item_of(items[0]),
+                    ConditionExpression="attribute_not_exists(PK)",
+                    ReturnValuesOnConditionCheckFailure="ALL_OLD",
                 )
-            except self._client.exceptions.ConditionalCheckFailedException:
-                return [False]
+            except self._client.exceptions.ConditionalCheckFailedException as error:
+                stored = cast("Any", error.response).get("Item") or {}
+                # If the answer of an attempt was lost, the next one finds what that attempt has stored.
+                return [was_unsure() and stored.get("receivedAt") == _attribute(items[0]["receivedAt"])]
         return [True]
 
     def _delete(self, keys: list[dict[str, Any]]) -> list[bool]:

@@ -19,7 +19,7 @@ from postroad.notifications.messages import PUSH, OfflineMessage, PushNotificati
 from postroad.notifications.offline import OfflineProcessor
 from postroad.notifications.push import Attempt, PushProcessor
 from postroad.queues import Delivery, OutgoingMessage
-from postroad.receiving import Ack, Counts, Defer, Outcome, Reject, Retry, log_traceback
+from postroad.receiving import Ack, Counts, Defer, Outcome, Reject, Retry, explain, log_traceback
 from postroad.telemetry import counted, counter, get_logger
 
 _standard = logging.getLogger("postroad.notifications")
@@ -182,9 +182,9 @@ def _failed(error: Exception, delivery: Delivery, retries: RetryPolicy) -> Outco
     log_traceback(error, message_id=delivery.message_id)
     is_database = isinstance(error, _OF_THE_DATABASE)
     if retries.is_last(delivery.receive_count) and not is_database:
-        return rejected("handler_failed", describe(error))
+        return rejected("handler_failed", explain(error))
     pause = retries.pause(delivery.receive_count, CHANCE.random())
-    return Retry(pause, describe(error), about=DATABASE if is_database else None)
+    return Retry(pause, explain(error), about=DATABASE if is_database else None)
 
 
 def push_message(event: DomainEvent) -> OutgoingMessage:

@@ -7,6 +7,8 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Final, NamedTuple
 
+import msgspec
+
 from postroad.agents import EventDelivery
 from postroad.errors import PostroadError
 from postroad.events import codec
@@ -19,6 +21,7 @@ from postroad.telemetry import counted
 _GONE: Final = "nothing: it is gone"
 _FOR_EVER: Final = 1e9
 _WELL: Final = ("acked", "redriven", "released")
+_FAILURES: Final = ("failed", "dead")
 _NOT_SETTLED: Final = "its receiver did not settle it before its lease ended"
 
 
@@ -38,7 +41,23 @@ def message_part(history: MessageHistory, message_id: str, *, first: str) -> Par
     if located is None and not settled:
         return None
     verdict, summary, following = _standing(located, settled)
-    return Part(verdict, summary, following, _message_steps(located, settled, first), _related(located, message_id))
+    lines = history.traceback(message_id)
+    steps = _message_steps(located, settled, first)
+    if lines and (place := _last_failure(steps, settled)) is not None:
+        steps[place] = msgspec.structs.replace(steps[place], traceback=lines)
+    return Part(verdict, summary, following, steps, _related(located, message_id))
+
+
+def _last_failure(steps: Sequence[Step], settled: Sequence[Settled]) -> int | None:
+    """Return the place of the step in which the message failed last.
+
+    A message that is moved to the dead letters after its last receive failed before; one that is rejected fails then.
+    """
+    failures = [each for each in settled if each.what in _FAILURES]
+    places = [place for place, step in enumerate(steps) if step.what in _FAILURES]
+    if len(failures) > 1 and failures[-1].what == "dead" and failures[-2].receives == failures[-1].receives:
+        return places[-2]
+    return places[-1] if places else None
 
 
 def _message_steps(located: Located | None, settled: Sequence[Settled], first: str) -> list[Step]:

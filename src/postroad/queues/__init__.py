@@ -6,6 +6,8 @@ from postroad.engine import moment as moment
 from postroad.lazy import lazy_names
 from postroad.queues.markers import (
     DEAD_LETTER as DEAD_LETTER,
+    TRACEBACK as TRACEBACK,
+    TRACEBACK_LINES as TRACEBACK_LINES,
     DeadLetter,
     fingerprint,
     legible as legible,

@@ -15,6 +15,10 @@ from postroad.telemetry import redact
 DEAD_LETTER = "DeadLetter"
 REDRIVE = "Redrive"
 MAX_ERROR = 500
+TRACEBACK = "\nTraceback (most recent call last):\n"
+"""What comes behind this in an error is its traceback."""
+TRACEBACK_LINES = 20
+_TRACEBACK_COLUMNS = 200
 _MOST_READ = 4_000
 _LONGEST_PLACE = 200
 _PLACE = re.compile(r" \[[^\[\]]+:[^\[\]:]+\]\Z")
@@ -109,13 +113,21 @@ def _redrive(attributes: Mapping[str, str]) -> re.Match[str] | None:
 def legible(text: str) -> str:
     """Return at most 500 characters of the text, secrets hidden and control characters replaced, for an attribute.
 
-    The place where a long error was raised is kept, since it distinguishes failures.
+    A traceback behind it is left out. The place where a long error was raised is kept, since it distinguishes failures.
     """
+    text = text.partition(TRACEBACK)[0]
     clean = "".join(c if c.isprintable() else " " for c in redact(text[:_MOST_READ] + _place(text[_MOST_READ:])))
     if len(clean) > MAX_ERROR:
         place = _place(clean)
         clean = clean[: MAX_ERROR - len(place)] + place
     return clean.encode("utf-8", "replace").decode()
+
+
+def traceback_of(error: str | None) -> str | None:
+    """Return the last lines of the traceback behind an error, secrets hidden; None if there is none."""
+    lines = redact((error or "").partition(TRACEBACK)[2]).splitlines()[-TRACEBACK_LINES:]
+    shown = ["".join(c if c.isprintable() else " " for c in line[:_TRACEBACK_COLUMNS]).rstrip() for line in lines]
+    return "\n".join(shown).encode("utf-8", "replace").decode() or None
 
 
 def _place(text: str) -> str:

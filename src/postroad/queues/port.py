@@ -309,7 +309,9 @@ class QueueStore(Protocol):
 
 @runtime_checkable
 class CountingStore(Protocol):
-    """A store of queues that counts what happens on them."""
+    """A store of queues that counts what happens on them, and finds some of their names without reading all."""
+
+    def names(self, *, prefix: str, after: str, limit: int) -> list[str]: ...
 
     def census(self) -> tuple[list[QueueOverview], QueueCounters]:
         """Return all queues as `overviews` does, and what had happened on those that were deleted since."""
@@ -356,6 +358,8 @@ class MessageHistory(Protocol):
     def settled(self, message_id: str) -> list[Settled]:
         """Return what happened to a message, oldest first, as far back as is known."""
         ...
+
+    def traceback(self, message_id: str) -> list[str]: ...
 
     def messages_of(self, event_id: str) -> list[str]:
         """Return the ids of the messages that carry, or carried, the event."""

@@ -20,6 +20,7 @@ from postroad.receiving.leases import Chore
 from postroad.receiving.outcomes import (
     NO_DEAD_LETTERS,
     NOT_RETRYABLE as NOT_RETRYABLE,
+    STOPPED as STOPPED,
     Ack,
     DeadLetters,
     Decide,
@@ -31,6 +32,7 @@ from postroad.receiving.outcomes import (
     OwnDeadLetters,
     Reject,
     Retry,
+    explain as explain,
     outcome_of as outcome_of,
 )
 from postroad.receiving.receiver import Receiver

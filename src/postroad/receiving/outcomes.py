@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import KW_ONLY, dataclass
 
 from postroad.clock import Clock
 from postroad.errors import NonRetryable, NotSupported, describe, retry_wish
-from postroad.queues import Delivery, OutgoingMessage, Queue, mark_dead
+from postroad.queues import TRACEBACK, TRACEBACK_LINES, Delivery, OutgoingMessage, Queue, mark_dead
 from postroad.receiving.handlers import LoopThread
 from postroad.receiving.leases import Chore
 
@@ -85,6 +86,9 @@ class Defer:
 
 
 Outcome = Ack | Retry | Reject | Defer
+_CALLERS = ("postroad.receiving.", "postroad.bus.", "postroad.inbox.", "postroad.agents.")
+STOPPED = "stopped"
+"""The label of a message whose handling was cut short by a stop: where the queue can, the receive is undone."""
 NOT_RETRYABLE = "not_retryable"
 """The reason of a dead letter whose handler raised `NonRetryable`."""
 
@@ -93,8 +97,20 @@ def outcome_of(error: BaseException) -> Retry | Reject:
     """Return what an error means for the message: another attempt, unless it is or comes from a `NonRetryable`."""
     wish = retry_wish(error)
     if isinstance(wish, NonRetryable):
-        return Reject(NOT_RETRYABLE, describe(error))
-    return Retry(None if wish is None else wish.after, describe(error))
+        return Reject(NOT_RETRYABLE, explain(error))
+    return Retry(None if wish is None else wish.after, explain(error))
+
+
+def explain(error: BaseException) -> str:
+    """Return the error in one line, and behind it the traceback from the handler on, which a queue may keep."""
+    frame = error.__traceback__
+    while frame is not None and str(frame.tb_frame.f_globals.get("__name__")).startswith(_CALLERS):
+        frame = frame.tb_next
+    own = error.__traceback__ if frame is None else frame
+    if own is None:
+        return describe(error)
+    lines = "".join(traceback.TracebackException(type(error), error, own, limit=-(TRACEBACK_LINES // 2)).format())
+    return f"{describe(error)}{TRACEBACK}{lines.removeprefix(TRACEBACK.lstrip())}"
 
 
 Decide = Callable[[Delivery], "Outcome | Awaitable[Outcome]"]

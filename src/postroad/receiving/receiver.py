@@ -225,7 +225,7 @@ class Receiver:
         """Poll once for up to `wait` seconds, handle what came, and return the counters of this poll."""
         before = self.counts
         # Handlers cannot run on the caller's loop, which is blocked until this returns.
-        self._started_on = None if self._loop is None else self._started_on
+        self._started_on = self._started_on if self.is_running else None
         work = self._work(raises=True)
         with self._users.inside():
             try:

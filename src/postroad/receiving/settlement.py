@@ -14,7 +14,7 @@ from postroad.errors import PostroadError, StaleReceipt
 from postroad.queues import MAX_DELAY, AckResult, Delivery, OutgoingMessage, Queue, Watchable, legible
 from postroad.receiving.breaker import Breaker
 from postroad.receiving.leases import Acks, Attempts, Held, Leases
-from postroad.receiving.outcomes import Ack, DeadLetters, Defer, Observe, Outcome, Reject, Retry
+from postroad.receiving.outcomes import STOPPED, Ack, DeadLetters, Defer, Observe, Outcome, Reject, Retry
 from postroad.telemetry import get_logger, redact, tracing
 
 HANDLER_FAILED = "handler_failed"
@@ -126,6 +126,10 @@ class Settlement:
                 self.breaker.succeeded()
             self.observe("acked", held.delivery, label=outcome.label, about=outcome.about)
             return True
+        if isinstance(outcome, Retry) and outcome.label == STOPPED:
+            # The handler did not fail, so this costs it no attempt.
+            self.give_back([held, *withdraw(behind)])
+            return False
         if isinstance(outcome, Defer):
             if _takes_back(held.queue):
                 self._take_back(held, outcome.after, withdraw(behind))
@@ -189,7 +193,7 @@ class Settlement:
         if self.max_receives is None and traits.fifo and traits.max_receives is not None:
             self.attempts.expect(held.delivery, after)
         self._note_released(behind, spared=behind)
-        self._release([held, *behind], after=after, error=error)
+        self._release([held, *behind], after=after, error=outcome.error)
 
     def _take_back(self, held: Held, after: float, behind: Sequence[Held]) -> None:
         """Have the queue undo the receive, and those of the messages behind it, so that they stay in order."""

@@ -17,7 +17,7 @@ from postroad.queues import Delivery, Queue
 from postroad.receiving.breaker import Breaker
 from postroad.receiving.handlers import LoopClosed, Users, Workers, settle_in_thread
 from postroad.receiving.leases import Attempts, Held
-from postroad.receiving.outcomes import Hooks, Outcome, Retry, outcome_of
+from postroad.receiving.outcomes import STOPPED, Hooks, Outcome, Retry, outcome_of
 from postroad.receiving.settlement import Settlement, log_traceback
 from postroad.telemetry import tracing
 
@@ -181,7 +181,7 @@ class Work:
                 # This was not a stop, so the loop is about to end.
                 self.halt()
                 await settle_in_thread(self.give_back)
-            return [Retry(0.0, "the handler was cancelled by a stop", label="interrupted")] * len(deliveries)
+            return [Retry(0.0, "the handler was cancelled by a stop", label=STOPPED)] * len(deliveries)
         except BaseException as error:
             log_traceback(error, receiver=self.settlement.name)
             return [outcome_of(error)] * len(deliveries)

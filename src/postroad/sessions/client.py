@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self, cast
 from uuid import UUID, uuid4
 
-from postroad.bus import EventBus, PublishResult, SQSEventBusConfig
+from postroad.bus import BusConfig, EventBus, PublishResult
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import RequestFailed, RequestTimeout
 from postroad.sessions.vocabulary import Budget, MainLoopCompleted, MainLoopFailed, MainLoopRequest, known, registry_of
@@ -74,7 +74,7 @@ class SQSMainLoopClient:
         # While nothing serves the topic yet, the workers' queue is made to keep the requests.
         group = None if backend.topic(topic).subscriptions() else "workers"
         # The id is the client's own, whatever the environment says, because answers are addressed to it.
-        requests = backend.bus(topic, group, config=SQSEventBusConfig.from_env(publisher_id=str(uuid4())))
+        requests = backend.bus(topic, group, config=BusConfig.from_env(publisher_id=str(uuid4())))
         responses = backend.bus(f"{name}-responses", attributes={"ReplyTo": [requests.publisher_id]})
         client = cls(request_bus=requests, response_bus=responses)
         client._releases += [requests.close, responses.close]

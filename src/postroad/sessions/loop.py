@@ -8,7 +8,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
-from postroad.bus import EventBus, EventHandler, PublishResult, SQSEventBusConfig
+from postroad.bus import BusConfig, EventBus, EventHandler, PublishResult
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import DeadlineExceeded, InvalidMessage
 from postroad.receiving import LoopThread, Result, completed, context_of, is_async, to_its_end
@@ -100,7 +100,7 @@ class MainLoop(ABC, Generic[RequestT, OutputT]):
         name: str = "mainloop",
         group: str = "workers",
         config: MainLoopConfig | None = None,
-        bus_config: SQSEventBusConfig | None = None,
+        bus_config: BusConfig | None = None,
     ) -> Self:
         """Return a started loop that shares the requests of this name with the other workers of its group.
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +30,7 @@ from postroad.tasks.messages import TaskMessage, log_event
 from postroad.tasks.processes import Order, Report, TaskEntry, resident_bytes
 from postroad.tasks.registry import passed
 from postroad.tasks.verdicts import Completed, Failed, Halted, TimedOut, Verdict, lines_logged
+from postroad.telemetry import tracing
 
 if TYPE_CHECKING:
     from postroad.tasks.threads import Shared
@@ -77,6 +80,12 @@ class Attempt:
         self.along = False
         """Whether what `settle` was to do also was committed with the outcome."""
 
+    def span(self) -> AbstractContextManager[object]:
+        """Return a span around its run, in the trace of its submission."""
+        trace = self._delivery.attributes.get(tracing.TRACE_ATTRIBUTE)
+        place, request_id = self._shared.queue.name, self.task.request_id
+        return tracing.handling_by(self.name, trace, queue=place, message_id=request_id)
+
     def take(self, before: Held | None, pid: int) -> bool:
         """Take the lease and record the start; return False if another worker was faster."""
         shared, now = self._shared, self._shared.now()
@@ -119,7 +128,7 @@ class Attempt:
             deadline=self._shared.now() + self.timeout,
             job_id=self.task.job_id,
             task_id=self.task.task_id,
-            env=passed(self._entry.pass_env) if self._entry.pass_env else {},
+            env=passed(self._entry.pass_env, os.environ | self._shared.address) if self._entry.pass_env else {},
         )
 
     def beat(self) -> bool:

@@ -7,11 +7,12 @@ from typing import Literal
 import msgspec
 
 from postroad.errors import InvalidMessage
-from postroad.journal import FAILED
+from postroad.journal import FAILED, Appends
 from postroad.ports import Store
 from postroad.queues import Delivery, Queue, legible, read_dead
 from postroad.tasks.leases import Drop, Failure, HandBack, Lease, TaskRecords, decide
 from postroad.tasks.messages import EventFactory, TaskMessage, log_event, open_queue, read, tenant_and_app, tenant_of
+from postroad.tasks.threads import Role
 from postroad.tasks.verdicts import CRASH, lines_logged
 
 Handled = Literal["ended", "known", "stays"]
@@ -28,6 +29,7 @@ class DeadLetterHandler:
         queue: The name of the tasks queue; its dead letters are in `{queue}-dlq`.
         tenant_id: The tenant of messages that name none; by default that of the settings.
         app: The app of the recorded events; by default that of the settings.
+        journal: Where events go instead of the backend's journal, such as an `EventBridgeSender`.
 
     Raises:
         QueueNotFound: The queue does not exist on AWS; create it with `postroad task init`.
@@ -37,13 +39,24 @@ class DeadLetterHandler:
     """
 
     def __init__(
-        self, backend: Store, *, queue: str = "tasks", tenant_id: str | None = None, app: str | None = None
+        self,
+        backend: Store,
+        *,
+        queue: str = "tasks",
+        tenant_id: str | None = None,
+        app: str | None = None,
+        journal: Appends | None = None,
     ) -> None:
         self._tenant, app = tenant_and_app(tenant_id, app)
         self._queue_name = queue
         self._letters: Queue = open_queue(backend, queue, ending="-dlq")
-        self._records = TaskRecords(backend)
+        self._records = TaskRecords(backend, journal)
         self._factory = EventFactory(app=app, environment=backend.stage, origin="dlq-processor", clock=backend.clock)
+
+    def role(self) -> Role:
+        """Return the role `dlq` of a worker."""
+        # Where each look is a request that costs money, an idle worker makes few.
+        return Role("dlq", 5.0 if self._letters.traits.short_waits else 60.0, self.run_once)
 
     def run_once(self) -> int:
         """Handle all dead letters in the queue; return how many runs were ended."""

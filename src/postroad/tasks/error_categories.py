@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from postroad.errors import NonRetryable, Retryable
+from postroad.errors import NonRetryable, Retryable, text_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +232,7 @@ def _category_of(error: BaseException) -> Category | None:
         return by_database
     names = (name for kind in type(error).__mro__ for name in (_qualified(kind), kind.__name__))
     type_name = next((name for name in names if name in _TYPES), None)
-    return _category(str(error), _status(error), _code(error), type_name)
+    return _category(text_of(error), _status(error), _code(error), type_name)
 
 
 def _category(message: str, status: int | None, code: str | None, type_name: str | None) -> Category | None:
@@ -264,7 +264,7 @@ def _by_database(error: BaseException) -> Category | None:
         return _DATABASES.get("_".join(result.split("_")[:2]))
     if _qualified(type(error)) in ("psycopg.OperationalError", "psycopg2.OperationalError"):
         # A refused connection has no SQLSTATE, and a wrong password does not improve.
-        return _AUTH if _AUTH_PATTERN.search(str(error)) else None
+        return _AUTH if _AUTH_PATTERN.search(text_of(error)) else None
     return None
 
 
@@ -296,7 +296,7 @@ def _code(error: BaseException) -> str | None:
     if isinstance(code, str):
         return code
     number = _attribute(error, "errno")
-    if number is None and (named := _ERRNO.search(str(error))) is not None:
+    if number is None and (named := _ERRNO.search(text_of(error))) is not None:
         # asyncio joins several failures into one text without their errno.
         number = int(named[1])
     return errno.errorcode.get(number) if isinstance(number, int) else None

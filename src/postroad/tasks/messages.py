@@ -21,7 +21,7 @@ from postroad.journal import JournalEvent, NestedId, Number, TimeoutMs, is_simpl
 from postroad.ports import Store
 from postroad.queues import Delivery, OutgoingMessage, PeekedMessage, Queue, QueueSpec, legible
 from postroad.settings import load
-from postroad.telemetry import get_logger
+from postroad.telemetry import get_logger, tracing
 
 if TYPE_CHECKING:
     from prometheus_client import Counter
@@ -108,10 +108,14 @@ class _Named(msgspec.Struct, rename="camel"):
 _decode = msgspec.json.Decoder(TaskMessage).decode
 
 
-def outgoing(message: TaskMessage, tenant: str, *, delay: float = 0.0) -> OutgoingMessage:
-    """Return the message as a queue accepts it."""
+def outgoing(
+    message: TaskMessage, tenant: str, *, delay: float = 0.0, traceparent: str | None = None
+) -> OutgoingMessage:
+    """Return the message as a queue accepts it; the trace of its submission goes with it."""
     body = {name: value for name, value in msgspec.to_builtins(message).items() if value is not None}
     attributes = {"requestId": message.request_id, "tenantId": tenant}
+    if traceparent is not None:
+        attributes[tracing.TRACE_ATTRIBUTE] = traceparent
     return OutgoingMessage(sendable(msgspec.json.encode(body)), attributes, delay=delay)
 
 

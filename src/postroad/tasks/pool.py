@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from postroad.errors import ConfigurationError
+from postroad.ports import TASK_DIRECTORY
 from postroad.tasks import processes
 from postroad.tasks.messages import log_event
 from postroad.tasks.processes import FromMonitor, Order, Plan, TaskEntry
@@ -223,7 +224,7 @@ class ChildPool:
             self._directories.clear()
 
     def _start(self) -> _Zygote:
-        directory = tempfile.mkdtemp(prefix="postroad-tasks-")
+        directory = tempfile.mkdtemp(prefix=TASK_DIRECTORY)
         # If the zygote is killed, its running children keep working there until the pool is closed.
         self._directories.append(directory)
         plan = self._plan = msgspec.structs.replace(self._plan, directory=directory, worker=os.getpid())

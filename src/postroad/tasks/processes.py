@@ -252,7 +252,6 @@ class WorkerLink:
         return [to_monitor.decode(found) for found in self._frames.feed(data)]
 
 
-_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 _LINUX = sys.platform == "linux"
@@ -263,13 +262,6 @@ _libc = ctypes.CDLL(None, use_errno=True) if _LINUX else None
 def adopt_orphans() -> None:
     """Become the parent of all descendants whose parents die."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-def die_with_parent(parent: int) -> None:
-    """Let the kernel kill this process when its parent dies; if it died already, exit now."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def give_up_privileges() -> None:

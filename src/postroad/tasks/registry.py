@@ -213,8 +213,8 @@ class TaskRegistry:
             options: The options of `@task`.
 
         Raises:
-            ConfigurationError: It takes `*args`, an argument cannot be written as JSON, it is an async generator, an
-                option is not valid, or another function has the name.
+            ConfigurationError: It takes `*args`, an argument cannot be written as JSON, it is a generator, an option is
+                not valid, or another function has the name.
             InvalidTask: The name is not valid.
         """
         _check_function(function)
@@ -280,9 +280,10 @@ def _check_function(function: Any) -> None:
     """Raise `ConfigurationError` if it is not a function with a result."""
     if not callable(function):
         raise ConfigurationError(f"function: {function!r} is not a function", field="function")
-    if any(inspect.isasyncgenfunction(each) for each in (function, type(function).__call__)):
+    kinds = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    if any(is_kind(each) for is_kind in kinds for each in (function, type(function).__call__)):
         raise ConfigurationError(
-            f"function: {getattr(function, '__name__', function)} is an async generator, which has no result",
+            f"function: {getattr(function, '__name__', function)} is a generator, which has no result",
             field="function",
             remedy="Return the result instead of yielding it; `async def` itself is fine.",
         )
@@ -296,7 +297,6 @@ def task(name: F, /) -> F: ...
 @overload
 def task(
     name: str | None = None,
-    /,
     *,
     timeout: float | str | timedelta | None = None,
     max_attempts: int | None = None,
@@ -314,7 +314,7 @@ def task(
     catch_up: CatchUp | None = None,
     registry: TaskRegistry = default_tasks,
 ) -> Callable[[F], F]: ...
-def task(name: Any = None, /, *, registry: TaskRegistry = default_tasks, **options: Any) -> Any:
+def task(name: Any = None, *, registry: TaskRegistry = default_tasks, **options: Any) -> Any:
     """Register a function as a task, with or without options: `@task` or `@task("resize", timeout="5m")`.
 
     The function stays as it is. Its arguments travel by name, as JSON, and are checked against their annotations when
@@ -333,7 +333,7 @@ def task(name: Any = None, /, *, registry: TaskRegistry = default_tasks, **optio
         queue: The queue that producers send it to; by default that of the producer. Start a worker with this queue.
         memory_limit: Bytes of address space of its child; by default no limit.
         pass_env: Environment variables that it sees besides those of the worker's children; `SHOP_*` is every
-            variable that begins so.
+            variable that begins so. With `POSTROAD_URL`, `postroad.connect()` in the task opens the worker's store.
         fresh: Whether each attempt runs in a new interpreter; for libraries that do not survive a fork.
         schedule: A cron expression of five fields at whose times it runs by itself, without an input.
         every: The interval at which it runs by itself, instead of `schedule`: seconds, or a text such as '10m'.

@@ -33,7 +33,8 @@ from postroad.tasks.leases import (
 from postroad.tasks.messages import NAME, TaskId, TaskMessage, log_event, named_by, read, tenant_of
 from postroad.tasks.pool import ChildSlot, SlotLost
 from postroad.tasks.processes import Active, Ready, Report, kill
-from postroad.tasks.verdicts import Halted, Verdict, crashed, verdict_of
+from postroad.tasks.verdicts import Failed, Halted, TimedOut, Verdict, crashed, verdict_of
+from postroad.telemetry import tracing
 
 if TYPE_CHECKING:
     from postroad.tasks.threads import Shared
@@ -159,7 +160,8 @@ class TaskRunner:
         if not deliveries or pid is None:
             return
         (delivery,) = deliveries
-        self._next = delivery, None
+        with tracing.receiving(shared.queue.name, deliveries):
+            self._next = delivery, None
         # Whatever is not simply run is handled after the commit.
         with suppress(InvalidMessage):
             attempt = self._attempt(delivery)
@@ -218,9 +220,11 @@ class TaskRunner:
         report: Report | None = None
         verdict: Verdict | None
         try:
-            with self._noted(attempt):
+            with attempt.span(), self._noted(attempt):
                 report = self._watch(attempt)
-            verdict = None if report is None else verdict_of(report, is_command=attempt.is_command)
+                verdict = None if report is None else verdict_of(report, is_command=attempt.is_command)
+                if isinstance(verdict, Failed | TimedOut):
+                    tracing.note_failure(verdict.error if isinstance(verdict, Failed) else "it took too long")
         except SlotLost:
             self._lose_slot()
             verdict = crashed("the process that watched the child died", "no-result")

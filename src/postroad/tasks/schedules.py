@@ -13,6 +13,7 @@ from msgspec import Meta
 from postroad.arguments import check, seconds_of
 from postroad.errors import ConfigurationError
 from postroad.settings import nearest
+from postroad.telemetry import counted
 
 CatchUp = Literal["none", "one", "all"]
 _YEAR_SECONDS = 366 * 86_400
@@ -193,7 +194,7 @@ def _check_cron(cron: str, tz: str) -> None:
     from cronsim import CronSim, CronSimError
 
     fields = cron.split() if len(cron) <= _MOST_CHARACTERS else []
-    why = f"it has {len(fields)} fields"
+    why = f"it has {counted(len(fields), 'field')}"
     start = datetime(2000, 1, 1, tzinfo=_zone(tz))
     try:
         if len(fields) == 5:

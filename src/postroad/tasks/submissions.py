@@ -27,6 +27,7 @@ from postroad.queues import MAX_DELAY, OutgoingMessage, Queue
 from postroad.tasks.delays import put_off
 from postroad.tasks.leases import Held, Lease, TaskRecords, Written, first_lease
 from postroad.tasks.messages import EventFactory, TaskMessage, open_queue, outgoing
+from postroad.telemetry import tracing
 
 # How long another submission of the same request may take before it counts as dead.
 _WAIT_SECONDS = 5.0
@@ -78,9 +79,9 @@ class Submission:
         """When it is to be sent, in milliseconds, if that is later than a queue can hold it back; else None."""
         return None if self.delay <= MAX_DELAY else self.pending.timestamp + round(self.delay * 1_000)
 
-    def outgoing(self) -> OutgoingMessage:
+    def outgoing(self, traceparent: str | None = None) -> OutgoingMessage:
         """Return the message as the queue accepts it."""
-        return outgoing(self.message, self.tenant, delay=self.delay)
+        return outgoing(self.message, self.tenant, delay=self.delay, traceparent=traceparent)
 
     def digest(self) -> str:
         """Return a hash of name and input."""
@@ -166,6 +167,14 @@ class Submissions:
         return self._records.write(submission.tenant, submission.message.request_id, sent, expect=held).ok
 
     def _begin(self, starts: Sequence[_Start]) -> list[bool]:
+        """Begin the runs in a span, in whose trace they will be handled."""
+        with tracing.publishing(self._queue_name):
+            if len(starts) == 1:
+                tracing.name_message(starts[0].submission.message.request_id)
+            # Another thread may do the work, in a commit that both share.
+            return self._begin_traced(starts, tracing.traceparent())
+
+    def _begin_traced(self, starts: Sequence[_Start], traceparent: str | None) -> list[bool]:
         """Store the leases, record `Task Pending`, send; return for each whether its lease was as expected."""
         # A missing queue must raise before anything is stored.
         _, records = self._queue, self._records
@@ -194,7 +203,7 @@ class Submissions:
             ]
             if begun:
                 self._record(begun, is_new=starts[0].expect is None)
-                failed = self._send([start for start in begun if start.submission.due_at is None])
+                failed = self._send([start for start in begun if start.submission.due_at is None], traceparent)
             return written, failed
 
         written, failed = self._backend.together(unit) if records.together else unit()
@@ -218,7 +227,7 @@ class Submissions:
                     records.remove(submission.tenant, submission.message.request_id, expect=held)
             raise
 
-    def _send(self, begun: Sequence[_Start]) -> Exception | None:
+    def _send(self, begun: Sequence[_Start], traceparent: str | None) -> Exception | None:
         """Send the messages and note it; return the first error. What is recorded stays: the Reconciler sends it."""
         if not begun:
             return None
@@ -226,7 +235,8 @@ class Submissions:
             failpoints.hit("dispatcher.before_enqueue")
         errors: list[Exception | None]
         try:
-            errors = [each.error for each in self._queue.send([start.submission.outgoing() for start in begun])]
+            messages = [start.submission.outgoing(traceparent) for start in begun]
+            errors = [each.error for each in self._queue.send(messages)]
         except PostroadError as refused:
             errors = [refused] * len(begun)
         for (submission, lease, held), error in zip(begun, errors, strict=True):

@@ -19,8 +19,9 @@ from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
-from postroad.errors import ConfigurationError, InvalidTask, NonRetryable, Retryable, describe, retry_wish
+from postroad.errors import ConfigurationError, InvalidTask, NonRetryable, Retryable, describe, retry_wish, text_of
 from postroad.events import checked_bytes
+from postroad.signals import die_with_parent
 from postroad.tasks import processes
 from postroad.tasks.error_categories import ErrorClass, classify_exception
 from postroad.tasks.processes import Order, Plan, TaskEntry
@@ -62,7 +63,7 @@ def run_child(setup: ChildSetup, ends: Sequence[int], monitor: int) -> NoReturn:
 def _settle_in(monitor: int, ends: Sequence[int]) -> None:
     """Set up its own session and pipes, close everything else, give up privileges, and reset signal handlers."""
     os.setsid()
-    processes.die_with_parent(monitor)
+    die_with_parent(monitor)
     # First move all ends above their places, so that none is overwritten before it is moved.
     moved = [os.dup(end) for end in ends]
     high = max(moved) + 1
@@ -86,7 +87,7 @@ def reply(data: bytes) -> None:
 
 
 def _work(setup: ChildSetup) -> int:
-    clean = dict(os.environ)
+    clean, pid = dict(os.environ), os.getpid()
     for number in range(1, setup.plan.child_reuse + 1):
         if (data := processes.read_frame(ORDERS)) is None:
             return 0
@@ -99,6 +100,9 @@ def _work(setup: ChildSetup) -> int:
             answer = call(task, order, max_output_bytes=setup.plan.max_output_bytes)
         except MemoryError:
             answer = OUT_OF_MEMORY
+        if os.getpid() != pid:
+            # The task forked, and this is the copy: only the child itself replies.
+            return 0
         reply(answer)
         if answer[:1] == processes.FAILURE:
             return 1
@@ -223,7 +227,7 @@ def failed(error: BaseException, task: TaskDefinition | None = None) -> bytes:
         own = frame.tb_next if frame.tb_frame.f_code.co_filename == __file__ else own
         frame = frame.tb_next
     lines = "".join(traceback.format_exception(type(error), error, own)).splitlines()
-    text, kind = str(error), type(error).__name__
+    text, kind = text_of(error), type(error).__name__
     if not text or not isinstance(error, Retryable | NonRetryable):
         text = f"{kind}: {text}" if text else kind
     found = classify_exception(error)

@@ -7,7 +7,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from types import TracebackType
@@ -22,6 +22,7 @@ from postroad.tasks.messages import EventFactory, log_event
 from postroad.tasks.pool import ChildPool
 from postroad.tasks.presence import RunningTasks
 from postroad.tasks.runner import TaskRunner
+from postroad.telemetry import tracing
 
 if TYPE_CHECKING:
     from postroad.tasks.worker import WorkerConfig
@@ -42,6 +43,8 @@ class Shared:
     clock: Clock
     keeps_large: bool
     """Whether there are blobs for what is too large for the journal."""
+    address: Mapping[str, str] = field(default_factory=dict)
+    """`POSTROAD_URL` as tasks see it that ask for it."""
     stopping: threading.Event = field(default_factory=threading.Event)
     """Set while the worker is being stopped."""
     chance: Callable[[], float] = field(default=CHANCE.random)
@@ -61,7 +64,8 @@ class Shared:
     def reject(self, delivery: Delivery, *, reason: str, error: str | None = None) -> None:
         """Move the message to the dead letters; a queue without dead letters hides it as long as it can."""
         try:
-            self.queue.reject([delivery], reason=reason, error=error)
+            with tracing.dead_lettering(self.queue.name, delivery, delivery.message_id):
+                self.queue.reject([delivery], reason=reason, error=error)
         except NotSupported:
             self.queue.release([delivery], after=self.config.visibility, error=error)
 
@@ -198,7 +202,11 @@ class Poller:
         return min(self._shared.config.wait, _SLICE_SECONDS) if short else self._shared.config.wait
 
     def _hand_out(self, deliveries: Sequence[Delivery]) -> None:
-        if not deliveries or self._runners.hand_out(self._shared, deliveries):
+        if not deliveries:
+            return
+        with tracing.receiving(self._shared.queue.name, deliveries):
+            handed_out = self._runners.hand_out(self._shared, deliveries)
+        if handed_out:
             return
         for delivery in deliveries:
             try:

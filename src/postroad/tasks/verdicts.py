@@ -9,13 +9,12 @@ import msgspec
 
 from postroad.errors import InvalidMessage
 from postroad.events import checked_bytes
-from postroad.queues import legible
+from postroad.queues import TRACEBACK_LINES, legible
 from postroad.tasks.error_categories import ErrorClass, classify_error
 from postroad.tasks.processes import FAILURE, RESULT, Report
 from postroad.telemetry import redact
 
 CRASH = "crash"
-TRACEBACK_LINES = 20
 _TEMPORARY_FAILURE = 75
 _MAX_BYTES = 104_857_600
 

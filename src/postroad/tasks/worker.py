@@ -19,6 +19,7 @@ from postroad.ports import Store
 from postroad.queues import MAX_VISIBILITY, MAX_WAIT
 from postroad.signals import heard_by
 from postroad.tasks.child_output import TaskOutput
+from postroad.tasks.dead_letters import DeadLetterHandler
 from postroad.tasks.leases import TaskRecords
 from postroad.tasks.messages import EventFactory, log_event, open_queue, tenant_and_app, wants_events
 from postroad.tasks.pool import ChildPool
@@ -104,6 +105,15 @@ class WorkerConfig:
         return 1.5 * self.visibility_extension
 
 
+def _address(backend: Store) -> dict[str, str]:
+    """Return the variable with which a task that asks for it opens the store of its worker.
+
+    A file is named by its whole path, because a task has a working directory of its own; another store is what the
+    environment of the worker says.
+    """
+    return {"POSTROAD_URL": backend.url} if backend.url.startswith("sqlite:") else {}
+
+
 def for_children(pass_env: Iterable[str], env: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the part of this process's environment that its children see."""
     return passed((*_PASSED, *pass_env), env)
@@ -135,7 +145,7 @@ class TaskWorker:
         retry_cap: The longest pause between two attempts, in seconds; 30 by default.
         drain_timeout: Seconds that running children may continue after a stop; 30 by default.
         pass_env: Environment variables that children see besides PATH, HOME, proxies, CA files and the like; none by
-            default. `SHOP_*` is every variable that begins so.
+            default. `SHOP_*` is every variable that begins so. `POSTROAD_URL` is the file of `backend`, if it is one.
         max_output_bytes: The largest result, as JSON; 5 MiB by default.
         child_reuse: How many tasks one child runs, up to 1,000; 1 by default. More is faster, for code that you trust.
         unknown_grace: Seconds for which a task with an unknown name is left to other workers; 600 by default.
@@ -146,6 +156,9 @@ class TaskWorker:
             default. Running tasks finish with the code that they began with.
         worker_id: Its name in leases and events; by default made of host and process.
         journal: Where events go instead of the backend's journal, such as an `EventBridgeSender`.
+        dead_letters: Whether to record tasks that used up their attempts as failed, so that `wait` ends; True by
+            default. False leaves them to another process that does it: a worker with the role `dlq`, or the function
+            `dlq_processor` on AWS. A run `until_idle` leaves them in the dead letters, for a `DeadLetterHandler`.
         publish_events: Whether to publish the ends of tasks and jobs on the bus `tasks`; by default as the setting
             `task_events` says, which is off.
 
@@ -184,6 +197,7 @@ class TaskWorker:
         reload: bool = False,
         worker_id: str | None = None,
         journal: Appends | None = None,
+        dead_letters: bool = True,
         publish_events: bool | None = None,
     ) -> None:
         config = WorkerConfig(
@@ -204,7 +218,7 @@ class TaskWorker:
             task_output=task_output,
             reload=reload,
         )
-        names = checked_queues(queue)
+        names, address = checked_queues(queue), _address(backend)
         tenant, app = tenant_and_app(tenant_id, app)
         check(worker_id, _WorkerId | None, "worker_id", ConfigurationError)
         self.worker_id = _new_id() if worker_id is None else worker_id
@@ -222,7 +236,7 @@ class TaskWorker:
             pool=ChildPool(
                 (default_tasks if registry is None else registry).definitions(),
                 imports=tuple(imports),
-                environment=for_children(config.pass_env),
+                environment=for_children(config.pass_env, os.environ | address),
                 child_reuse=child_reuse,
                 max_output_bytes=max_output_bytes,
                 task_output=task_output,
@@ -230,6 +244,7 @@ class TaskWorker:
             ),
             clock=backend.clock,
             keeps_large=backend.blobs() is not None,
+            address=address,
         )
         others = (replace(first, queue_name=name, queue=open_queue(backend, name)) for name in names[1:])
         self._sources = [first, *others]
@@ -244,6 +259,10 @@ class TaskWorker:
             concurrency=concurrency,
         )
         self._roles: list[Role] = [Role("reload", _RELOAD_SECONDS, first.pool.reload)] if reload else []
+        self._letters = [
+            DeadLetterHandler(backend, queue=name, tenant_id=tenant, app=app, journal=journal)
+            for name in (names if dead_letters else ())
+        ]
         if wants_events(publish_events):
             # A worker that publishes nothing does not import the bus.
             from postroad.tasks.event_publisher import EventPublisher
@@ -267,8 +286,9 @@ class TaskWorker:
                 queues = [source.queue_name for source in self._sources]
                 log_event("worker_started", worker=self.worker_id, queues=queues, tasks=sorted(self._pool.tasks))
                 # A run that ends by itself is over before anybody looks.
-                shown = [] if until_idle else [Role("presence", RENEW_SECONDS, presence.renew, presence.end)]
-                with RoleThreads([*self._roles, *shown], ended=self.stop):
+                lasting = [] if until_idle else [Role("presence", RENEW_SECONDS, presence.renew, presence.end)]
+                lasting += [] if until_idle else [letters.role() for letters in self._letters]
+                with RoleThreads([*self._roles, *lasting], ended=self.stop):
                     WorkerRun(self._sources, waker, lambda: self._stops, until_idle=until_idle).run()
         finally:
             self._pool.close()

@@ -26,6 +26,7 @@ from typing import NoReturn
 
 import msgspec
 
+from postroad.errors import describe_import
 from postroad.tasks import processes
 from postroad.tasks.processes import Order, Plan, WorkerGone, WorkerLink
 from postroad.tasks.task_child import ChildSetup, entry_of, find_tasks
@@ -176,7 +177,7 @@ def main() -> None:
                 definition.signature.prepare()
     except Exception as error:
         files = source_files(error) if plan.names_files else ()
-        control.sendall(processes.message(processes.Refusal(f"{type(error).__name__}: {error}", files)))
+        control.sendall(processes.message(processes.Refusal(describe_import(error), files)))
         return
     control.sendall(processes.message(catalog))
     if any(inspect.iscoroutinefunction(definition.function) for definition in tasks.definitions()):

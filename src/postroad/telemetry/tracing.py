@@ -80,8 +80,9 @@ def receiving(queue: str, messages: Iterable[Any]) -> AbstractContextManager[obj
 def handling_by(
     handler: object, traceparent: str | None, *, queue: str | None = None, message_id: str | None = None
 ) -> AbstractContextManager[object]:
-    """Return a span around one handler, the child of the span that published the event."""
-    name = getattr(handler, "__qualname__", None) or type(handler).__qualname__
+    """Return a span around one handler or task, given by itself or its name: the child of the span that published."""
+    known = handler if isinstance(handler, str) else getattr(handler, "__qualname__", None)
+    name = known or type(handler).__qualname__
     return _span(f"handle {name}", "CONSUMER", queue, message_id, traceparent)
 
 
@@ -99,6 +100,13 @@ def name_message(message_id: str) -> None:
     """Write the id of the message into the current span, which began before the message was made."""
     if _is_set_up():
         _api().get_current_span().set_attribute(_MESSAGE_ID, message_id)
+
+
+def note_failure(error: str) -> None:
+    """Mark the current span as failed, for work whose error is not raised in this process."""
+    if _is_set_up():
+        api = _api()
+        api.get_current_span().set_status(api.Status(api.StatusCode.ERROR, error))
 
 
 def _span(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -64,6 +64,11 @@ SELECT queue.id, CAST(queue.name AS BLOB), CAST(filter AS BLOB)
 FROM subscription JOIN queue ON queue.id = subscription.queue
 WHERE topic = ? ORDER BY queue.name
 """
+_SUBSCRIBERS: Final = """
+SELECT topic.name, CAST(queue.name AS BLOB)
+FROM queue JOIN subscription ON subscription.queue = queue.id JOIN topic ON topic.id = subscription.topic
+WHERE queue.name IN (SELECT value FROM json_each(?)) ORDER BY 1, 2
+"""
 _DELETE: Final = "DELETE FROM topic WHERE name = ?"
 _DELETE_SUBSCRIPTIONS: Final = "DELETE FROM subscription WHERE topic = (SELECT id FROM topic WHERE name = ?)"
 _TOPIC_BIT: Final = 1 << 61
@@ -95,6 +100,12 @@ class SQLiteTopics:
     def topics_without_subscriptions(self) -> list[str]:
         """Return the names of the topics that no queue is subscribed to, sorted."""
         return self.engine.read(lambda connection: [name for (name,) in every(connection, _UNSUBSCRIBED)])
+
+    def subscribers(self, queues: Collection[str]) -> list[tuple[str, str]]:
+        """Return each topic that one of these queues is subscribed to, with the queue, sorted."""
+        names = msgspec.json.encode(sorted(queues)).decode()
+        rows = self.engine.read(lambda connection: every(connection, _SUBSCRIBERS, (names,)))
+        return [(topic, str(text_of(queue))) for topic, queue in rows]
 
     def delete_topic(self, name: str) -> None:
         """Remove the topic and its subscriptions; deleting twice changes nothing."""

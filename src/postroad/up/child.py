@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import resource
 import signal
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from postroad.errors import ConfigurationError, PostroadError
+from postroad.signals import die_with_parent
 from postroad.up.children import ChildConfig, Notice, PartReport, Report, SupervisorLink
 from postroad.views import Part
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from postroad.http import Context, Demo
     from postroad.wiring import Backend
 
-_PR_SET_PDEATHSIG = 1
 # Connections that wait for nothing, the database, sockets and logs.
 _OTHER_FILES = 500
 
@@ -58,14 +57,6 @@ def main(kind: str) -> int:
     return 0
 
 
-def die_with_parent(parent: int) -> None:
-    """Let the kernel kill this process when `parent` dies; exit if it is dead already. Call this first."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
 def serve(supervisor: SupervisorLink) -> None:
     """Serve the HTTP API on the socket that the supervisor opened, until it stops this child."""
     from postroad.http import make_context
@@ -93,10 +84,12 @@ def _demo(backend: Backend, config: ChildConfig) -> Iterator[Demo | None]:
         return
     from postroad.http import Demo
     from postroad.up.demo import Story, chat_file, demo_database
+    from postroad.up.demo.notifications import OFFLINE_QUEUE, PUSH_QUEUE
 
     with closing(demo_database(config.settings.url)) as database:
-        # What shows notifications looks for their database in the environment.
+        # What shows notifications looks for their database and queues in the environment.
         os.environ["NOTIFICATIONS_DATABASE_URL"] = f"sqlite:///{chat_file(database)}"
+        os.environ |= {"SQS_PUSH_QUEUE_URL": PUSH_QUEUE, "SQS_OFFLINE_QUEUE_URL": OFFLINE_QUEUE}
         story = Story(backend, database)
         yield Demo(story.show, lambda actor: story.repair(actor=actor))
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from postroad.errors import ConfigurationError, PostroadError, QueueNotFound
+from postroad.errors import ConfigurationError, PostroadError, QueueNotFound, describe_import
 from postroad.settings import Settings, nearest
 from postroad.telemetry import get_logger
 from postroad.up.children import Notice, PartReport, Restarts, SupervisorLink
@@ -94,6 +94,7 @@ def _work(backend: Backend, settings: Settings, stop: threading.Event) -> None:
         concurrency=settings.concurrency,
         # A longer time to end leaves less time to finish: both have to fit into the time of a stop.
         drain_timeout=max(0.0, _STOP_SECONDS - options["kill_grace"]),
+        dead_letters=False,
         publish_events=False,
     )
     _when_set(stop, worker.stop, "postroad-worker-drain")
@@ -127,10 +128,18 @@ def load_modules(names: Iterable[str], *, field: str = "load") -> None:
             importlib.import_module(name)
         except Exception as error:
             raise ConfigurationError(
-                f"{field}: {name!r} cannot be imported: {type(error).__name__}: {error}",
+                f"{field}: {name!r} cannot be imported: {describe_import(error)}",
                 field=field,
-                remedy="Name a module that `python -c 'import …'` finds from this directory.",
+                remedy=_import_remedy(name, error),
             ) from error
+
+
+def _import_remedy(name: str, error: Exception) -> str:
+    if name.endswith(".py"):
+        return f"Name the module instead of its file: {Path(name).stem}."
+    if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
+        return "Name a module that `python -c 'import …'` finds from this directory."
+    return f"Correct what the module does when it is imported; `python -c 'import {name}'` shows the whole traceback."
 
 
 def find_buses(target: str) -> list[Bus]:

@@ -49,13 +49,23 @@ class Lags(msgspec.Struct):
 
 
 class Work(msgspec.Struct, frozen=True):
-    """What there is of tasks and agents. Each is counted up to 100; None if it cannot be read."""
+    """What there is of each kind. Rows are read up to 100 of a kind; None if they cannot be read."""
 
     failed_tasks: int | None = None
     """Tasks that failed within the hour."""
     schedules: int | None = None
     workers: int | None = None
     agents: int | None = None
+    events: int | None = None
+    """Events in the journal of the last hour."""
+    jobs: int | None = None
+    """Jobs that are not done."""
+    notifications: int | None = None
+    """Messages in the queues of notifications."""
+    unhealthy: int | None = None
+    """Parts that do not run, and doubts about the files: what the page of health shows."""
+    audits: int | None = None
+    """Records of the audit file."""
 
 
 class Attention(msgspec.Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from postroad.blobs import Blobs, S3Blobs
 from postroad.clock import Clock
 from postroad.connections import ATTEMPTS, AwsConnection
-from postroad.errors import ConfigurationError, NotSupported, Unavailable
+from postroad.errors import ConfigurationError, NotFound, NotPermitted, NotSupported, Unavailable
 from postroad.items import DynamoItems
 from postroad.journal import DynamoRecords, EventBridgeSender, Journal, Overflow, StoredJournal
 from postroad.queues import Queue, SQSQueues, SQSTags
@@ -46,6 +46,15 @@ class AwsTopics:
 
     def topics_without_subscriptions(self) -> list[str]:
         return self.sns.topics_without_subscriptions()
+
+    def subscribers(self, queues: Collection[str]) -> list[tuple[str, str]]:
+        """Return the topics of these queues; SNS is asked topic by topic, and what may not be read is left out."""
+        found = []
+        for name in self.topics():
+            with suppress(NotFound, NotPermitted):
+                subscriptions = self.existing(name, fifo=name.endswith(".fifo")).subscriptions()
+                found += [(name, each.queue) for each in subscriptions if each.queue in queues]
+        return found
 
 
 class AwsInstallation:

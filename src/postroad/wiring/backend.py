@@ -114,6 +114,13 @@ class Backend:
         """Return the names of all queues, sorted."""
         return self.ports.queues.queues()
 
+    def queue_names(self, *, prefix: str = "", after: str = "", limit: int) -> list[str]:
+        """Return up to `limit` names of queues that begin with `prefix` and come behind `after`, sorted."""
+        queues = self.ports.queues
+        if isinstance(queues, CountingStore):
+            return queues.names(prefix=prefix, after=after, limit=limit)
+        return [name for name in queues.queues() if name > after and name.startswith(prefix)][:limit]
+
     def overviews(self, names: Iterable[str] | None = None) -> list[QueueOverview]:
         """Return settings and contents of the queues `names`, by default of all; queues that are gone are left out."""
         return self.ports.queues.overviews(names)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -18,7 +18,7 @@ from postroad import failpoints
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError, without_credentials
 from postroad.events import EventRegistry, default_registry
-from postroad.ports import Ports
+from postroad.ports import TASK_DIRECTORY, Ports
 from postroad.settings import adapter, default_url, failpoints as configured_failpoints
 from postroad.signals import stopped_by_signals
 from postroad.wiring.backend import Backend
@@ -163,6 +163,13 @@ def connect(
         return Backend(_ports(account, clock, registry), account, joins_writes=False)
     from postroad.wiring.sqlite import SQLiteInstallation
 
+    if address.file is not None and _vanishes(address.file):
+        raise ConfigurationError(
+            f"url: {address.file} would be lost: a task runs in a directory of its own, which is removed after it",
+            field="url",
+            remedy="Decorate the task with @task(pass_env=('POSTROAD_URL',)) and call connect() without a url to open "
+            "the store of its worker, or name a file by its whole path.",
+        )
     file = SQLiteInstallation(address.file, clock=clock, trail_keep=trail_keep)
     ports = _ports(file, clock, registry)
     if address.scheme in ("memory", "sqlite"):
@@ -206,6 +213,16 @@ def _adapted(address: Address, ports: Ports) -> Ports:
     return factory(address.place, ports)
 
 
+def _vanishes(file: Path) -> bool:
+    """Return whether the file would be made in the directory of a task, which is removed with all that it holds."""
+    if file.is_absolute() or file.exists():
+        return False
+    # A working directory that is gone is refused when the file is opened.
+    with suppress(FileNotFoundError):
+        return any(part.startswith(TASK_DIRECTORY) for part in Path.cwd().parts)
+    return False
+
+
 def run(*buses: Bus, url: str | None = None, stop: threading.Event | None = None) -> None:
     """Receive with all the buses until SIGTERM, Ctrl-C or `stop`, then let running handlers finish.
 
@@ -217,13 +234,19 @@ def run(*buses: Bus, url: str | None = None, stop: threading.Event | None = None
         stop: An event that another thread sets to end the run; needed outside of the main thread.
 
     Raises:
-        ConfigurationError: No bus was given, or one of them has no handlers.
+        ConfigurationError: No bus was given, or one of them is not a bus or has no handlers.
 
     Example:
         postroad.run(orders, url="sqlite:///shop.db")
     """
     if not buses:
         raise ConfigurationError("buses: there is none to run", field="buses", remedy="Give at least one bus.")
+    if strange := [bus for bus in buses if not hasattr(bus, "has_handlers")]:
+        raise ConfigurationError(
+            f"buses: {strange[0]!r:.80} is not a bus",
+            field="buses",
+            remedy='Give buses, such as orders = postroad.Bus("orders", group="billing").',
+        )
     if idle := [bus.topic for bus in buses if not bus.has_handlers]:
         # It would receive events only to release them.
         raise ConfigurationError(

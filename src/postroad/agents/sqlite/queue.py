@@ -158,7 +158,8 @@ class SQLiteAgentQueue:
     def reject(self, deliveries: Sequence[Delivery], *, reason: str, error: str | None = None) -> list[AckResult]:
         check(reason, Note | None, "reason")
         check(error, Note | None, "error")
-        return self._write(self._leases.reject, deliveries, reason, error, durable=True, relieves=True)
+        text = None if error is None else legible(error)
+        return self._write(self._leases.reject, deliveries, reason, text, durable=True, relieves=True)
 
     def peek(self, *, limit: int = 10, after: str | None = None, force: bool = False) -> list[PeekedMessage]:
         check(limit, whole_number(1, _LONGEST_PEEK), "limit")

@@ -27,6 +27,10 @@ SELECT at_us, kind, entries, CAST(detail AS BLOB), CAST(name AS BLOB)
 FROM trail LEFT JOIN queue ON queue.id = trail.queue
 WHERE instr(entries, ?) ORDER BY n
 """
+_TRACEBACK: Final = """
+SELECT CAST(lines AS BLOB) FROM traceback WHERE message = ?1
+AND (EXISTS (SELECT 1 FROM message WHERE id = ?1) OR EXISTS (SELECT 1 FROM message WHERE origin = ?1))
+"""
 _EVENTS: Final = "SELECT entries, CAST(events AS BLOB) FROM trail WHERE instr(events, ?) ORDER BY n"
 _LOCATED: Final = f"SELECT {COLUMNS}, coalesce(lease.visible_us, m.due_us, 0), coalesce(lease.held, 0) {JOINED}"
 _MOVED: Final = f"{_LOCATED} WHERE m.origin = ?"
@@ -78,6 +82,12 @@ class History:
             for row_id, receives, sent_us, first_us in ENTRY.iter_unpack(entries)
             if row_id == first_id
         ]
+
+    def traceback(self, message_id: str) -> list[str]:
+        """Return the last lines of the traceback with which a message failed last; none once it is settled."""
+        first_id = self._ids.row_id(message_id)
+        found = None if first_id is None else self._engine.read(lambda each: one(each, _TRACEBACK, (first_id,)))
+        return [] if found is None else str(text_of(found[0])).splitlines()
 
     def located(self, message_id: str) -> Located | None:
         """Return where the message is; None if it was settled, or is not of this file."""

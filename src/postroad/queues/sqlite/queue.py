@@ -13,7 +13,7 @@ from postroad.arguments import check, seconds_between, whole_number
 from postroad.clock import SystemClock
 from postroad.engine import Transaction, every, one
 from postroad.errors import QueueNotFound, StorageFull
-from postroad.queues.markers import legible
+from postroad.queues.markers import TRACEBACK, legible, traceback_of
 from postroad.queues.port import (
     AckResult,
     Decide,
@@ -129,12 +129,14 @@ class SQLiteQueue:
         check(after, _Wait, "after")
         check(error, Note | None, "error")
         text = None if error is None else legible(error)
-        return self._write(self._store.verbs.release, deliveries, int(after * 1_000_000), text, durable=False)
+        delay = (int(after * 1_000_000), text, traceback_of(error))
+        return self._write(self._store.verbs.release, deliveries, *delay, durable=False)
 
     def reject(self, deliveries: Sequence[Delivery], *, reason: str, error: str | None = None) -> list[AckResult]:
         check(reason, Note | None, "reason")
         check(error, Note | None, "error")
-        return self._write(self._store.verbs.reject, deliveries, reason, error, relieves=True)
+        text = None if error is None else error.partition(TRACEBACK)[0]
+        return self._write(self._store.verbs.reject, deliveries, reason, text, traceback_of(error), relieves=True)
 
     def undo(self, deliveries: Sequence[Delivery], *, after: float = 0.0) -> list[AckResult]:
         """Give the messages back without spending a receive, to be received again after `after` seconds."""

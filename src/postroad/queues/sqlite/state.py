@@ -71,6 +71,12 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 _ORIGIN: Final = 4
 _ADD_TRAIL: Final = "INSERT INTO trail (queue, at_us, kind, entries, detail, events) VALUES (?, ?, ?, ?, ?, ?)"
 _TURN_TRAIL: Final = "DELETE FROM trail WHERE n <= ?"
+_ADD_TRACEBACK: Final = """
+INSERT INTO traceback (message, lines) VALUES (?, ?) ON CONFLICT (message) DO UPDATE SET lines = excluded.lines
+RETURNING n
+"""
+_TURN_TRACEBACKS: Final = "DELETE FROM traceback WHERE n <= ?"
+_TRACEBACKS_KEPT: Final = 10_000
 _TURN_EVERY: Final = 64
 _PROOF: Final = b',"crc32":'
 _FIELDS: Final = frozenset(field.name for field in fields(QueueSpec))
@@ -353,6 +359,13 @@ class States:
         n = tx.connection.last_insert_rowid()
         if n % _TURN_EVERY == 0:
             tx.connection.execute(_TURN_TRAIL, (n - self._trail_keep,))
+
+    def add_traceback(self, tx: Transaction, first_id: int, lines: str | None) -> None:
+        """Store where a message failed last, if that is known."""
+        if lines is not None:
+            n = one(tx.connection, _ADD_TRACEBACK, (first_id, lines))[0]
+            if n % _TURN_EVERY == 0:
+                tx.connection.execute(_TURN_TRACEBACKS, (n - _TRACEBACKS_KEPT,))
 
     def probably_holds_more(self, queue_id: int) -> bool:
         """Guess, without reading the file, whether a claim would find a message."""

@@ -59,6 +59,11 @@ _OLD_DEDUP: Final = "SELECT 1 FROM (SELECT until_us FROM dedup ORDER BY n LIMIT 
 _FORGET_DEDUP: Final = f"""
 DELETE FROM dedup WHERE n IN (SELECT n FROM dedup ORDER BY n LIMIT {STEP}) AND until_us <= ? RETURNING n
 """  # noqa: S608 - STEP is a constant
+_LEFT_TRACEBACK: Final = """
+SELECT n FROM traceback WHERE NOT EXISTS (SELECT 1 FROM message WHERE id = traceback.message)
+AND NOT EXISTS (SELECT 1 FROM message WHERE origin = traceback.message)
+"""
+_FORGET_TRACEBACKS: Final = f"DELETE FROM traceback WHERE n IN ({_LEFT_TRACEBACK} LIMIT {STEP})"  # noqa: S608
 TRAIL_KEEP: Final = 100_000
 _FIND: Final = "SELECT id, CAST(spec AS BLOB) FROM queue WHERE name = ?"
 _ADD: Final = "INSERT INTO queue (name, spec) VALUES (?, ?) RETURNING id"
@@ -66,6 +71,13 @@ _ADD_TALLY: Final = "INSERT INTO tally (queue, next, head, seen_us, lives_us) VA
 _UPDATE: Final = "UPDATE queue SET spec = ? WHERE id = ?"
 _UPDATE_LIFE: Final = "UPDATE tally SET lives_us = ? WHERE queue = ?"
 _NAMES: Final = "SELECT CAST(name AS BLOB) FROM queue ORDER BY name"
+_SOME_NAMES: Final = """
+SELECT CAST(name AS BLOB) FROM queue WHERE name > ? AND name >= ? AND name < ? ORDER BY name LIMIT ?
+"""
+_SOURCES: Final = """
+SELECT CAST(name AS BLOB) FROM queue
+WHERE CASE WHEN json_valid(spec) THEN json_extract(spec, '$.dead_letter') END = ? ORDER BY name
+"""
 _SWEEP_SECONDS: Final = 60.0
 _OUTLIVED: Final = "SELECT queues, messages FROM abandoned"
 
@@ -85,7 +97,7 @@ class SQLiteQueues:
         self.mover = Mover(engine, self.ids, self.states, self.verbs)
         self._census = Census(engine)
         history = History(engine, self.ids)
-        self.settled, self.located = history.settled, history.located
+        self.settled, self.located, self.traceback = history.settled, history.located, history.traceback
         self.messages_of, self.caused_by = history.messages_of, history.caused_by
         engine.prepare(
             SCHEMA,
@@ -173,7 +185,15 @@ class SQLiteQueues:
 
     def sources(self, dead_letters: str) -> list[str]:
         """Return the names of the queues that have this one as their dead-letter queue, sorted."""
-        return [name for name in self.queues() if self.queue_spec(name).dead_letter == dead_letters]
+        rules.check_name(dead_letters)
+        self._sweep_abandoned()
+        return self.engine.read(lambda each: [str(text_of(name)) for (name,) in every(each, _SOURCES, (dead_letters,))])
+
+    def names(self, *, prefix: str, after: str, limit: int) -> list[str]:
+        """Return up to `limit` names that begin with `prefix` and come behind `after`, sorted."""
+        self._sweep_abandoned()
+        given = (after, prefix, f"{prefix}\U0010ffff", limit)
+        return self.engine.read(lambda each: [str(text_of(name)) for (name,) in every(each, _SOME_NAMES, given)])
 
     @property
     def auto_deleted(self) -> int:
@@ -210,7 +230,10 @@ class SQLiteQueues:
         return len(rows)
 
     def sweep(self, *, in_background: bool = False) -> None:
-        """Remove abandoned queues and old deduplication ids; in another thread for callers that must not wait."""
+        """Remove abandoned queues, old deduplication ids and the tracebacks of settled messages.
+
+        This is done in another thread for callers that must not wait.
+        """
         self.sweep_at = self.engine.clock.monotonic() + _SWEEP_SECONDS
         if self.engine.read_only:
             return
@@ -223,14 +246,17 @@ class SQLiteQueues:
             self._sweep_abandoned()
             while self._finds(_OLD_DEDUP) and self.engine.write(self._forget_dedup_ids, durable=False, removes=True):
                 continue
+            while self._finds(_LEFT_TRACEBACK, ()):
+                self.engine.write(lambda tx: tx.connection.execute(_FORGET_TRACEBACKS), durable=False, removes=True)
 
     def _sweep_abandoned(self) -> None:
         """Remove queues whose owner is gone. If there are none, the file is only read."""
         if not self.engine.read_only and self._finds(_ABANDONED):
             self.engine.write(self._remove_abandoned, durable=False)
 
-    def _finds(self, statement: str) -> bool:
-        return self.engine.read(lambda each: one(each, statement, (self.engine.monotonic_us(),))) is not None
+    def _finds(self, statement: str, bindings: tuple[int, ...] | None = None) -> bool:
+        given = (self.engine.monotonic_us(),) if bindings is None else bindings
+        return self.engine.read(lambda each: one(each, statement, given)) is not None
 
     def _forget_dedup_ids(self, tx: Transaction) -> bool:
         """Remove some deduplication ids older than five minutes; return whether there may be more."""

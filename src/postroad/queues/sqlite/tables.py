@@ -120,6 +120,15 @@ CREATE TABLE deleted (
 ) STRICT;
 INSERT INTO deleted VALUES (0, 0, 0, 0, 0, 0, 0);
 """,
+        # Where messages that are not settled failed last; only the newest are kept. And the sources of dead letters.
+        """
+CREATE TABLE traceback (
+    n INTEGER PRIMARY KEY,
+    message INTEGER NOT NULL UNIQUE,   -- the id it was first sent under
+    lines TEXT NOT NULL
+) STRICT;
+CREATE INDEX queue_by_dead_letter ON queue (CASE WHEN json_valid(spec) THEN json_extract(spec, '$.dead_letter') END);
+""",
     ),
 )
 

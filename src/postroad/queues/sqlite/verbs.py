@@ -292,7 +292,13 @@ class Verbs:
         return results
 
     def release(
-        self, tx: Transaction, state: QueueState, deliveries: Deliveries, after_us: int, error: str | None
+        self,
+        tx: Transaction,
+        state: QueueState,
+        deliveries: Deliveries,
+        after_us: int,
+        error: str | None,
+        traceback: str | None,
     ) -> list[AckResult]:
         """End the leases without settling the messages."""
         now_us = self._engine.now_us()
@@ -302,11 +308,18 @@ class Verbs:
         for _, first_id, receives, sent_us, first_us in changed:
             packed = ENTRY.pack(first_id, min(receives, 65_535), sent_us, first_us or 0)
             self._states.add_trail(tx, state.id, "released" if error is None else "failed", packed, now_us, error)
+            self._states.add_traceback(tx, first_id, traceback)
         tx.touch(channel(state.id))
         return results
 
     def reject(
-        self, tx: Transaction, state: QueueState, deliveries: Deliveries, reason: str, error: str | None
+        self,
+        tx: Transaction,
+        state: QueueState,
+        deliveries: Deliveries,
+        reason: str,
+        error: str | None,
+        traceback: str | None,
     ) -> list[AckResult]:
         """Move the messages to the dead letters now."""
         dead_letters = self.dead_letters(tx, state)
@@ -320,6 +333,7 @@ class Verbs:
                 return None
             row = Row(*found) if error is None else Row(*found)._replace(error=error)
             self.dead_letter(tx, state, dead_letters, row, now_us=now_us, reason=reason)
+            self._states.add_traceback(tx, row.first_id, traceback)
             return (row.grp,)
 
         return self._change(tx, state, deliveries, move)[0]

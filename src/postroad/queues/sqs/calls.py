@@ -21,13 +21,14 @@ from postroad.connections import (
 from postroad.errors import (
     InvalidMessage,
     NotSupported,
+    OutcomeUnknown,
     PostroadError,
     PurgeRunning,
     StaleReceipt,
     Unavailable,
 )
 from postroad.queues.rules import queue_missing
-from postroad.queues.sqs.wire import Outcome, outcomes_of
+from postroad.queues.sqs.wire import Outcome, is_intact, outcomes_of
 
 
 class SQSCalls:
@@ -73,7 +74,8 @@ class SQSCalls:
             return [self._single(operation, url, entry) for entry in entries]
         numbered = [{"Id": str(number), **entry} for number, entry in enumerate(entries)]
         answer = self.call(f"{operation}_batch", name_in(url), QueueUrl=url, Entries=numbered)
-        return outcomes_of(answer, len(entries), partial(_failed, operation), call=f"SQS {api_name(operation)}")
+        outcomes = outcomes_of(answer, len(entries), partial(_failed, operation), call=f"SQS {api_name(operation)}")
+        return [_checked(*pair) for pair in zip(entries, outcomes, strict=True)]
 
     def _having(self, operation: str) -> Any:
         client = self.client
@@ -85,7 +87,7 @@ class SQSCalls:
 
     def _single(self, operation: str, url: str, entry: Mapping[str, Any]) -> Outcome:
         try:
-            return self.call(operation, name_in(url), QueueUrl=url, **entry)
+            return _checked(entry, self.call(operation, name_in(url), QueueUrl=url, **entry))
         except Unavailable as error:
             return Again(error)
         except PostroadError as error:
@@ -119,6 +121,13 @@ def _known(queue: str) -> dict[str, Any]:
         "MessageNotInflight": stale,
         "ReceiptHandleIsInvalid": stale,
     }
+
+
+def _checked(entry: Mapping[str, Any], outcome: Outcome) -> Outcome:
+    """Return the outcome of an entry, or an error if SQS has another body than was sent."""
+    if isinstance(outcome, Mapping) and not is_intact(entry.get("MessageBody", ""), outcome.get("MD5OfMessageBody")):
+        return OutcomeUnknown("SQS SendMessage: the answer has the checksum of another body")
+    return outcome
 
 
 def _failed(operation: str, entry: Mapping[str, Any]) -> Again | PostroadError:

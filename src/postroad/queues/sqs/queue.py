@@ -14,7 +14,7 @@ from postroad.arguments import check, seconds_between, whole_number
 from postroad.backoff import CHANCE
 from postroad.clock import Clock
 from postroad.connections import ATTEMPTS, Entry, deliver
-from postroad.errors import NotSupported, PostroadError, TransportError, Unavailable
+from postroad.errors import NotSupported, OutcomeUnknown, PostroadError, TransportError, Unavailable
 from postroad.queues import rules
 from postroad.queues.markers import mark_dead
 from postroad.queues.port import (
@@ -36,6 +36,7 @@ from postroad.queues.sqs.wire import (
     assumed,
     delivery_of,
     entry_of,
+    is_intact,
     peeked_of,
     sent_result,
     size_of,
@@ -194,8 +195,12 @@ class SQSQueue:
         if not answer.get("Messages") and wait - (time.monotonic() - started) > _EARLY_SECONDS:
             # Not every endpoint waits as long as it is asked to, and polling again at once only costs requests.
             time.sleep(_EARLY_PAUSE_SECONDS * CHANCE.uniform(0.5, 1.5))
+        messages = answer.get("Messages") or ()
+        if not all(is_intact(raw["Body"], raw.get("MD5OfBody")) for raw in messages):
+            # None is handed out, because those behind a damaged one would overtake it. They come back.
+            raise OutcomeUnknown(f"SQS ReceiveMessage on {self.name!r}: a body does not have its checksum")
         now = self.clock.now()
-        return [delivery_of(raw, now) for raw in answer.get("Messages") or ()]
+        return [delivery_of(raw, now) for raw in messages]
 
     def ack(self, deliveries: Sequence[Delivery]) -> list[AckResult]:
         """Remove the messages. A late ack on a standard queue returns ok and may change nothing."""

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from postroad.clock import SYSTEM_CLOCK, Clock
-from postroad.connections import ATTEMPTS, AwsConnection
+from postroad.connections import ATTEMPTS, AwsConnection, was_unsure
 from postroad.errors import ConfigurationError, NotPermitted, PostroadError, QueueNotFound, Unavailable
 from postroad.queues import rules
 from postroad.queues.port import QueueOverview
@@ -89,7 +89,13 @@ class SQSQueues:
 
     def delete_queue(self, name: str) -> None:
         """Remove the queue with its messages; SQS takes up to a minute for it."""
-        self._calls.call("delete_queue", name, QueueUrl=self.queue(name).url)
+        url = self.queue(name).url
+        try:
+            self._calls.call("delete_queue", name, QueueUrl=url)
+        except QueueNotFound:
+            # An attempt whose answer was lost has deleted it.
+            if not was_unsure():
+                raise
 
     def queue_spec(self, name: str) -> QueueSpec:
         """Return the settings of the queue."""

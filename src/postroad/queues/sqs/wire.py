@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -58,6 +59,11 @@ def outcomes_of(
     outcomes.update({entry["Id"]: failed(entry) for entry in answer.get("Failed") or ()})
     unknown = OutcomeUnknown(f"{call}: the answer says nothing about this entry")
     return [outcomes.get(str(number), unknown) for number in range(count)]
+
+
+def is_intact(body: str, md5: str | None) -> bool:
+    """Return whether the body has the checksum that SQS reports; a client may report none."""
+    return not md5 or hashlib.md5(body.encode(), usedforsecurity=False).hexdigest() == md5
 
 
 def message_attributes(attributes: Mapping[str, str]) -> dict[str, Any]:
