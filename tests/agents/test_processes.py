@@ -16,7 +16,7 @@ from tests.agents.conftest import Post, n_of
 
 from postroad import failpoints
 from postroad.agents import AgentEvent, Agents
-from postroad.agents.runner import CONSUMER
+from postroad.agents.runner import AGGREGATOR
 from postroad.errors import StorageFull
 from postroad.queues import Delivery
 from postroad.wiring import Backend, connect
@@ -161,7 +161,7 @@ def test_two_runners_share_the_shards(file_post: Post) -> None:
         file_post.clock.advance(2)
 
     stream = file_post.backend.stream("agent-events")
-    mine, theirs = (stream.lease(CONSUMER, worker) for worker in ("test", "other"))
+    mine, theirs = (stream.lease(AGGREGATOR, worker) for worker in ("test", "other"))
     assert (len(mine), len(theirs)) == (2, 2)
 
 

@@ -320,13 +320,14 @@ def test_a_free_worker_goes_on_while_another_is_busy(make_bus: MakeBus, queue: Q
 
 
 def test_a_slow_handler_and_what_waits_behind_it_stay_covered(backend: Backend) -> None:
-    config = replace(QUICK, visibility_timeout_seconds=0.6, max_receives=1)
+    # Long enough that a heartbeat comes in time beside a busy machine.
+    config = replace(QUICK, visibility_timeout_seconds=4.0, max_receives=1)
     bus = backend.bus("orders", "workers", config=config)
     calls: list[int] = []
 
     def slow(event: Placed) -> None:
         calls.append(event.number)
-        time.sleep(1.0 if event.number == 1 else 0)
+        time.sleep(5.0 if event.number == 1 else 0)
 
     bus.subscribe(Placed, slow)
     bus.publish_many([Placed(1), Placed(2)])

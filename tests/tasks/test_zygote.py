@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -105,3 +107,23 @@ def test_tasks_that_cannot_be_loaded_name_the_line_that_fails(tmp_path: Path, mo
         made.start()
 
     made.close()
+
+
+def test_a_worker_that_dies_while_its_tasks_are_imported_leaves_no_directory(tmp_path: Path) -> None:
+    (tmp_path / "slow_tasks.py").write_text(
+        "import pathlib, time\n"
+        "pathlib.Path('importing').touch()\n"
+        "while not pathlib.Path('go').exists():\n"
+        "    time.sleep(0.01)\n"
+    )
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    command = [sys.executable, "-m", "postroad", "worker", "--load", "slow_tasks"]
+    environment = {**os.environ, "TMPDIR": str(scratch), "PYTHONPATH": str(tmp_path)}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL) as worker:
+        eventually(lambda: (tmp_path / "importing").exists() and list(scratch.iterdir()))
+        worker.kill()
+
+    (tmp_path / "go").touch()
+
+    eventually(lambda: not list(scratch.iterdir()))

@@ -25,7 +25,7 @@ from postroad.agents.model import (
     now_text as now_text,
 )
 from postroad.agents.port import AgentStore as AgentStore, Mover as Mover
-from postroad.agents.runner import AggregateResult, Runner, aggregate
+from postroad.agents.runner import AGGREGATOR as AGGREGATOR, AggregateResult, Runner, aggregate
 from postroad.agents.stream import Published as Published, Rejected as Rejected
 from postroad.agents.tables import (
     DEAD_QUEUE as DEAD_QUEUE,

@@ -22,7 +22,7 @@ from postroad.errors import PostroadError
 from postroad.streams import TRIM_HORIZON, ShardLease, Stream, StreamRecord
 from postroad.telemetry import get_logger
 
-CONSUMER: Final = "agents-aggregator"
+AGGREGATOR: Final = "agents-aggregator"
 LEASE_SECONDS: Final = 5.0
 _RENEW_SECONDS: Final = 1.5
 _LONGEST_PAUSE: Final = 0.25
@@ -162,19 +162,19 @@ class Runner:
         self._positions.clear()
         # If that fails, the leases end by themselves.
         with suppress(PostroadError):
-            self._stream.lease(CONSUMER, self.worker, seconds=_AT_ONCE)
+            self._stream.lease(AGGREGATOR, self.worker, seconds=_AT_ONCE)
 
     def _renew(self) -> None:
         if self._clock.monotonic() - self._leased_at < _RENEW_SECONDS and self._leases:
             return
         self._leased_at = self._clock.monotonic()
-        self._leases = self._stream.lease(CONSUMER, self.worker, seconds=LEASE_SECONDS)
+        self._leases = self._stream.lease(AGGREGATOR, self.worker, seconds=LEASE_SECONDS)
         self._positions = {lease: at for lease, at in self._positions.items() if lease in self._leases}
 
     def _read(self, lease: ShardLease) -> list[StreamRecord]:
         position = self._positions.get(lease)
         if position is None:
-            position = self._stream.position(CONSUMER, lease.shard) or TRIM_HORIZON
+            position = self._stream.position(AGGREGATOR, lease.shard) or TRIM_HORIZON
             self._positions[lease] = position
         return self._stream.read(lease.shard, after=position, limit=self._batch)
 
@@ -192,7 +192,7 @@ class Runner:
                 position = _before_failure(records, result.failed)
                 if position is None:
                     continue
-                if not self._stream.checkpoint(CONSUMER, lease.shard, position, lease=lease):
+                if not self._stream.checkpoint(AGGREGATOR, lease.shard, position, lease=lease):
                     raise _LostLease
                 done[lease] = position
         self._positions.update(done)
@@ -213,7 +213,7 @@ class Runner:
         def renew() -> None:
             while not done.wait(_RENEW_SECONDS):
                 with suppress(PostroadError):
-                    self._stream.lease(CONSUMER, self.worker, seconds=LEASE_SECONDS)
+                    self._stream.lease(AGGREGATOR, self.worker, seconds=LEASE_SECONDS)
 
         renewing = threading.Thread(target=renew, name="agents-leases", daemon=True)
         renewing.start()

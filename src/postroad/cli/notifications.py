@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 import socket
 import threading
@@ -184,6 +183,8 @@ def _listen(host: str, port: int) -> socket.socket:
 @contextmanager
 def _answering(listener: socket.socket, health: Health) -> Iterator[None]:
     """Answer health checks on the socket while the block runs, on a thread of its own."""
+    import asyncio
+
     from postroad.http.app import make_server
 
     async def app(scope: Any, receive: Any, send: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import select
 import shutil
 import socket
@@ -224,8 +225,8 @@ class ChildPool:
             self._directories.clear()
 
     def _start(self) -> _Zygote:
-        directory = tempfile.mkdtemp(prefix=TASK_DIRECTORY)
-        # If the zygote is killed, its running children keep working there until the pool is closed.
+        # The zygote makes and removes it; if it is killed, its children keep working there until the pool is closed.
+        directory = f"{tempfile.gettempdir()}/{TASK_DIRECTORY}{secrets.token_hex(8)}"
         self._directories.append(directory)
         plan = self._plan = msgspec.structs.replace(self._plan, directory=directory, worker=os.getpid())
         began_ns = time.time_ns()

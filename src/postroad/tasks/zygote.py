@@ -167,6 +167,17 @@ def main() -> None:
     if data is None:
         return
     plan = msgspec.msgpack.decode(data, type=Plan)
+    Path(plan.directory).mkdir(mode=0o700)
+    try:
+        _serve(plan, data, control)
+    except (BrokenPipeError, ConnectionResetError):
+        # The worker died during the imports.
+        return
+    finally:
+        shutil.rmtree(plan.directory, ignore_errors=True)
+
+
+def _serve(plan: Plan, data: bytes, control: socket.socket) -> None:
     try:
         tasks = find_tasks(plan)
         entries = tuple(entry_of(definition) for definition in tasks.definitions())
@@ -265,4 +276,3 @@ class Zygote:
             self._reap_monitors()
             time.sleep(0.005)
         processes.end_descendants(within=_KILL_SECONDS)
-        shutil.rmtree(self._setup.plan.directory, ignore_errors=True)

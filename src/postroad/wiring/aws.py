@@ -110,12 +110,12 @@ class AwsInstallation:
 
     def check_agents(self, mover: Mover) -> bool:
         """Return whether agents are set up here, or raise `ConfigurationError` that names what is missing."""
-        from postroad.agents.runner import CONSUMER
+        from postroad.agents.runner import AGGREGATOR
         from postroad.agents.tables import EVENTS_STREAM, AgentSetup
         from postroad.settings import events_stream
 
         name = events_stream() or EVENTS_STREAM
-        return AgentSetup(self._connection, name, lambda: self.streams.open(name).workers(CONSUMER)).check(mover)
+        return AgentSetup(self._connection, name, lambda: self.streams.open(name).workers(AGGREGATOR)).check(mover)
 
     def site(self) -> Site:
         from postroad.topology.aws.site import AwsSite

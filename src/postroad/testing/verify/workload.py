@@ -17,6 +17,7 @@ import msgspec
 from postroad.errors import InvalidInput, PostroadError, StaleReceipt, StorageFull
 from postroad.inbox import Inbox
 from postroad.queues import Delivery, PeekedMessage, Queue
+from postroad.streams import TRIM_HORIZON, Stream, StreamRecord
 from postroad.testing import ledger
 from postroad.testing.verify.history import History, Outcome
 from postroad.testing.verify.scenario import Client, Place
@@ -316,6 +317,16 @@ def held(queue: Queue) -> int:
     """Return how many messages a queue holds, in whatever state."""
     stats = queue.stats()
     return stats.visible + stats.in_flight + stats.delayed
+
+
+def unread(stream: Stream, consumer: str) -> int:
+    """Return how many records, of the next 1,000 in each shard, a consumer has not passed."""
+    return sum(len(behind(stream, consumer, shard)) for shard in stream.shards())
+
+
+def behind(stream: Stream, consumer: str, shard: str) -> list[StreamRecord]:
+    """Return the next records of a shard that a consumer has not passed."""
+    return stream.read(shard, after=stream.position(consumer, shard) or TRIM_HORIZON, limit=1_000)
 
 
 def peeked(queue: Queue) -> Iterator[PeekedMessage]:

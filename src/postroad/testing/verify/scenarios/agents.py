@@ -8,14 +8,14 @@ from functools import partial
 
 import msgspec
 
-from postroad.agents import AgentEvent, Agents
+from postroad.agents import AGGREGATOR, EVENTS_STREAM, AgentEvent, Agents
 from postroad.testing.verify import workload
 from postroad.testing.verify.history import History
 from postroad.testing.verify.scenario import Client, Facts, Place, Role, Scenario
 from postroad.testing.verify.workload import Body
 from postroad.wiring import Backend
 
-_STREAM, _LISTENERS = "agent-events", ("dan", "eve")
+_STREAM, _LISTENERS = EVENTS_STREAM, ("dan", "eve")
 _PRODUCERS = tuple(f"k{number}" for number in range(workload.KEYS))
 _FACTS = Facts(subscriptions={_STREAM: _LISTENERS}, ordered=True)
 _LOOK_SECONDS = 0.05
@@ -82,10 +82,12 @@ def _listen(client: Client) -> None:
 
 
 def _unsettled(place: Place) -> int:
+    """Count what is on the stream before what it became, so that nothing passes between two looks."""
     with place.backend() as backend:
         agents = _agents(place, backend)
-        unread = agents.runner(worker="supervisor").run_once().read
-        return unread + sum(workload.held(agents.queue(listener)) for listener in _LISTENERS)
+        unread = workload.unread(backend.stream(_STREAM), AGGREGATOR)
+        stats = [agents.stats(listener) for listener in _LISTENERS]
+        return unread + sum(each.visible + each.in_flight + each.delayed + (each.held or 0) for each in stats)
 
 
 def _read_back(place: Place, history: History) -> None:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from postroad.errors import PostroadError
-from postroad.streams import Record, ShardLease, Stream, StreamRecord
+from postroad.streams import TRIM_HORIZON, Record, ShardLease, Stream, StreamRecord
 from postroad.testing.verify import workload
 from postroad.testing.verify.history import History
 from postroad.testing.verify.scenario import Client, Facts, Place, Role, Scenario
@@ -19,7 +19,6 @@ _SHARDS = 4
 _LEASE_SECONDS = 3.0
 _CALM_LEASE_SECONDS = 60.0
 _RENEW_SECONDS = 0.5
-_FIRST = "trim_horizon"
 _FACTS = Facts(subscriptions={_STREAM: (_CONSUMER,)}, ordered=True, visibility=0)
 
 
@@ -66,7 +65,7 @@ def _work(client: Client) -> None:
 def _advance(client: Client, handler: workload.Handler, stream: Stream, lease: ShardLease) -> bool:
     """Handle what follows in one shard; return whether there was anything."""
     began = time.monotonic()
-    after = stream.position(_CONSUMER, lease.shard) or _FIRST
+    after = stream.position(_CONSUMER, lease.shard) or TRIM_HORIZON
     records = stream.read(lease.shard, after=after, limit=10)
     if not records:
         return False
@@ -88,12 +87,7 @@ def _handle(client: Client, handler: workload.Handler, records: Sequence[StreamR
 
 def _unsettled(place: Place) -> int:
     with place.backend() as backend:
-        stream = backend.stream(_STREAM, _SHARDS)
-        return sum(bool(_behind(stream, shard)) for shard in stream.shards())
-
-
-def _behind(stream: Stream, shard: str) -> list[StreamRecord]:
-    return stream.read(shard, after=stream.position(_CONSUMER, shard) or _FIRST, limit=1_000)
+        return workload.unread(backend.stream(_STREAM, _SHARDS), _CONSUMER)
 
 
 def _read_back(place: Place, history: History) -> None:
@@ -106,7 +100,7 @@ def _read_back(place: Place, history: History) -> None:
             sequences = [sequence for sequence, _ in read]
             grows = all(earlier < later for earlier, later in pairwise(sequences))
             workload.check(history, "I21", grows, f"sequences of {shard} grow")
-            for record in _behind(stream, shard):
+            for record in workload.behind(stream, _CONSUMER, shard):
                 history.write("left", sub=_CONSUMER, id=workload.read_body(record.data).id)
             handled = workload.effects_of(place, _CONSUMER)
             passed = [each for sequence, each in read if sequence <= (stream.position(_CONSUMER, shard) or "")]
@@ -116,7 +110,7 @@ def _read_back(place: Place, history: History) -> None:
 
 def _whole(stream: Stream, shard: str) -> list[StreamRecord]:
     found: list[StreamRecord] = []
-    while page := stream.read(shard, after=found[-1].sequence if found else _FIRST, limit=1_000):
+    while page := stream.read(shard, after=found[-1].sequence if found else TRIM_HORIZON, limit=1_000):
         found += page
     return found
 
