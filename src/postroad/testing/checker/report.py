@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -111,16 +111,17 @@ class Report(msgspec.Struct, kw_only=True):
         yield "stuck", found["stuck"]
 
 
-def write_report(report: Report, directory: Path) -> None:
+def write_report(report: Report, directory: Path, more: Iterable[tuple[str, int]] = ()) -> None:
     """Write `report.json` and `report.md`, which only their owner can read.
 
     Args:
         report: What was found.
         directory: Where to write them; it is created if it does not exist.
+        more: Rows of the page that come after those of the report.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     _write(directory / "report.json", msgspec.json.format(msgspec.json.encode(report)) + b"\n")
-    _write(directory / "report.md", "\n".join(_page(report)).encode())
+    _write(directory / "report.md", "\n".join(_page(report, more)).encode())
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -130,12 +131,12 @@ def _write(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def _page(report: Report) -> Iterator[str]:
+def _page(report: Report, more: Iterable[tuple[str, int]]) -> Iterator[str]:
     yield f"# {report.scenario or 'History'}: {report.verdict}\n"
     yield from (f"- {reason}" for reason in report.reasons)
     yield f"\n`{report.command}` · seed {report.seed} · store {report.store or '-'} · size {report.size or '-'}\n"
     yield from ("| what | number |", "|---|---|")
-    yield from (f"| {name} | {number:,} |" for name, number in report.rows())
+    yield from (f"| {name} | {number:,} |" for name, number in (*report.rows(), *more))
     broken = {name: number for name, number in report.violations.items() if number}
     yield "\n## Violations\n"
     yield from (f"- {name}: {number:,}" for name, number in broken.items()) if broken else ("None was found.",)

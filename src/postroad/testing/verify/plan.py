@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 from typing import Literal
 
 import msgspec
 
-from postroad.testing.verify.scenario import SCENARIOS
+from postroad.testing.verify.scenario import SCENARIOS, find_scenario
 
 SizeName = Literal["quick", "gate", "soak"]
 AT_ONCE = 2
@@ -60,14 +61,16 @@ class Plan(msgspec.Struct, frozen=True):
     actions: tuple[Action, ...]
 
 
-def share(size: Size, scenarios: int, index: int) -> Size:
-    """Return what one of several scenarios gets of a size."""
+def share(size: Size, weights: Sequence[int], index: int) -> Size:
+    """Return what one of several scenarios gets of a size: messages by its weight, faults as many as the others."""
+    scenarios = len(weights)
 
     def part(whole: int) -> int:
         return whole // scenarios + (index < whole % scenarios)
 
+    before, after = (size.messages * sum(weights[:end]) // sum(weights) for end in (index, index + 1))
     return Size(
-        messages=max(1, part(size.messages)),
+        messages=max(1, after - before),
         kills=part(size.kills),
         seconds=size.seconds * min(AT_ONCE, scenarios) / scenarios,
         server_restarts=part(size.server_restarts),
@@ -135,4 +138,5 @@ def plans(seed: int, scenarios: tuple[str, ...], size: Size, *, store: str = "sq
     """Return the plans of several scenarios, which share the size between them."""
     order = {name: index for index, name in enumerate(SCENARIOS)}
     chosen = sorted(scenarios, key=lambda name: order[name])
-    return [make_plan(seed, name, share(size, len(chosen), index), store=store) for index, name in enumerate(chosen)]
+    weights = [find_scenario(name).weight for name in chosen]
+    return [make_plan(seed, name, share(size, weights, index), store=store) for index, name in enumerate(chosen)]

@@ -159,6 +159,7 @@ class Scenario:
         prepare: Creates queues, tables and the like, once, before any process starts.
         unsettled: Returns how much is still on its way; 0 when everything has drained.
         read_back: Writes `effect`, `dead`, `left` and `check` lines when everything has ended.
+        weight: How many of the messages of a run with other scenarios it gets, beside theirs.
         stores: The stores that it runs on.
     """
 
@@ -168,6 +169,7 @@ class Scenario:
     prepare: Callable[[Place], None]
     unsettled: Callable[[Place], int]
     read_back: Callable[[Place, History], None]
+    weight: int
     stores: tuple[StoreName, ...] = ("sqlite",)
     stuck_seconds: float = 20.0
     """How long nothing may move, while all processes are at work, until what is left counts as stuck."""

@@ -1,4 +1,4 @@
-"""`make soak`: runs of `postroad verify` for hours, scenario by scenario, and one report of them all."""
+"""`make soak`: hours of `postroad verify`, power cuts and mutants in turns, and one report of them all."""
 
 from __future__ import annotations
 
@@ -6,93 +6,178 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 
-import msgspec
-
 from postroad.errors import Unavailable
 from postroad.testing.checker import Report, write_report
-from postroad.testing.verify.plan import SIZES, Size, plans
+from postroad.testing.mutants import MUTANTS
+from postroad.testing.mutants.__main__ import is_caught
+from postroad.testing.powerloss.trial import verify_power_loss
+from postroad.testing.verify.plan import SIZES, Size, make_plan
 from postroad.testing.verify.run import Options, merge, run
-from postroad.testing.verify.scenario import StoreName, scenarios_on
+from postroad.testing.verify.scenario import StoreName, find_scenario, scenarios_on
 
-_STORES: tuple[StoreName, ...] = ("sqlite", "postgres", "aws")
-_ROUND_SECONDS = 120.0
+_ROUND_SECONDS = 60.0
+_WEIGHTS: dict[StoreName, float] = {"sqlite": 1.0, "postgres": 0.25, "aws": 0.1}
+"""How many messages a scenario moves on a store, beside those that it moves on SQLite in the same time."""
+_ROUNDS: tuple[tuple[str, StoreName], ...] = tuple(
+    (scenario, store) for store in _WEIGHTS for scenario in scenarios_on(store)
+)
+_PART = _ROUND_SECONDS / SIZES["soak"].seconds
+_IMAGES = round(100_000 * _PART * len(_ROUNDS))
+"""Power cuts after all scenarios ran on all stores: 100,000 in a night."""
+
+
+def round_size(scenario: str, store: StoreName) -> Size:
+    """Return what one round does of the size `soak`, so that all rounds of a night do all of it."""
+    whole = SIZES["soak"]
+    share = _weight(scenario, store) / sum(_weight(*each) for each in _ROUNDS)
+
+    def on(name: StoreName, faults: int) -> int:
+        rounds = sum(each == name for _, each in _ROUNDS)
+        return round(faults * _PART * len(_ROUNDS) / rounds) if store == name else 0
+
+    return Size(
+        messages=max(1, round(whole.messages * _PART * len(_ROUNDS) * share)),
+        kills=round(whole.kills * _PART),
+        seconds=_ROUND_SECONDS,
+        server_restarts=on("postgres", whole.server_restarts),
+        proxy_faults=on("aws", whole.proxy_faults),
+    )
+
+
+def _weight(scenario: str, store: StoreName) -> float:
+    return find_scenario(scenario).weight * _WEIGHTS[store]
+
+
+@dataclass(slots=True, kw_only=True)
+class Soak:
+    """What a soak has done so far.
+
+    Attributes:
+        directory: Where the report is, and the history of each round that was not ok.
+        reports: The reports of the rounds.
+        images: Power cuts that were tried.
+        lost: Messages that these lost, and files that they left unusable.
+        missing: The stores that cannot be had here.
+        escaped: The mutants that were not caught.
+        hunted: How many mutants were hunted.
+    """
+
+    directory: Path
+    reports: list[Report] = field(default_factory=list)
+    images: int = 0
+    lost: int = 0
+    missing: set[StoreName] = field(default_factory=set)
+    escaped: list[str] = field(default_factory=list)
+    hunted: int = 0
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether nothing was violated and nothing escaped."""
+        verdicts = {report.verdict for report in self.reports}
+        return verdicts == {"ok"} and not self.lost and not self.escaped
+
+    def break_things(self, seed: int, scenario: str, store: StoreName) -> None:
+        """Run one scenario; keep its history if it is not ok, and leave out a store that cannot be had here."""
+        if store in self.missing:
+            return
+        where = self.directory / f"{seed}-{scenario}-{store}"
+        plan = make_plan(seed, scenario, round_size(scenario, store), store=store)
+        options = Options(
+            plans=(plan,),
+            store=store,
+            size="soak",
+            command=f"postroad verify run --scenario {scenario} --store {store} --size soak --messages {plan.messages} "
+            f"--kills {plan.kills} --seconds {plan.seconds:g} --seed {seed}",
+            report=where,
+            work=where / "work",
+        )
+        try:
+            report = run(options, lambda text: None)
+        except Unavailable as error:
+            _say(f"{store} is left out: {error}")
+            self.missing.add(store)
+            return
+        shutil.rmtree(where if report.verdict == "ok" else where / "work", ignore_errors=True)
+        self.reports.append(report)
+        _say(f"{scenario} on {store}, seed {seed}: {report.verdict}")
+
+    def hunt(self) -> None:
+        """Hunt the next mutant, if there is one that was not hunted yet."""
+        if self.hunted < len(MUTANTS):
+            mutant = MUTANTS[self.hunted]
+            self.hunted += 1
+            caught = is_caught(mutant)
+            if not caught:
+                self.escaped.append(mutant.name)
+            _say(f"{mutant.name}: {'caught' if caught else 'ESCAPED'}")
+
+    def cut_power(self, seed: int) -> None:
+        """Look at power cuts of one more writer."""
+        found = verify_power_loss(_IMAGES, seed=seed)
+        self.images += found.images
+        self.lost += found.lost + found.corrupt
+        _say(f"{found.images} power cuts, seed {seed}: {found.verdict}")
+
+    def write(self, command: str, seed: int) -> None:
+        """Write the report of all that was done so far."""
+        whole = merge(self.reports, command=command)
+        whole.reasons += [f"mutant {name} escaped" for name in self.escaped]
+        if self.lost:
+            whole.reasons.append(f"power cuts lost {self.lost} messages or files")
+        whole.seed, whole.size, whole.store = seed, "soak", ", ".join(sorted({each.store for each in self.reports}))
+        whole.verdict = whole.verdict if self.is_ok or whole.verdict != "ok" else "violated"
+        rows = {
+            "rounds": len(self.reports),
+            "minutes of faults and draining": round(sum(each.seconds for each in self.reports) / 60),
+            "power-loss images": self.images,
+            "lost to power cuts": self.lost,
+            "mutants hunted": self.hunted,
+            "mutants caught": self.hunted - len(self.escaped),
+        }
+        write_report(whole, self.directory, rows.items())
+
+
+def _say(text: str) -> None:
+    print(f"{datetime.now(UTC):%H:%M:%S} {text}", file=sys.stderr, flush=True)
 
 
 def rounds(seed: int) -> Iterator[tuple[int, str, StoreName]]:
     """Yield seed, scenario and store of each round, for ever: all scenarios of a store, then those of the next."""
-    every: list[tuple[str, StoreName]] = [(scenario, store) for store in _STORES for scenario in scenarios_on(store)]
     for number in count():
-        scenario, store = every[number % len(every)]
+        scenario, store = _ROUNDS[number % len(_ROUNDS)]
         yield seed + number, scenario, store
 
 
-def round_size(hours: float) -> Size:
-    """Return what one round does of the size `soak`, so that all rounds of a night do all of it."""
-    part = _ROUND_SECONDS / (hours * 3_600)
-    whole = SIZES["soak"]
-    return Size(
-        messages=max(1, round(whole.messages * part)),
-        kills=max(1, round(whole.kills * part)),
-        seconds=_ROUND_SECONDS,
-        server_restarts=max(1, round(whole.server_restarts * part)),
-        proxy_faults=max(1, round(whole.proxy_faults * part)),
-    )
-
-
-def soak(directory: Path, *, hours: float, seed: int) -> Report:
-    """Run rounds until the time is over; keep the history of a round that is not ok, and write the report each time."""
+def soak(directory: Path, *, hours: float, seed: int) -> Soak:
+    """Break things until the time is over, and go on after a violation; the report is written after each round."""
     deadline = time.monotonic() + hours * 3_600
-    reports: list[Report] = []
-    whole = Report(scenario="all", reasons=["nothing ran"])
-    missing: set[str] = set()
+    done = Soak(directory=directory)
     for number, scenario, store in rounds(seed):
         if time.monotonic() >= deadline:
             break
-        if store in missing:
-            continue
-        try:
-            report = _round(directory, scenario, store, number, round_size(hours))
-        except Unavailable as error:
-            print(f"{store} is left out: {error}", file=sys.stderr)
-            missing.add(store)
-            continue
-        print(f"{scenario} on {store}, seed {number}: {report.verdict}", file=sys.stderr, flush=True)
-        reports.append(report)
-        whole = merge(reports, command=f"make soak HOURS={hours:g}")
-        write_report(msgspec.structs.replace(whole, seed=seed, size="soak", store="all"), directory)
-        if "interrupted" in report.reasons:
+        done.break_things(number, scenario, store)
+        done.hunt()
+        if (scenario, store) == _ROUNDS[-1]:
+            done.cut_power(number)
+        if done.reports:
+            done.write(f"make soak HOURS={hours:g}", seed)
+        if done.reports and "interrupted" in done.reports[-1].reasons:
             break
-    return whole
-
-
-def _round(directory: Path, scenario: str, store: StoreName, seed: int, size: Size) -> Report:
-    """Run one scenario; remove its directory if all is well."""
-    where = directory / f"{seed}-{scenario}-{store}"
-    options = Options(
-        plans=tuple(plans(seed, (scenario,), size, store=store)),
-        store=store,
-        size="soak",
-        command=f"postroad verify run --scenario {scenario} --store {store} --size soak --messages {size.messages} "
-        f"--kills {size.kills} --seconds {size.seconds:g} --seed {seed}",
-        report=where,
-        work=where / "work",
-    )
-    report = run(options, lambda text: None)
-    shutil.rmtree(where / "work" if report.verdict != "ok" else where, ignore_errors=True)
-    return report
+    return done
 
 
 def main(hours: float) -> int:
     """Soak for so many hours and return the exit code."""
     today = datetime.now(UTC)
     directory = Path("proof") / f"soak-{today:%Y-%m-%d}"
-    report = soak(directory, hours=hours, seed=int(today.timestamp()))
-    print(f"{report.verdict}: {directory / 'report.md'}")
-    return 0 if report.verdict == "ok" else 1
+    done = soak(directory, hours=hours, seed=int(today.timestamp()))
+    print(f"{'ok' if done.is_ok else 'not ok'}: {directory / 'report.md'}")
+    return 0 if done.is_ok else 1
 
 
 if __name__ == "__main__":

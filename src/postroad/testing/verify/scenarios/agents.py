@@ -114,5 +114,6 @@ SCENARIO = Scenario(
     prepare=_prepare,
     unsettled=_unsettled,
     read_back=_read_back,
+    weight=15,
     stores=("sqlite", "aws"),
 )

@@ -63,5 +63,6 @@ SCENARIO = Scenario(
     prepare=_prepare,
     unsettled=lambda place: subscribers.waiting(place, _TOPIC, _GROUPS),
     read_back=_read_back,
+    weight=25,
     stores=("sqlite", "aws"),
 )

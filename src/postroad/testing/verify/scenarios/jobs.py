@@ -76,5 +76,6 @@ SCENARIO = Scenario(
     prepare=_prepare,
     unsettled=_unsettled,
     read_back=partial(chores.read_back, failure=_FAILED),
+    weight=2,
     stores=("sqlite", "aws"),
 )

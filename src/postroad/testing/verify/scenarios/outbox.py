@@ -154,5 +154,6 @@ SCENARIO = Scenario(
     prepare=_prepare,
     unsettled=_unsettled,
     read_back=_read_back,
+    weight=20,
     stores=("sqlite", "postgres", "aws"),
 )

@@ -72,5 +72,6 @@ SCENARIO = Scenario(
     prepare=_prepare,
     unsettled=_unsettled,
     read_back=_read_back,
+    weight=40,
     stores=("sqlite", "postgres", "aws"),
 )

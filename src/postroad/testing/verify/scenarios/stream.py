@@ -125,5 +125,6 @@ SCENARIO = Scenario(
     prepare=_prepare,
     unsettled=_unsettled,
     read_back=_read_back,
+    weight=50,
     stores=("sqlite",),
 )

@@ -42,5 +42,6 @@ SCENARIO = Scenario(
     prepare=_prepare,
     unsettled=chores.unsettled,
     read_back=partial(chores.read_back, failure="Task Failed"),
+    weight=4,
     stores=("sqlite", "aws"),
 )

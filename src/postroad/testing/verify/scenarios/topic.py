@@ -96,5 +96,6 @@ SCENARIO = Scenario(
     prepare=_prepare,
     unsettled=_unsettled,
     read_back=_read_back,
+    weight=35,
     stores=("sqlite", "postgres", "aws"),
 )
