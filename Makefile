@@ -10,7 +10,7 @@ export PYTHON VENV
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up check check-all test outside bench mutants soak format docs errors reference screenshots sbom audit lock clean
+.PHONY: help setup up check check-all test outside bench mutants soak proof format docs errors reference screenshots sbom audit lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,7 +48,13 @@ mutants: ## let `postroad verify` find every deliberate bug (ARGS=NAME for one)
 
 soak: ## break running systems on purpose for a night (HOURS=8) and write proof/soak-<date>/report.md
 	@tools/environment dev
-	@$(PY) -m postroad.testing.verify.soak $(HOURS)
+	@tools/environment ministack
+	@status=0; $(PY) -m postroad.testing.verify.soak $(HOURS) || status=1; \
+		$(PYTEST) -n $(WORKERS) tests/faults/models --hypothesis-profile=soak || status=1; exit $$status
+
+proof: ## write the figures of the newest soak into docs/proof.md
+	@tools/environment dev
+	@$(PY) tools/proof_page.py
 
 format: ## fix what the formatter and the linter can fix
 	@tools/environment dev

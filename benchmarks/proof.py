@@ -1,4 +1,4 @@
-"""The checker of `postroad verify` beside a bare loop over the same lines, and its memory for a longer history."""
+"""What the proof costs: the checker beside a bare loop, its memory, the history of a run, and unset failpoints."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ import json
 import time
 import tracemalloc
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 from uuid import UUID
 
 from benchmarks.frame import Load, Loads, Open, Opened, Row, Side, WrongResult
+from benchmarks.limits import limit
+from postroad import OutgoingMessage, QueueSpec, connect, failpoints
+from postroad.queues import Queue
 from postroad.testing.checker import check
+from postroad.testing.verify.history import History
 
 PRODUCERS, CONSUMERS, KEYS = 2, 3, 12
 LINES_PER_MESSAGE = 7
@@ -122,6 +127,71 @@ def _memory(times: int) -> Open:
     return opened
 
 
+def _moving(write: Callable[[History], Callable[..., None]]) -> Open:
+    """A side that sends, receives and acks messages one at a time, and writes down what it does as `verify` would."""
+
+    @contextmanager
+    def opened(directory: Path, load: Load) -> Iterator[Opened]:
+        history = History(directory, "one")
+        note = write(history)
+        with connect(f"sqlite:///{directory}/store.db") as backend:
+            queue = backend.create_queue(QueueSpec("orders"))
+
+            def messages_per_second() -> float:
+                started = time.perf_counter()
+                for number in range(load.messages):
+                    _move(queue, f"{number}", note)
+                return load.messages / (time.perf_counter() - started)
+
+            yield Opened(messages_per_second)
+        history.close()
+
+    return opened
+
+
+def _move(queue: Queue, body: str, note: Callable[..., None]) -> None:
+    sent: dict[str, Any] = {"id": body, "key": "k", "n": 0, "sha": hashlib.sha256(body.encode()).hexdigest()}
+    note("publish", "unknown", topic="orders", **sent)
+    [result] = queue.send([OutgoingMessage(body)])
+    note("publish", topic="orders", **sent)
+    [delivery] = queue.receive()
+    if not result.ok or delivery.body != body.encode():
+        raise WrongResult(f"{delivery.body!r} in place of {body}")
+    settled = {"sub": "mail", "id": body, "receipt": delivery.receipt}
+    note("receive", receive_count=delivery.receive_count, token=1, **sent | settled)
+    note("handled", key="k", n=0, t0=0.0, **settled)
+    note("ack", "unknown", **settled)
+    queue.ack([delivery])
+    note("ack", t0=0.0, **settled)
+
+
+@contextmanager
+def _failpoints(directory: Path, load: Load) -> Iterator[Opened]:
+    """Count the failpoints that a message hits, and measure what one costs that is not set."""
+    with connect(f"sqlite:///{directory}/store.db") as backend:
+        queue = backend.create_queue(QueueSpec("orders"))
+
+        def part() -> float:
+            with patch.object(failpoints, "hit") as counted:
+                _move(queue, "counted", _nothing)
+            hits = counted.call_count
+            if not hits:
+                raise WrongResult("a message hits no failpoint")
+            started = time.perf_counter()
+            for number in range(load.messages):
+                _move(queue, f"{number}", _nothing)
+            moved = time.perf_counter()
+            for _ in range(load.messages):
+                failpoints.hit("queue.send.before_commit")
+            return hits * (time.perf_counter() - moved) / (moved - started)
+
+        yield Opened(part)
+
+
+def _nothing(*args: Any, **fields: Any) -> None:
+    """Write nothing down."""
+
+
 ROWS = [
     Row(
         name="verify-checker",
@@ -140,5 +210,23 @@ ROWS = [
         ours=Side(label="ten times as long", open=_memory(TIMES_LONGER)),
         peer=Side(label="a short history", open=_memory(1)),
         loads=Loads(full=Load(messages=5_000), quick=Load(messages=1_000), smallest=Load(messages=50)),
+    ),
+    Row(
+        name="verify-history",
+        what="messages sent, received and acked one at a time while each step is written to a history",
+        unit="per_second",
+        target=0.7,
+        ours=Side(label="with a history", open=_moving(lambda history: history.write)),
+        peer=Side(label="without", open=_moving(lambda history: _nothing)),
+        loads=Loads(full=Load(messages=3_000), quick=Load(messages=1_000), smallest=Load(messages=20)),
+    ),
+    Row(
+        name="failpoints-unset",
+        what="part of a message's send, receive and ack that unset failpoints take",
+        unit="ratio",
+        target=1.0,
+        ours=Side(label="failpoints", open=_failpoints),
+        peer=limit("limit of 1 %", 0.01),
+        loads=Loads(full=Load(messages=3_000), quick=Load(messages=1_000), smallest=Load(messages=20)),
     ),
 ]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from postroad.errors import Unavailable
 from postroad.testing.checker import Report, write_report
@@ -87,22 +88,21 @@ class Soak:
             return
         where = self.directory / f"{seed}-{scenario}-{store}"
         plan = make_plan(seed, scenario, round_size(scenario, store), store=store)
-        options = Options(
-            plans=(plan,),
-            store=store,
-            size="soak",
-            command=f"postroad verify run --scenario {scenario} --store {store} --size soak --messages {plan.messages} "
-            f"--kills {plan.kills} --seconds {plan.seconds:g} --seed {seed}",
-            report=where,
-            work=where / "work",
+        command = (
+            f"postroad verify run --scenario {scenario} --store {store} --size soak --messages {plan.messages} "
+            f"--kills {plan.kills} --seconds {plan.seconds:g} --seed {seed}"
         )
-        try:
-            report = run(options, lambda text: None)
-        except Unavailable as error:
-            _say(f"{store} is left out: {error}")
-            self.missing.add(store)
-            return
-        shutil.rmtree(where if report.verdict == "ok" else where / "work", ignore_errors=True)
+        # A short path, because sockets are in it.
+        with TemporaryDirectory(prefix="postroad-") as work:
+            options = Options(plans=(plan,), store=store, size="soak", command=command, report=where, work=Path(work))
+            try:
+                report = run(options, lambda text: None)
+            except Unavailable as error:
+                _say(f"{store} is left out: {error}")
+                self.missing.add(store)
+                return
+        if report.verdict == "ok":
+            shutil.rmtree(where)
         self.reports.append(report)
         _say(f"{scenario} on {store}, seed {seed}: {report.verdict}")
 
@@ -174,7 +174,7 @@ def soak(directory: Path, *, hours: float, seed: int) -> Soak:
 def main(hours: float) -> int:
     """Soak for so many hours and return the exit code."""
     today = datetime.now(UTC)
-    directory = Path("proof") / f"soak-{today:%Y-%m-%d}"
+    directory = Path("proof").absolute() / f"soak-{today:%Y-%m-%d}"
     done = soak(directory, hours=hours, seed=int(today.timestamp()))
     print(f"{'ok' if done.is_ok else 'not ok'}: {directory / 'report.md'}")
     return 0 if done.is_ok else 1
