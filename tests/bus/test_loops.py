@@ -238,7 +238,7 @@ def test_a_sync_close_on_the_loop_hands_back_what_has_not_begun_and_aclose_waits
             return returned, at_return, queue.stats().visible
 
     took, at_return, waiting = asyncio.run(main("close"))
-    assert took < 4
+    assert took < 15
     assert (at_return, ended, waiting) == ([], [1], 1)
     _, at_return, waiting = asyncio.run(main("aclose"))
     assert (at_return, waiting) == ([1], 1)

@@ -339,13 +339,13 @@ def test_types_that_nobody_wants_are_acked_and_counted(fixture: InboxFixture, qu
 
 
 def test_a_long_handler_keeps_its_message_and_those_waiting_behind_it(fixture: InboxFixture, backend: Backend) -> None:
-    queue = backend.create_queue(QueueSpec("slow.fifo", fifo=True, visibility=0.4))
+    queue = backend.create_queue(QueueSpec("slow.fifo", fifo=True, visibility=3))
     send(queue, event("tr_1", n=1), event("tr_1", n=2), event("tr_2", n=3))
     stolen: list[Any] = []
 
     def handler(event: DomainEvent, connection: Any) -> None:
         if event.payload["n"] == 1:
-            stolen.extend(queue.receive(max_messages=10, wait=1.2))
+            stolen.extend(queue.receive(max_messages=10, wait=4))
         fixture.post(connection, "handled")
 
     report = Consumer(queue, handler, name="ledger", inbox=fixture.inbox).run_once()

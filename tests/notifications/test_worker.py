@@ -324,11 +324,11 @@ def test_settings_that_cannot_work_are_refused(
 def test_work_that_takes_longer_than_the_lease_keeps_its_message(backend: Backend, store: NotificationStore) -> None:
     class Slow(Provider):
         def send(self, push: PushNotification, token: str, *, push_id: str) -> TokenResult:
-            time.sleep(1.2)
+            time.sleep(4)
             return super().send(push, token, push_id=push_id)
 
     fcm = Slow()
-    worker = worker_for(backend, store, fcm=fcm, visibility=0.5)
+    worker = worker_for(backend, store, fcm=fcm, visibility=3)
     send(backend, "push-queue", push_to("t1").to_json())
 
     worker.run_once()

@@ -382,7 +382,7 @@ def test_messages_that_a_stop_hands_back_cost_no_attempt(queue: Queue) -> None:
 
 
 def test_a_lease_is_extended_for_as_long_as_its_message_is_handled(backend: Backend) -> None:
-    queue = backend.create_queue(QueueSpec("short", visibility=0.3))
+    queue = backend.create_queue(QueueSpec("short", visibility=3))
     send(queue, "one")
     extended: list[str] = []
 
