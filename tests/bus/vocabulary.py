@@ -10,7 +10,12 @@ from postroad import event
 from postroad.bus import BusConfig
 
 QUICK = BusConfig(
-    wait_time_seconds=0, poll_interval_seconds=0.01, publish_retry_delay_seconds=0.01, retry_delays_seconds=(0,)
+    wait_time_seconds=0,
+    poll_interval_seconds=0.01,
+    publish_retry_delay_seconds=0.01,
+    # A busy machine may take seconds for a call.
+    publish_timeout_seconds=60,
+    retry_delays_seconds=(0,),
 )
 
 

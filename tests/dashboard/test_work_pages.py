@@ -152,31 +152,34 @@ def test_a_wrong_number_in_the_form_is_refused(page: Page, works: Served) -> Non
     assert "limit" in answer.text()
 
 
+_DRAWN = """svg => ({
+    tasks: Object.fromEntries([...svg.querySelectorAll("g[data-task]")].map(task => [
+        task.dataset.task, {state: task.dataset.state, box: task.querySelector("rect").getBoundingClientRect().toJSON()}
+    ])),
+    edges: [...svg.querySelectorAll("path[data-edge]")].map(edge => edge.dataset.edge),
+})"""
+
+
 def test_a_job_draws_its_graph_from_left_to_right_without_overlap(page: Page, works: Served) -> None:
     for name, count in (("five", 5), ("sixty", 60)):
         page.goto(f"{works.url}/ui/jobs/{name}")
         graph = page.locator(f'svg[data-dag="{name}"]')
         tasks = works.client.get(f"/jobs/{name}").json()["tasks"]
 
-        shown = {each.get_attribute("data-task"): each for each in graph.locator("g[data-task]").all()}
-        assert len(shown) == count
-        assert {name: each.get_attribute("data-state") for name, each in shown.items()} == {
+        # Read in one step: the page may draw it anew at any moment.
+        shown = graph.evaluate(_DRAWN)
+        assert len(shown["tasks"]) == count
+        assert {name: each["state"] for name, each in shown["tasks"].items()} == {
             task["taskId"]: task["status"] for task in tasks
         }
         edges = {(need, task["taskId"]) for task in tasks for need in task["dependsOn"]}
-        assert {each.get_attribute("data-edge") for each in graph.locator("path[data-edge]").all()} == {
-            f"{a}->{b}" for a, b in edges
-        }
-        boxes = {task: each.locator("rect").bounding_box() for task, each in shown.items()}
+        assert set(shown["edges"]) == {f"{a}->{b}" for a, b in edges}
+        boxes = {name: each["box"] for name, each in shown["tasks"].items()}
         for one, other in combinations(boxes.values(), 2):
-            assert one is not None
-            assert other is not None
             beside = one["x"] + one["width"] <= other["x"] or other["x"] + other["width"] <= one["x"]
             assert beside or one["y"] + one["height"] <= other["y"] or other["y"] + other["height"] <= one["y"]
         for source, target in edges:
             left, right = boxes[source], boxes[target]
-            assert left is not None
-            assert right is not None
             assert left["x"] + left["width"] < right["x"]
 
 
