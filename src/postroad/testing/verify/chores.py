@@ -15,7 +15,7 @@ import msgspec
 from postroad.errors import NonRetryable
 from postroad.inbox import Inbox
 from postroad.journal import JournalEvent, every_event, tasks_by_state
-from postroad.tasks import TaskContext, TaskWorker, task
+from postroad.tasks import TaskContext, TaskWorker, ensure_queues, task
 from postroad.testing.verify import workload
 from postroad.testing.verify.history import History
 from postroad.testing.verify.scenario import Client, Facts, Place
@@ -38,6 +38,14 @@ _STATES = {
     "Task Cancelled": "cancelled",
 }
 _JOB_STATES = {"Job Created": "created", "Job Completed": "completed", "Job Failure Detected": "failed"}
+
+
+def prepare(place: Place) -> None:
+    """Create the ledger, the journal and the queues of tasks."""
+    workload.prepare_ledger(place)
+    with place.backend() as backend:
+        backend.journal().init()
+        ensure_queues(backend, TOPIC)
 
 
 def input_of(client: Client, message: Message, *, last: bool = True) -> dict[str, Any]:

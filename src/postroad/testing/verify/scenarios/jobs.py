@@ -6,7 +6,6 @@ import time
 from functools import partial
 
 from postroad.jobs import JobDispatcher, Jobs
-from postroad.tasks import ensure_queues
 from postroad.testing.verify import chores, workload
 from postroad.testing.verify.chores import FACTS, TASK, TOPIC
 from postroad.testing.verify.scenario import Client, Place, Role, Scenario
@@ -15,13 +14,6 @@ from postroad.testing.verify.workload import Message
 _GRAPH = {"first": [], "left": ["first"], "right": ["first"], "last": ["left", "right"]}
 _RECONCILE_SECONDS = 2.0
 _FAILED = "Job Failure Detected"
-
-
-def _prepare(place: Place) -> None:
-    workload.prepare_ledger(place)
-    with place.backend() as backend:
-        backend.journal().init()
-        ensure_queues(backend, "tasks")
 
 
 def _submit(client: Client) -> None:
@@ -73,7 +65,7 @@ SCENARIO = Scenario(
         "worker": Role(work=chores.work, processes=2, holds=True),
         "watcher": Role(work=chores.watch),
     },
-    prepare=_prepare,
+    prepare=chores.prepare,
     unsettled=_unsettled,
     read_back=partial(chores.read_back, failure=_FAILED),
     weight=2,

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from postroad.tasks import TaskProducer, ensure_queues
+from postroad.tasks import TaskProducer
 from postroad.testing.verify import chores, workload
 from postroad.testing.verify.chores import FACTS, TASK, TOPIC
-from postroad.testing.verify.scenario import Client, Place, Role, Scenario
+from postroad.testing.verify.scenario import Client, Role, Scenario
 from postroad.testing.verify.workload import Message
-
-
-def _prepare(place: Place) -> None:
-    workload.prepare_ledger(place)
-    with place.backend() as backend:
-        backend.journal().init()
-        ensure_queues(backend, "tasks")
 
 
 def _submit(client: Client) -> None:
@@ -39,7 +32,7 @@ SCENARIO = Scenario(
         "worker": Role(work=chores.work, processes=2, holds=True),
         "watcher": Role(work=chores.watch),
     },
-    prepare=_prepare,
+    prepare=chores.prepare,
     unsettled=chores.unsettled,
     read_back=partial(chores.read_back, failure="Task Failed"),
     weight=4,
