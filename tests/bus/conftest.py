@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import aiosqlite
 import pytest
 from tests.bus.vocabulary import QUICK
 from tests.memory import memory_queues
@@ -15,11 +19,13 @@ from postroad.bus import BusConfig, CircuitBreakerConfig, RemoteEventBus
 from postroad.bus.endpoints import GivenQueue, Outlet
 from postroad.bus.sender import Send
 from postroad.clock import SYSTEM_CLOCK
+from postroad.inbox import Inbox
 from postroad.queues.sqlite import SQLiteQueues
 from postroad.receiving import OwnDeadLetters
 from postroad.testing import FakeClock
 
 MakeBus = Callable[..., RemoteEventBus]
+Opens = Callable[[], Any]
 
 
 @pytest.fixture
@@ -101,3 +107,28 @@ def system_clock() -> Clock:
 def failing(error: Exception) -> Send:
     """A transport on which nothing gets through."""
     return lambda messages: [SendResult(ok=False, error=error) for _ in messages]
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    with sqlite3.connect(tmp_path / "shop.db") as connection:
+        connection.execute("CREATE TABLE ledger (number INTEGER)")
+    return tmp_path / "shop.db"
+
+
+@pytest.fixture
+def inbox(shop: Path) -> Any:
+    with Inbox.sqlite(str(shop)) as inbox:
+        inbox.init()
+        yield inbox
+
+
+@pytest.fixture
+def transaction(shop: Path) -> Opens:
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[aiosqlite.Connection]:
+        async with aiosqlite.connect(shop, timeout=30) as connection:
+            yield connection
+            await connection.commit()
+
+    return opened

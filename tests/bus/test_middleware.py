@@ -6,15 +6,13 @@ import asyncio
 import functools
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import aiosqlite
 import pytest
-from tests.bus.conftest import MakeBus
+from tests.bus.conftest import MakeBus, Opens
 from tests.bus.vocabulary import QUICK, Placed, Shipped
 
 from postroad import Backend, Queue, current_context
@@ -296,37 +294,9 @@ def test_a_bus_inside_the_process_takes_middleware_too() -> None:
     assert order == ["timing in", "bill", "timing out"]
 
 
-@pytest.fixture
-def shop(tmp_path: Path) -> Path:
-    with sqlite3.connect(tmp_path / "shop.db") as connection:
-        connection.execute("CREATE TABLE ledger (number INTEGER)")
-    return tmp_path / "shop.db"
-
-
 def written(shop: Path) -> list[int]:
     with sqlite3.connect(shop) as connection:
         return [number for (number,) in connection.execute("SELECT number FROM ledger")]
-
-
-@pytest.fixture
-def inbox(shop: Path) -> Any:
-    with Inbox.sqlite(str(shop)) as inbox:
-        inbox.init()
-        yield inbox
-
-
-Opens = Callable[[], Any]
-
-
-@pytest.fixture
-def transaction(shop: Path) -> Opens:
-    @asynccontextmanager
-    async def opened() -> AsyncIterator[aiosqlite.Connection]:
-        async with aiosqlite.connect(shop, timeout=30) as connection:
-            yield connection
-            await connection.commit()
-
-    return opened
 
 
 def test_with_an_inbox_middleware_runs_inside_the_transaction(backend: Backend, inbox: Inbox, shop: Path) -> None:

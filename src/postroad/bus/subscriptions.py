@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import count
 from types import FunctionType
@@ -79,7 +80,7 @@ class Subscription:
         if timeout is not None:
             call = _limited(call, timeout)
         for each in reversed(middleware):
-            made = _made(each, call)
+            made = _made(each, _noted(call, each))
             if is_async(made) and not asynchronous:
                 if not adapts:
                     raise ConfigurationError(
@@ -87,9 +88,9 @@ class Subscription:
                         field="middleware",
                         remedy="Return an async function for async handlers only, or make the handler async.",
                     )
-                made, asynchronous = _made(each, _threaded(call)), True
+                made, asynchronous = _made(each, _noted(_threaded(call), each)), True
             call = made
-        return call, asynchronous
+        return (_guarded(call) if middleware else call), asynchronous
 
 
 def check_types(event_types: Sequence[object]) -> None:
@@ -241,6 +242,75 @@ def _threaded(handler: EventHandler) -> EventHandler:
         return await found if inspect.isawaitable(found) else found
 
     return threaded
+
+
+_Begun = list[tuple[Middleware, Coroutine[Any, Any, Any]]]
+_begun: ContextVar[_Begun | None] = ContextVar("postroad_begun", default=None)
+"""The coroutines that the middleware around the running handler got from what is inside it."""
+
+
+class _Noted(functools.partial[Any]):
+    """A handler as a middleware gets it. It is a partial because `inspect.iscoroutinefunction` looks inside those."""
+
+    middleware: Middleware
+
+    def __call__(self, /, *arguments: Any, **named: Any) -> Any:
+        made, begun = super().__call__(*arguments, **named), _begun.get()
+        if begun is not None and inspect.iscoroutine(made):
+            begun.append((self.middleware, made))
+        return made
+
+
+def _noted(handler: EventHandler, middleware: Middleware) -> EventHandler:
+    noted = _Noted(handler)
+    functools.update_wrapper(noted, handler)
+    noted.middleware = middleware
+    return noted
+
+
+def _guarded(call: EventHandler) -> EventHandler:
+    """Let the call fail if a middleware dropped a coroutine: the event would be acked although nobody handled it."""
+
+    def guarded(*arguments: Any) -> Any:
+        begun: _Begun = []
+        with _noting(begun):
+            found = call(*arguments)
+        if inspect.isawaitable(found):
+            return awaited(found, begun)
+        _refuse_dropped(begun)
+        return found
+
+    async def awaited(found: Awaitable[Any], begun: _Begun) -> Any:
+        with _noting(begun):
+            returned = await found
+        _refuse_dropped(begun)
+        return returned
+
+    return guarded
+
+
+@contextmanager
+def _noting(begun: _Begun) -> Iterator[None]:
+    token = _begun.set(begun)
+    try:
+        yield
+    except Exception:
+        # Often this follows from it: an outer middleware cannot await None.
+        _refuse_dropped(begun)
+        raise
+    finally:
+        _begun.reset(token)
+
+
+def _refuse_dropped(begun: _Begun) -> None:
+    for middleware, coroutine in reversed(begun):
+        if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+            coroutine.close()
+            raise ConfigurationError(
+                f"middleware: {name_of(middleware)} neither returned nor awaited the handler's coroutine: it never ran",
+                field="middleware",
+                remedy="Write `return handler(event)`, or `return await handler(event)` in an async middleware.",
+            )
 
 
 def outcome(handler: EventHandler, *arguments: Any) -> tuple[Any, Exception | None]:

@@ -99,6 +99,8 @@ class InDatabase:
                 returned = (handler or self.handler)(passed, connection)
                 if self.is_async:
                     await returned
+                else:
+                    _refuse_undone(returned)
                 failpoints.hit("consumer.after_effect")
                 refuse_ended(caller)
                 ended = True
@@ -275,6 +277,15 @@ class Timing:
             return bool(self.advice) and not advised
 
 
+def _refuse_undone(returned: object) -> None:
+    """Raise TypeError for what nobody awaits or iterates: the work of the handler was not done."""
+    if inspect.isawaitable(returned) or inspect.isgenerator(returned) or inspect.isasyncgen(returned):
+        if isinstance(returned, Coroutine | Generator):
+            returned.close()
+        kind = type(returned).__name__
+        raise TypeError(f"handler: returned a {kind}; give a plain function that does its work")
+
+
 _THE_DATABASE = (TransportError, ConfigurationError, StorageFull)
 
 
@@ -286,13 +297,7 @@ class Timed:
 
     def __call__(self, event: object, given: object) -> Any:
         with self._measured():
-            returned = self._handler(event, given)
-            # Nobody awaits or iterates what a handler returns: its work was not done.
-            if inspect.isawaitable(returned) or inspect.isgenerator(returned) or inspect.isasyncgen(returned):
-                if isinstance(returned, Coroutine | Generator):
-                    returned.close()
-                kind = type(returned).__name__
-                raise TypeError(f"handler: returned a {kind}; give a plain function that does its work")
+            _refuse_undone(self._handler(event, given))
 
     @contextmanager
     def _measured(self) -> Iterator[None]:
