@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from postroad.backoff import CHANCE
@@ -266,7 +266,7 @@ class Sender:
             if isinstance(decision, RetryAfter):
                 pause = max(pause, decision.seconds)
             else:
-                run.give_up(index, Sent(decision.remote, as_failure(error)))
+                run.give_up(index, Sent(decision.remote, as_failure(run.doubted(index, error))))
         return pause
 
 
@@ -279,6 +279,8 @@ class _Run:
         self._blocked = blocked
         self.outcomes: dict[int, Sent] = {}
         self.errors: dict[int, Exception] = {}
+        self._uncertain: set[int] = set()
+        """The messages of which an attempt had no answer: no later failure makes it certain that they were not sent."""
         self.waiting = list(range(len(messages)))
         self._hold_back(-1)
 
@@ -287,6 +289,7 @@ class _Run:
         sent = {index: Sent("sent", receivers=result.receivers) for index, result in results.items() if result.ok}
         self.outcomes |= sent
         self.errors = {i: result.error or PublishFailed("not sent") for i, result in results.items() if not result.ok}
+        self._uncertain |= {index for index, error in self.errors.items() if isinstance(error, OutcomeUnknown)}
         self.waiting = list(self.errors)
         if not self._fifo:
             return
@@ -299,6 +302,14 @@ class _Run:
             failure.__cause__ = error
             self.give_up(index, Sent("failed", failure))
 
+    def doubted(self, index: int, error: Exception) -> Exception:
+        """Return why a message may not have been sent: `OutcomeUnknown` if an earlier attempt had no answer."""
+        if index not in self._uncertain or isinstance(error, OutcomeUnknown):
+            return error
+        unknown = OutcomeUnknown(f"an earlier attempt may have been sent; the last one failed: {error}")
+        unknown.__cause__ = error
+        return unknown
+
     def heads(self) -> list[int]:
         """Return the messages to decide about: on FIFO the first of each group, because the others wait for it."""
         if not self._fifo:
@@ -307,7 +318,7 @@ class _Run:
 
     def give_up(self, index: int, sent: Sent) -> None:
         """Settle a failed message, and on FIFO all that wait behind it."""
-        self.outcomes[index] = sent
+        self.outcomes[index] = replace(sent, remote="unknown") if index in self._uncertain else sent
         self.waiting.remove(index)
         if self._fifo and not isinstance(sent.error, InvalidInput):
             self._blocked.add(self.messages[index].group)
