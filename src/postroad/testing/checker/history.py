@@ -33,6 +33,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     subscriptions: dict[str, list[str]] = {}
     drained: bool = False
     asked_kills: int = 0
+    copies: bool = False
+    """Whether a message may be stored twice: a client repeats a call without an answer, and nobody deduplicates."""
+    two_step_reject: bool = False
+    """Whether a message is copied to the dead letters before it is deleted, so that a fault may leave it in both."""
     scenario: str = ""
     store: str = ""
     size: str = ""

@@ -121,6 +121,8 @@ def peeked(copy: Copy, line: Peek, faults: Faults) -> Iterator[str]:
 
 def died(copy: Copy, resent: bool, run: Run, faults: Faults) -> Iterator[str]:
     """Yield what is wrong with the death of a message."""
+    if run.two_step_reject and faults.total and (copy.dead > 1 or copy.acked):
+        return
     if copy.dead > 1:
         yield f"{copy.dead} times in the dead letters"
     elif copy.dead and copy.acked:

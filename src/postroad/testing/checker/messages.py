@@ -102,6 +102,10 @@ class Messages:
         if message.settled:
             self._forget_if_settled(line.id, message)
 
+    def _is_resent(self, message: Message) -> bool:
+        """Whether there may be several copies of a message, so that nobody can tell their receives apart."""
+        return message.resent or (self._run.copies and self._faults.total > 0)
+
     def _count_outcome(self, message: Message, by: int) -> None:
         outcome, counts = message.outcome, self._counts
         if outcome == "ok":
@@ -134,7 +138,9 @@ class Messages:
         self._counts.deliveries += 1
         if copy.receives or line.receive_count != 1:
             self._counts.redeliveries += 1
-            for invariant, detail in leases.received_again(copy, line, message.resent, self._run, self._faults):
+            for invariant, detail in leases.received_again(
+                copy, line, self._is_resent(message), self._run, self._faults
+            ):
                 self._blame(invariant, line.id, line.sub, detail)
         copy.receive(line)
         if self._order is not None:
@@ -168,7 +174,7 @@ class Messages:
         if line.outcome == "fail":
             return
         message, copy = self._find(line.id, line.sub)
-        if line.outcome == "ok" and not message.resent and leases.is_stale(copy, line):
+        if line.outcome == "ok" and not self._is_resent(message) and leases.is_stale(copy, line):
             self._blame("I12", line.id, line.sub, f"{type(line).__name__.lower()} with old receipt {line.receipt} ok")
         if type(line) is not Ack:
             copy.freed = True
@@ -187,7 +193,7 @@ class Messages:
     def peek(self, line: Peek) -> None:
         """A message was seen by peek."""
         message, copy = self._find(line.id, line.sub)
-        if not message.resent:
+        if not self._is_resent(message):
             for detail in leases.peeked(copy, line, self._faults):
                 self._blame("I14", line.id, line.sub, detail)
         message.doubtful |= copy.peeked is not None
@@ -226,7 +232,7 @@ class Messages:
             for sub, copy in message.copies.items():
                 if copy.peeked is not None:
                     self._blame("I14", id, sub, f"peek shows receive_count {copy.peeked.receive_count} too early")
-                for detail in leases.died(copy, message.resent, self._run, self._faults):
+                for detail in leases.died(copy, self._is_resent(message), self._run, self._faults):
                     self._blame("I15", id, sub, detail)
 
     def _find_missing(self, id: Name, message: Message) -> None:

@@ -139,7 +139,8 @@ class Order:
         if (overtaken := lane.overtaken.get(n)) is not None:
             # A paused process may write down a receive when its lease has long expired.
             overtaken.again |= line.t < began + self._run.visibility
-        elif message.copies[line.sub].handled_at is None:
+        elif n in lane.waiting or message.copies[line.sub].handled_at is None:
+            # What waits may be handled already: lines that had to wait for the publisher are applied late.
             lane.waiting.setdefault(n, _Waiting(line.id)).call = (line.p, began)
         if self._run.policy != "park":
             self._overtake(lane, message, line.sub, (line.p, began))

@@ -7,15 +7,16 @@ import math
 import os
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from postroad.errors import NonRetryable
+from postroad.errors import NonRetryable, PostroadError
 from postroad.inbox import Inbox
 from postroad.journal import JournalEvent, every_event, tasks_by_state
-from postroad.tasks import TaskContext, TaskWorker, ensure_queues, task
+from postroad.tasks import Reconciler, TaskContext, TaskWorker, ensure_queues, task
 from postroad.testing.verify import workload
 from postroad.testing.verify.history import History
 from postroad.testing.verify.scenario import Client, Facts, Place
@@ -28,6 +29,7 @@ _TENANT = "default"
 _LOOK_SECONDS = 0.01
 _WATCH_SECONDS = 0.1
 _ORPHAN_SECONDS = 2.0
+_STALE_SECONDS = 5.0
 ENDED = frozenset({"completed", "failed", "cancelled", "timeout"})
 _STATES = {
     "Task Processing Started": "started",
@@ -115,16 +117,23 @@ def _note(place: Place, pids: set[int]) -> None:
 
 
 def watch(client: Client) -> None:
-    """Look for children that live on after their worker, and write down each that does so for two seconds."""
+    """Look for children that live on after their worker, and send what a broken submission left unsent."""
     since: dict[int, float] = {}
-    client.at_work()
-    while not client.stopping:
-        now = time.monotonic()
-        since = {pid: since.get(pid, now) for pid in _abandoned(client.place)}
-        for pid in [pid for pid, first in since.items() if now - first > _ORPHAN_SECONDS]:
-            client.record("child", id=f"process {pid}", run=0, pid=pid, event="orphan")
-            since[pid] = math.inf
-        time.sleep(_WATCH_SECONDS)
+    with client.place.backend() as backend:
+        reconciler = Reconciler(backend, stale_after=_STALE_SECONDS)
+        client.at_work()
+        look_at = time.monotonic()
+        while not client.stopping:
+            now = time.monotonic()
+            since = {pid: since.get(pid, now) for pid in _abandoned(client.place)}
+            for pid in [pid for pid, first in since.items() if now - first > _ORPHAN_SECONDS]:
+                client.record("child", id=f"process {pid}", run=0, pid=pid, event="orphan")
+                since[pid] = math.inf
+            if now >= look_at:
+                look_at = now + _STALE_SECONDS
+                with suppress(PostroadError):
+                    reconciler.run_once()
+            time.sleep(_WATCH_SECONDS)
 
 
 def _abandoned(place: Place) -> set[int]:

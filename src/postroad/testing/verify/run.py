@@ -195,6 +195,9 @@ def _facts(options: Options, plan: Plan, scenario: Scenario) -> dict[str, Any]:
         "visibility": visibility(scenario.facts, plan),
         "drained": False,
         "asked_kills": plan.kills,
+        # Standard queues of AWS do not deduplicate, and SQS has no call that moves a message.
+        "copies": options.store == "aws" and not scenario.facts.ordered,
+        "two_step_reject": options.store == "aws",
         "scenario": scenario.name,
         "store": options.store,
         "size": options.size,
