@@ -11,7 +11,7 @@ from tests.bus.vocabulary import QUICK, Anything, Placed
 from postroad import Queue, SendResult
 from postroad.bus import RemoteEventBus
 from postroad.bus.endpoints import Outlet
-from postroad.errors import InvalidMessage, MessageTooLarge
+from postroad.errors import InvalidEvent, InvalidMessage, MessageTooLarge
 
 
 class Plain:
@@ -64,6 +64,22 @@ def test_a_field_that_cannot_travel_is_named(make_bus: MakeBus, queue: Queue, va
     assert isinstance(error, InvalidMessage)
     assert "value" in str(error.field)
     assert transport.requests == 0
+
+
+def test_a_field_of_the_wrong_type_is_refused_when_the_event_is_published(make_bus: MakeBus, queue: Queue) -> None:
+    transport = Refused()
+    bus = make_bus(queue, send=transport)
+
+    result = bus.publish(Placed(number="seven"))  # type: ignore[arg-type]  # this is the mistake
+
+    (failure,) = result.errors
+    assert isinstance(failure.error, InvalidEvent)
+    assert (str(failure.error), failure.error.field) == (
+        "payload.number: Expected `int`, got `str`",
+        "payload.number",
+    )
+    assert "annotation" in failure.error.remedy
+    assert (result.remote, transport.requests) == ("failed", 0)
 
 
 def test_control_characters_travel(make_bus: MakeBus, queue: Queue) -> None:

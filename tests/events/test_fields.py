@@ -14,7 +14,7 @@ from uuid import UUID
 
 import pytest
 
-from postroad.errors import InvalidMessage
+from postroad.errors import InvalidEvent, InvalidMessage
 from postroad.events import codec, event
 
 T = TypeVar("T")
@@ -225,3 +225,47 @@ def test_type_parameters_are_read_as_any(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "shop.py"], cwd=tmp_path, capture_output=True, text=True)
 
     assert done.stdout.strip() == "arrived", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        ({"whole": "7"}, "payload.whole"),
+        ({"text": 7}, "payload.text"),
+        ({"item": Item("A", "two")}, "payload.item.count"),  # type: ignore[arg-type]
+        ({"items": [Item("A"), Item(5)]}, "payload.items[1].sku"),  # type: ignore[arg-type]
+        ({"word": "c"}, "payload.word"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_value_that_its_annotation_does_not_allow_is_refused_before_it_is_sent(given: Any, path: str) -> None:
+    with pytest.raises(InvalidEvent) as caught:
+        codec.wrap(Everything(**given), publisher_id="p")
+
+    assert caught.value.field == path
+
+
+def test_the_declared_fields_of_a_class_with_open_ones_are_checked_too() -> None:
+    @event
+    class Open:
+        number: int
+        anything: Any = None
+
+    assert sent(Open(1, {"x": 2})) == Open(1, {"x": 2})
+    with pytest.raises(InvalidEvent, match=r"payload\.number"):
+        sent(Open("one"))  # type: ignore[arg-type]
+
+
+def test_sending_calls_no_code_of_the_class() -> None:
+    calls: list[object] = []
+
+    @event
+    class Counted:
+        number: int
+
+        def __post_init__(self) -> None:
+            calls.append(self.number)
+
+    codec.wrap(Counted(1), publisher_id="p")
+
+    assert calls == [1]

@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 
 from postroad.clock import SYSTEM_CLOCK, Clock
-from postroad.errors import InvalidMessage, PostroadError, RemoteError
+from postroad.errors import InvalidEvent, InvalidMessage, PostroadError, RemoteError
 from postroad.events.decorators import lifted
 from postroad.events.domain import DomainEvent
 from postroad.events.envelope import (
@@ -200,6 +200,8 @@ _FORMS = (
     "or the outbox's three keys (envelope, key, payload)."
 )
 
+_WRONG_TYPE = "Give the field a value of the type that it declares, or correct its annotation; nothing was published."
+
 
 class _Hint(msgspec.Struct):
     """The keys that tell the forms apart: the outbox's `envelope`, or those that SNS puts around a message."""
@@ -267,6 +269,10 @@ class Codec:
             causation_id: The id of the event that caused it.
             event_id: Its id, instead of its own or a new one.
             created_at: When it was published; by default now.
+
+        Raises:
+            InvalidEvent: A field does not hold what its annotation says, so that no receiver could read it.
+            InvalidMessage: A field holds what JSON cannot.
         """
         cls = type(event)
         name = self.registry.known_name(cls)
@@ -355,6 +361,12 @@ class Codec:
         except Exception as error:
             raise unsendable({} if shape.is_model else event, path="payload", why=error) from error
         refuse_what_json_cannot_hold(payload)
+        if shape.checks is not None:
+            try:
+                msgspec.convert(payload, shape.checks, str_keys=not shape.plain)
+            except Exception as error:
+                refused = refusal(error, root="payload")
+                raise InvalidEvent(refused.message, field=refused.field, remedy=_WRONG_TYPE) from error
         return payload
 
 

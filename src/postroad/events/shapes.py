@@ -172,6 +172,8 @@ class Shape:
     has_event_id: bool
     has_session_id: bool
     reads: Any
+    checks: Any
+    """What an event holds that is written, without the open fields and without code of its class; None for a model."""
     plain: bool
     fields: tuple[OpenField, ...] | None
     is_model: bool = False
@@ -191,7 +193,8 @@ def shape_of(annotation: Any) -> Shape:
         raise InvalidMessage(f"{cls.__qualname__} is not a dataclass, so it cannot travel as an event")
     kinds = _kinds(annotation)
     is_open = _is_open(kinds) and not is_struct
-    fields = tuple(_open_field(*found) for found in field_types(annotation)) if is_open else None
+    declared = () if is_struct else tuple(_open_field(*found) for found in field_types(annotation))
+    fields = declared if is_open else None
     names = cls.__struct_fields__ if is_struct else [field.name for field in dataclasses.fields(cls)]
     return Shape(
         cls=cls,
@@ -199,6 +202,7 @@ def shape_of(annotation: Any) -> Shape:
         has_event_id="event_id" in names or hasattr(cls, "event_id"),
         has_session_id="session_id" in names or hasattr(cls, "session_id"),
         reads=annotation if fields is None else _mirror(cls, fields),
+        checks=annotation if is_struct else _mirror(cls, tuple(each for each in declared if each.closed and each.init)),
         plain=kinds <= _PLAIN,
         fields=fields,
     )
@@ -211,6 +215,7 @@ def _shape_of_model(cls: Any) -> Shape:
         has_event_id="event_id" in cls.model_fields or hasattr(cls, "event_id"),
         has_session_id="session_id" in cls.model_fields or hasattr(cls, "session_id"),
         reads=cls,
+        checks=None,
         plain=False,
         fields=None,
         is_model=True,
