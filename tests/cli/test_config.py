@@ -63,6 +63,53 @@ def test_check_names_what_is_wrong_in_the_environment(postroad: Postroad, monkey
     ]
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "form"),
+    [
+        ("POSTROAD_AGENT_RATE", "fast", "a whole number from 0"),
+        ("POSTROAD_AGENT_POLLS", "lots", "a whole number from 0"),
+        ("POSTROAD_ALERTS_ALLOW_LOOPBACK", "maybe", "true or false"),
+        ("POSTROAD_TASK_EVENTS", "maybe", "true or false"),
+        ("POSTROAD_SQS_POLL_INTERVAL", "30s", "a number"),
+        ("POSTROAD_SQS_VISIBILITY_TIMEOUT", "43201", "from 0 to 43200"),
+        ("POSTROAD_SQS_QUEUE_URL", "orders", "the URL of a queue"),
+        ("POSTROAD_FAILPOINTS", "queue.send", "the form is name=action"),
+    ],
+)
+def test_check_names_a_bad_variable_its_value_and_the_accepted_form(
+    variable: str, value: str, form: str, postroad: Postroad, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
+
+    outcome = postroad("config", "check")
+
+    assert outcome.code == 2
+    assert all(part in outcome.err for part in (variable, repr(value), form))
+
+
+def test_check_names_the_variable_of_a_bad_address_of_the_outbox_and_hides_its_value(
+    postroad: Postroad, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSTROAD_OUTBOX_DSN", "host=db password=hunter2")
+
+    outcome = postroad("config", "check")
+
+    assert outcome.code == 2
+    assert "POSTROAD_OUTBOX_DSN is not postgresql://" in outcome.err
+    assert "hunter2" not in outcome.err
+
+
+def test_check_names_the_variable_of_the_bus_that_was_probably_meant(
+    postroad: Postroad, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSTROAD_SQS_POLL_INTERVALL", "1")
+
+    outcome = postroad("config", "check")
+
+    assert outcome.code == 2
+    assert 'did you mean "POSTROAD_SQS_POLL_INTERVAL"?' in outcome.err
+
+
 def test_check_starts_and_makes_nothing(postroad: Postroad, tmp_path: Path) -> None:
     assert postroad("config", "check").code == 0
 

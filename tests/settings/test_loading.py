@@ -110,8 +110,7 @@ def test_a_variable_of_the_platform_is_one_warning() -> None:
         "POSTROAD_DEBUG",
         "POSTROAD_ACTOR",
         "POSTROAD_AUDIT_LOG",
-        "POSTROAD_OUTBOX_DSN",
-        "POSTROAD_SQS_ANYTHING",
+        "POSTROAD_SQS_QUEUE_URL",
         "POSTROAD_TASK_ID",
         "POSTROAD_TASK_TOKEN",
         "POSTROAD_ALERTS_ALLOW_LOOPBACK",
@@ -139,6 +138,7 @@ def test_variables_of_other_parts_are_known(variable: str) -> None:
         ("POSTROAD_URL", "foo://x", "sqlite:///path"),
         ("POSTROAD_STAGE", "a b", "letters"),
         ("POSTROAD_LOAD", "os;system", "a list of module names"),
+        ("POSTROAD_TASK_EVENTS", "maybe", "true or false"),
     ],
 )
 def test_a_bad_value_names_key_source_value_and_accepted_form(variable: str, value: str, form: str) -> None:
@@ -147,6 +147,29 @@ def test_a_bad_value_names_key_source_value_and_accepted_form(variable: str, val
 
     message = str(caught.value)
     assert all(part in message for part in (variable.removeprefix("POSTROAD_").lower(), variable, repr(value), form))
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "form"),
+    [
+        ("POSTROAD_AGENT_RATE", "fast", "a whole number from 0 to 1000000000"),
+        ("POSTROAD_AGENT_POLLS", "-1", "a whole number from 0 to 1000000000"),
+        ("POSTROAD_ALERTS_ALLOW_LOOPBACK", "maybe", "true or false"),
+    ],
+)
+def test_a_bad_value_of_a_variable_of_some_processes_is_refused_by_all(variable: str, value: str, form: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        load(env={variable: value})
+
+    assert (str(caught.value), caught.value.field) == (f"variable {variable}: {value!r} is not {form}", variable)
+
+
+@pytest.mark.parametrize("dsn", ["nonsense", "sqlite:///", "mysql://db/app", "host=db password=secret"])
+def test_the_address_of_an_outbox_names_a_database_that_it_knows(dsn: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"POSTROAD_OUTBOX_DSN is not postgresql://.* or sqlite:///path") as it:
+        load(env={"POSTROAD_OUTBOX_DSN": dsn})
+
+    assert "secret" not in str(it.value)
 
 
 def test_a_bad_secret_is_not_repeated() -> None:

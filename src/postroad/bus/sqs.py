@@ -76,7 +76,10 @@ def checked_url(queue_url: str | None) -> str:
         if found is None:
             what = "queue_url: no queue URL is given, neither as argument nor in WINK_SQS_QUEUE_URL"
         else:
-            what = f"queue_url: {url!r} is not the URL of a queue (argument queue_url or variable WINK_SQS_QUEUE_URL)"
+            where = (
+                "argument queue_url or variable WINK_SQS_QUEUE_URL" if queue_url is not None else f"variable {found[0]}"
+            )
+            what = f"queue_url: {url!r} is not the URL of a queue ({where})"
         raise ConfigurationError(what, field="queue_url", remedy="Give queue_url=..., or set WINK_SQS_QUEUE_URL.")
     return url
 

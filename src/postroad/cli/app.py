@@ -10,7 +10,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from postroad import __version__
+from postroad import __version__, failpoints
 from postroad.cli import (
     agent_events,
     agents,
@@ -38,6 +38,7 @@ from postroad.cli.call import Call, Verb, add_verb, noun, remember_shared_option
 from postroad.cli.completion import completed_for_shell
 from postroad.cli.display import table
 from postroad.cli.output import prepare_streams, report
+from postroad.settings import bus_variable
 from postroad.telemetry import counted
 
 _MODULES = (
@@ -178,6 +179,14 @@ def _shown(value: Any) -> Any:
 @verb("config check", "--config staging.toml")
 def check_config(call: Call) -> None:
     """Check flags, environment and file without starting anything."""
-    items = call.settings().items()
+    from postroad.bus import BusConfig
+    from postroad.bus.sqs import checked_url
+
+    settings = call.settings()
+    failpoints.load(settings.failpoints)
+    BusConfig.from_env()
+    if bus_variable("QUEUE_URL") is not None:
+        checked_url(None)
+    items = settings.items()
     given = sum(item["source"] != "default" for item in items)
     call.show({"ok": True}, f"ok: {given} of {counted(len(items), 'setting')} given, the others have their defaults")

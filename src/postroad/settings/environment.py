@@ -8,11 +8,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote
 
 from postroad.errors import ConfigurationError
-from postroad.settings.settings import PREFIX
+from postroad.settings.settings import PREFIX, Reader, Refused, truth, whole
 
 Environment = Mapping[str, str] | None
 """The variables to read; None for those of this process."""
@@ -58,7 +58,7 @@ events_stream = Variable("EVENTS_STREAM")
 
 def alerts_allow_loopback(env: Environment = None) -> bool:
     """Return whether alerts may be sent to this machine, for tests."""
-    return Variable("POSTROAD_ALERTS_ALLOW_LOOPBACK")(env) == "1"
+    return bool(_checked("ALERTS_ALLOW_LOOPBACK", truth, False, env))
 
 
 def bus_variable(name: str, env: Environment = None) -> tuple[str, str] | None:
@@ -121,22 +121,23 @@ def table_name(variable: str | None, default: str, env: Environment = None) -> s
 
 def agent_rate(env: Environment = None) -> int:
     """Return how many events a second one agent may publish by HTTP; 0 for any number."""
-    return _whole("AGENT_RATE", 1_000, env)
+    return int(_checked("AGENT_RATE", whole(0, _MOST), 1_000, env))
 
 
 def agent_polls(env: Environment = None) -> int:
     """Return how many polls and streams may wait for one agent."""
-    return _whole("AGENT_POLLS", 8, env)
+    return int(_checked("AGENT_POLLS", whole(0, _MOST), 8, env))
 
 
-def _whole(name: str, default: int, env: Environment) -> int:
+def _checked(name: str, read: Reader, default: object, env: Environment) -> Any:
     variable = PREFIX + name
     text = Variable(variable)(env)
-    if text is None:
-        return default
-    if re.fullmatch(r"[0-9]{1,18}", text) is None or int(text) > _MOST:
-        raise ConfigurationError(f"variable {variable}: {text!r} is not a whole number from 0 on", field=variable)
-    return int(text)
+    try:
+        return default if text is None else read(text)
+    except Refused as refused:
+        raise ConfigurationError(
+            f"variable {variable}: {text!r:.200} is not {refused}", field=variable, remedy=f"Give {refused}."
+        ) from None
 
 
 def data_path(url: str) -> Path | None:

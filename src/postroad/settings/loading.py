@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from postroad.errors import ConfigurationError
-from postroad.settings.environment import Environment, Variable
+from postroad.settings.environment import Environment, Variable, agent_polls, agent_rate, alerts_allow_loopback
 from postroad.settings.settings import (
     BY_ENV,
     BY_NAME,
     IN_FILE,
     KNOWN_BESIDES,
-    KNOWN_PREFIXES,
     PREFIX,
     TABLES,
     Key,
@@ -45,6 +44,9 @@ def load(
         settings = load(flags={"port": 8080})
     """
     environment = os.environ if env is None else env
+    # Only some processes use these, but a bad value should not wait for one of them.
+    for read in (agent_rate, agent_polls, alerts_allow_loopback):
+        read(environment)
     values: dict[str, Any] = {}
     sources: dict[str, Source] = {}
     layers: tuple[tuple[Source, dict[str, Any]], ...] = (
@@ -105,7 +107,7 @@ def _unknown_variables(env: Mapping[str, str]) -> Iterator[str]:
     """Yield a warning for each variable that is not ours; refuse one that is a misspelt name of ours."""
     known = {*BY_ENV, *KNOWN_BESIDES}
     for variable in sorted(env):
-        if not variable.startswith(PREFIX) or variable in known or variable.startswith(KNOWN_PREFIXES):
+        if not variable.startswith(PREFIX) or variable in known:
             continue
         if (meant := nearest(variable, known)) is not None:
             raise ConfigurationError(

@@ -229,7 +229,12 @@ class Settings:
     """How long a task whose name is unknown is left to workers of another version."""
     task_events: bool = _setting(False, truth, table="tasks", in_table="events")
     """Whether the ends of tasks and jobs are published on the bus `tasks`."""
-    outbox_dsn: str | None = _setting(None, text(r"[^\0]+", "the address of a database"), secret=True, table="outbox")
+    outbox_dsn: str | None = _setting(
+        None,
+        text(r"(postgres(ql)?://|sqlite:///[^\0])[^\0]*", "postgresql://user@host/database or sqlite:///path"),
+        secret=True,
+        table="outbox",
+    )
     """The database of outbox and inbox."""
     outbox_topic: str | None = _setting(None, text(r"[^\s\0]{1,512}", "the name or ARN of a topic"), table="outbox")
     """The topic that the outbox publishes to."""
@@ -308,6 +313,6 @@ KNOWN_BESIDES = frozenset(
     for name in (
         *("DEBUG", "ACTOR", "AUDIT_LOG", "ALERTS_ALLOW_LOOPBACK", "AGENT_RATE", "AGENT_POLLS"),
         *("FAILPOINTS", "SIGNING_KEYS", "REQUIRE_SIGNED", "TASK_ID", "TASK_RUN", "TASK_ATTEMPT", "TASK_TOKEN"),
+        *("SQS_POLL_INTERVAL", "SQS_VISIBILITY_TIMEOUT", "SQS_PUBLISHER_ID", "SQS_QUEUE_URL"),
     )
 )
-KNOWN_PREFIXES = (PREFIX + "SQS_",)
