@@ -173,6 +173,42 @@ def test_wrong_fields_are_400_and_nothing_moves(api: Api, body: dict[str, Any], 
     assert held(api, "orders-dlq") == 1
 
 
+@pytest.mark.parametrize(
+    ("queue", "to", "slug"),
+    [
+        ("lonely", None, "ambiguous-source"),
+        ("empty", None, "ambiguous-source"),
+        ("orders-dlq", "orders-dlq", "invalid-name"),
+        ("orders-dlq", "other.fifo", "configuration"),
+    ],
+)
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_destination_that_cannot_be_is_400_at_once(
+    api: Api, queue: str, to: str | None, slug: str, dry_run: bool
+) -> None:
+    dead_letters(api, 1)
+    api.backend.create_queue(QueueSpec("empty"))
+    api.backend.create_queue(QueueSpec("lonely")).send([OutgoingMessage("x")])
+    api.backend.create_queue(QueueSpec("other.fifo", fifo=True))
+
+    answer = api.client.post(f"/queues/{queue}/redrive", json={"to": to, "dry_run": dry_run})
+
+    assert answer.status_code == 400, answer.text
+    assert (answer.json()["field"], answer.json()["type"].rpartition("/")[2]) == ("to", slug)
+    assert answer.json()["remedy"]
+    assert (held(api, "lonely"), held(api, "orders-dlq")) == (1, 1)
+
+
+def test_dead_letters_that_name_their_queue_go_back_although_it_has_other_dead_letters_now(api: Api) -> None:
+    dead_letters(api, 2)
+    api.backend.create_queue(QueueSpec("new-dlq"))
+    api.backend.update_queue(QueueSpec("orders", dead_letter="new-dlq", max_receives=2))
+
+    document = ended(api, begin(api))
+
+    assert (document["state"], document["report"]["destinations"]) == ("done", {"orders": 2})
+
+
 def test_queues_that_do_not_exist_are_404_with_the_nearest_name(api: Api) -> None:
     dead_letters(api, 1)
 

@@ -10,10 +10,11 @@ from typing import Any
 
 import msgspec
 
+from postroad.errors import AmbiguousSource
 from postroad.http.forms import Redrive
 from postroad.http.operations import INTERRUPTED, OperationRun
 from postroad.operations import Match, RedriveReport, redrive
-from postroad.queues import Bounds, MoveStep
+from postroad.queues import Bounds, Destinations, MoveStep
 from postroad.views import open_queue
 from postroad.wiring import Backend
 
@@ -29,14 +30,22 @@ class Redrives:
     def preview(self, queue: str, wanted: Redrive) -> RedriveReport:
         """Count what would move, and change nothing."""
         self.check(queue, wanted)
+        return self._dry_run(queue, wanted)
+
+    def _dry_run(self, queue: str, wanted: Redrive) -> RedriveReport:
         bounds = {"limit": wanted.limit, "rate": wanted.rate, "canary": wanted.canary}
         return redrive(self._backend, queue, to=wanted.to, match=_match(wanted), dry_run=True, **bounds)  # type: ignore[arg-type]
 
     def check(self, queue: str, wanted: Redrive) -> dict[str, Any]:
-        """Return the redrive as an operation stores it; refuse queues that do not exist and wrong bounds."""
+        """Return the redrive as an operation stores it; refuse wrong bounds and destinations that cannot be."""
         for name in filter(None, (queue, wanted.to)):
             open_queue(self._backend, name)
         Bounds(limit=wanted.limit, rate=wanted.rate, canary=wanted.canary)
+        try:
+            Destinations(self._backend, queue, wanted.to).refuse_if_unused()
+        except AmbiguousSource:
+            # Its messages may say where they came from.
+            self._dry_run(queue, wanted)
         return {"queue": queue, "wanted": msgspec.to_builtins(wanted)}
 
     def work(self, run: OperationRun) -> Mapping[str, Any]:
