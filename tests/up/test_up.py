@@ -213,11 +213,30 @@ def test_a_file_that_is_no_data_is_refused_and_not_touched(tmp_path: Path) -> No
     assert (tmp_path / "data.db").read_text() == "a letter to somebody\n" * 100
 
 
-def test_a_module_that_cannot_be_loaded_is_named(tmp_path: Path) -> None:
-    answer = run(tmp_path, "--port", "0", "--load", "no_such_module")
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (None, "ModuleNotFoundError: No module named 'wrong'"),
+        ("import os\n\nurl = os.environ['NOT_SET_ANYWHERE']\n", "KeyError: 'NOT_SET_ANYWHERE' [wrong.py, line 3]"),
+        ("print('half', end='')\ndef f(:\n", "SyntaxError: invalid syntax (wrong.py, line 2)"),
+        ("print('bye', end='')\nraise SystemExit(3)\n", "SystemExit: 3 [wrong.py, line 2]"),
+    ],
+    ids=["missing", "failing", "no Python", "exiting"],
+)
+def test_a_module_that_cannot_be_loaded_ends_it_before_anything_is_started(
+    tmp_path: Path, code: str | None, said: str
+) -> None:
+    if code is not None:
+        (tmp_path / "wrong.py").write_text(code)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        # If it tried to listen, it would end with another error.
+        answer = run(tmp_path, "--port", str(other.getsockname()[1]), "--load", "wrong")
 
     assert answer.returncode == 2
-    assert "no_such_module" in answer.stderr.splitlines()[-2]
+    assert answer.stderr.splitlines()[0] == f"error: load: 'wrong' cannot be imported: {said}"
+    assert not list(tmp_path.glob("data.db*"))
 
 
 def test_a_module_of_the_working_directory_is_loaded_and_its_output_is_log(start_up: StartUp, tmp_path: Path) -> None:

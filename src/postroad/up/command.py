@@ -28,7 +28,7 @@ from postroad.settings import METRICS, Settings, beside, data_path
 from postroad.up import demo as scenes
 from postroad.up.children import Child, ChildConfig, write_logs
 from postroad.up.hello import COMMAND, subscribe
-from postroad.up.runners import RUNNER_PARTS
+from postroad.up.runners import RUNNER_PARTS, try_modules
 from postroad.up.supervisor import Supervisor
 from postroad.views import Part
 from postroad.wiring import connect
@@ -244,6 +244,8 @@ def _checked(settings: Settings, *, demo: bool) -> str | None:
     check_exposure(settings, operator_token=token)
     if any(importlib.util.find_spec(name) is None for name in ("litestar", "uvicorn")):
         raise ConfigurationError("the HTTP server is not installed", remedy="Run: pip install 'postroad[http]'")
+    if settings.load:
+        try_modules(settings.load)
     if demo:
         scenes.refuse_other_store(settings.url)
     with connect(settings.url) as backend:

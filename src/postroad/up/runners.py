@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import subprocess
 import sys
 import threading
 import time
@@ -17,8 +19,9 @@ import msgspec
 
 from postroad.errors import ConfigurationError, PostroadError, QueueNotFound, describe_import
 from postroad.settings import Settings, nearest
+from postroad.signals import die_with_parent
 from postroad.telemetry import get_logger
-from postroad.up.children import Notice, PartReport, Restarts, SupervisorLink
+from postroad.up.children import Notice, PartReport, Report, Restarts, SupervisorLink, line
 from postroad.up.dispatcher import run_dispatcher
 from postroad.up.hello import say_hello
 from postroad.up.notifications import send_notifications
@@ -36,6 +39,8 @@ _KILL_GRACE_SECONDS = 1.0
 _AGENTS_CHECK_SECONDS = 30.0
 _FIRST_SWEEP_SECONDS = 10.0
 _HOUSEKEEPING_SECONDS = 600.0
+_REFUSED = 77
+"""The exit code of a process that could not import what it was asked to try."""
 
 
 def run_tasks(backend: Backend, settings: Settings, stop: threading.Event) -> None:
@@ -126,7 +131,7 @@ def load_modules(names: Iterable[str], *, field: str = "load") -> None:
             sys.path.append(here)
         try:
             importlib.import_module(name)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ConfigurationError(
                 f"{field}: {name!r} cannot be imported: {describe_import(error)}",
                 field=field,
@@ -134,7 +139,29 @@ def load_modules(names: Iterable[str], *, field: str = "load") -> None:
             ) from error
 
 
-def _import_remedy(name: str, error: Exception) -> str:
+def try_modules(names: Sequence[str]) -> None:
+    """Raise what `load_modules` would; the modules are imported in a process of their own, which then ends."""
+    command = [sys.executable, "-P", "-c", f"from {__name__} import _try_here; _try_here()", str(os.getpid()), *names]
+    tried = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    if tried.returncode == _REFUSED:
+        # Before this line stands what the modules print.
+        report = msgspec.json.decode(tried.stdout.splitlines()[-1], type=Report)
+        raise ConfigurationError(str(report.refused), field="load", remedy=report.remedy)
+
+
+def _try_here() -> None:
+    parent, *names = sys.argv[1:]
+    die_with_parent(int(parent))
+    try:
+        load_modules(names)
+    except ConfigurationError as error:
+        sys.stdout.flush()
+        os.write(1, b"\n" + line(Report(refused=str(error), remedy=error.remedy)))
+        os._exit(_REFUSED)
+    os._exit(0)
+
+
+def _import_remedy(name: str, error: BaseException) -> str:
     if name.endswith(".py"):
         return f"Name the module instead of its file: {Path(name).stem}."
     if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
