@@ -178,6 +178,7 @@ def test_a_file_of_the_version_before_remembers_events_from_now_on(tmp_path: Pat
     old.execute("DROP TABLE deleted")
     old.execute("DROP TABLE traceback")
     old.execute("DROP INDEX queue_by_dead_letter")
+    old.execute("ALTER TABLE lease DROP COLUMN undone")
     old.execute("UPDATE part SET version = 1 WHERE name = 'queues'")
     old.close()
 

@@ -27,10 +27,11 @@ _COLUMNS: Final = """m.id, m.sent_us, m.grp, m.origin, CAST(m.group_name AS BLOB
     m.checksum"""
 _ERROR: Final = "CAST(lease.error AS BLOB)"
 LEASED_ROWS: Final = f"""
-SELECT {_COLUMNS}, lease.receives, lease.first_us, {_ERROR} FROM lease JOIN message AS m ON m.id = lease.id
+SELECT {_COLUMNS}, lease.receives, lease.first_us, {_ERROR}, lease.undone
+FROM lease JOIN message AS m ON m.id = lease.id
 """  # noqa: S608 - _COLUMNS is a constant
 JOINED: Final = "FROM message AS m LEFT JOIN lease ON lease.id = m.id"
-COLUMNS: Final = f"{_COLUMNS}, coalesce(lease.receives, 0), lease.first_us, {_ERROR}"
+COLUMNS: Final = f"{_COLUMNS}, coalesce(lease.receives, 0), lease.first_us, {_ERROR}, coalesce(lease.undone, 0)"
 """The columns of a `Row` whose message may have no lease."""
 MAX_ID: Final = (1 << 62) - 1
 ENTRY: Final = struct.Struct(">qHqq")
@@ -102,6 +103,7 @@ class Row(NamedTuple):
     receives: int
     first_us: int | None
     error: Text
+    undone: int
 
     @property
     def first_id(self) -> int:
@@ -197,10 +199,10 @@ def id_range(queue_id: int) -> tuple[int, int]:
 
 
 def read_receipt(text: str) -> tuple[int, int]:
-    """Return the row and receive count of a receipt; (-1, -1), which matches no lease, for a foreign one."""
-    row_id, _, receives = text.partition("-")
-    if text.isascii() and row_id.isdigit() and receives.isdigit() and len(row_id) < 19 and len(receives) < 10:
-        return int(row_id), int(receives)
+    """Return the row and number of a receipt; (-1, -1), which matches no lease, for a foreign one."""
+    row_id, _, number = text.partition("-")
+    if text.isascii() and row_id.isdigit() and number.isdigit() and len(row_id) < 19 and len(number) < 10:
+        return int(row_id), int(number)
     match = _RECEIPT.fullmatch(text)
     return (-1, -1) if match is None or int(match[1]) > MAX_ID else (int(match[1]), int(match[2]))
 

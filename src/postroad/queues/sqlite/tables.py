@@ -129,6 +129,8 @@ CREATE TABLE traceback (
 ) STRICT;
 CREATE INDEX queue_by_dead_letter ON queue (CASE WHEN json_valid(spec) THEN json_extract(spec, '$.dead_letter') END);
 """,
+        # Receives that were taken back: they do not count, but each has its own receipt.
+        "ALTER TABLE lease ADD COLUMN undone INTEGER NOT NULL DEFAULT 0;",
     ),
 )
 

@@ -52,8 +52,8 @@ _DELETE_LEASE: Final = "DELETE FROM lease WHERE id = ?"
 _DELETE_ALL: Final = "DELETE FROM message WHERE id IN (VALUES (?)) RETURNING grp"
 _DELETE_LEASES: Final = "DELETE FROM lease WHERE id IN (VALUES (?))"
 _ACK: Final = """
-DELETE FROM lease WHERE id IN (VALUES (?)) AND receives = ? AND held = 1 AND visible_us > ? AND +queue = ?
-RETURNING id, sent_us, first_us, origin, grp
+DELETE FROM lease WHERE id IN (VALUES (?)) AND receives + undone = ? AND held = 1 AND visible_us > ? AND +queue = ?
+RETURNING id, sent_us, first_us, origin, grp, receives
 """
 _CONTENTS: Final = f"""
 SELECT id, CAST(attributes AS BLOB), substr(body, 1, {EVENT_ID_WITHIN}) FROM message
@@ -62,24 +62,26 @@ WHERE id IN (VALUES (?)) AND attributes IS NOT NULL
 _DELETE_ACKED: Final = "DELETE FROM message WHERE id IN (VALUES (?))"
 _EXTEND: Final = """
 UPDATE lease SET visible_us = min(?5, leased_us + ?6)
-WHERE id = ?1 AND receives = ?2 AND held = 1 AND visible_us > ?3 AND queue = ?4 RETURNING grp
+WHERE id = ?1 AND receives + undone = ?2 AND held = 1 AND visible_us > ?3 AND queue = ?4 RETURNING grp
 """
 _RELEASE: Final = """
 UPDATE lease SET visible_us = ?5, held = 0, error = coalesce(?6, error), due_wall_us = ?7
-WHERE id = ?1 AND receives = ?2 AND held = 1 AND visible_us > ?3 AND queue = ?4
+WHERE id = ?1 AND receives + undone = ?2 AND held = 1 AND visible_us > ?3 AND queue = ?4
 RETURNING grp, coalesce(origin, id), receives, sent_us, first_us
 """
 _UNDO: Final = """
-UPDATE lease SET visible_us = ?5, held = 0, receives = receives - 1, due_wall_us = ?6
-WHERE id = ?1 AND receives = ?2 AND held = 1 AND visible_us > ?3 AND queue = ?4 RETURNING grp
+UPDATE lease SET visible_us = ?5, held = 0, receives = receives - 1, undone = undone + 1, due_wall_us = ?6
+WHERE id = ?1 AND receives + undone = ?2 AND held = 1 AND visible_us > ?3 AND queue = ?4 RETURNING grp
 """
-_HELD: Final = f"{LEASED_ROWS} WHERE lease.id = ? AND receives = ? AND held = 1 AND visible_us > ? AND queue = ?"
+_HELD: Final = (
+    f"{LEASED_ROWS} WHERE lease.id = ? AND receives + undone = ? AND held = 1 AND visible_us > ? AND queue = ?"
+)
 _MAX_US: Final = int(MAX_VISIBILITY * 1_000_000)
 _OK: Final = AckResult(True)
 
 Deliveries = Sequence[Delivery]
 Key = tuple[int, int, int, int]
-"""What finds a valid lease: row, receive count, the time it must reach beyond, queue."""
+"""What finds a valid lease: row, number of the receive, the time it must reach beyond, queue."""
 
 
 class Verbs:
@@ -235,17 +237,16 @@ class Verbs:
         groups: set[int | None] = set()
         gone: set[tuple[int, int]] = set()
         rows: list[tuple[int]] = []
-        for receives in {receives for _, receives in receipts}:
-            ids = [(row_id,) for row_id, count in receipts if count == receives]
-            counted = min(receives, 65_535)
-            for row_id, sent_us, first_us, origin, group in run_many(
-                tx.cursor, _ACK, ids, (receives, beyond, state.id)
+        for number in {number for _, number in receipts}:
+            ids = [(row_id,) for row_id, each in receipts if each == number]
+            for row_id, sent_us, first_us, origin, group, receives in run_many(
+                tx.cursor, _ACK, ids, (number, beyond, state.id)
             ):
                 if row_id in events:
                     state.events.append(f"{len(state.entries)}:{events[row_id]}")
-                state.entries.append(ENTRY.pack(origin or row_id, counted, sent_us, first_us or 0))
+                state.entries.append(ENTRY.pack(origin or row_id, min(receives, 65_535), sent_us, first_us or 0))
                 groups.add(group)
-                gone.add((row_id, receives))
+                gone.add((row_id, number))
                 rows.append((row_id,))
         run_many(tx.cursor, _DELETE_ACKED, rows)
         state.acked += len(rows)

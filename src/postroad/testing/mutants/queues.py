@@ -136,7 +136,7 @@ def _peek_counts() -> None:
 def _stale_ack_accepted() -> None:
     from postroad.queues.sqlite import verbs
 
-    rewrite(verbs, "_ACK", "receives = ?", "? > 0")
+    rewrite(verbs, "_ACK", "receives + undone = ?", "? > 0")
     # A late ack comes while the next consumer still handles the message.
     slow_handlers(2.2, chance=0.2, otherwise=0.2)
 
