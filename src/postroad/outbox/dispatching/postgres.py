@@ -87,6 +87,9 @@ class PostgresDispatchStore:
             ages = self._settle(ordered)
         return [Settled(each, ages[each.row.lease]) for each in ordered if each.row.lease in ages]
 
+    def restart_pauses(self) -> None:
+        self._change(sql.RESTART_PAUSES)
+
     def set_target_error(self, error: str | None, *, pause: float = 0.0) -> None:
         self._change(sql.SET_TARGET_ERROR, error=error, pause=pause)
 

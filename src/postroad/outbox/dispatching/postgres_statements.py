@@ -13,8 +13,10 @@ PHRASES: Final = {
       SELECT FROM {outbox} b WHERE {open_b} AND b.held IN (0, 1, 2) AND coalesce(b.tenant, '') = coalesce(o.tenant, '')
          AND b.lane = o.lane AND b.lease_until > now()))""",
     "columns": "coalesce(o.tenant, '') AS tenant, o.lane, o.seq, o.id, o.state, o.next_attempt, o.lease_until, o.held,"
-    " o.redrives",
-    "free": "{pending} AND o.next_attempt <= now() AND coalesce(o.lease_until, '-infinity') <= now()",
+    " o.redrives, o.createdat, o.updatedat",
+    "free": "{pending} AND {due} AND coalesce(o.lease_until, '-infinity') <= now()",
+    # A row that was due when it was written is due, even if the clock was set back since.
+    "due": "o.next_attempt <= greatest(now(), o.createdat, o.updatedat)",
     "pending": "o.state || '' = 'PENDING'",
     "open_b": "b.state NOT IN ('SENT', 'SKIPPED') AND (NOT %(skip)s OR b.state = 'PENDING')",
     "open": "o.state NOT IN ('SENT', 'SKIPPED')",
@@ -40,7 +42,7 @@ WITH RECURSIVE head AS (
     SELECT o.tenant, o.lane, o.seq, o.id, before.id AS held_by,
            {free} AND before.id IS NULL AND NOT {redriven_too_soon} AS due,
            coalesce(o.lease_until, '-infinity') <= now()
-           AND (o.state <> 'PENDING' OR o.next_attempt > now() OR before.id IS NOT NULL) AS stuck
+           AND (o.state <> 'PENDING' OR NOT {due} OR before.id IS NOT NULL) AS stuck
       FROM (SELECT {columns} FROM {outbox} o
              WHERE {open} AND o.held = 0 AND (coalesce(o.tenant, ''), o.lane) > (head.tenant, head.lane)
              ORDER BY coalesce(o.tenant, ''), o.lane, o.seq LIMIT 1) AS o
@@ -108,7 +110,7 @@ WITH settings AS MATERIALIZED (
     FROM settings CROSS JOIN unnest(%(ids)s::uuid[], %(held_by)s::uuid[]) AS given(id, held_by)
     JOIN {outbox} o ON o.id = coalesce(given.held_by, given.id)
    WHERE o.state || '' NOT IN ('SENT', 'SKIPPED')
-     AND CASE WHEN given.held_by IS NULL THEN o.state <> 'PENDING' OR o.next_attempt > now()
+     AND CASE WHEN given.held_by IS NULL THEN o.state <> 'PENDING' OR NOT {due}
               ELSE o.held <> 0 AND (o.state = 'PENDING' OR settings.policy <> 'skip') END
      FOR UPDATE OF o SKIP LOCKED
 ), touched AS (
@@ -138,6 +140,16 @@ UPDATE {outbox} o SET lease_until = now() + make_interval(secs => %(lease)s)
   FROM unnest(%(ids)s::uuid[], %(tokens)s::bigint[]) AS mine(id, token)
  WHERE o.id = mine.id AND {pending} AND o.lease_token = mine.token AND o.lease_owner = %(owner)s
 RETURNING o.id::text, o.lease_token
+"""
+# A row that was written in a time that the clock repeats waits for its whole pause once more, and not for that time.
+RESTART_PAUSES: Final = """
+WITH locked AS MATERIALIZED (
+  SELECT o.id FROM {outbox} o
+   WHERE o.held = 1 AND o.state = 'PENDING' AND o.next_attempt > now() AND o.next_attempt < 'infinity'
+     AND o.updatedat > now() + interval '1 second' AND o.lasterror IS NOT NULL FOR UPDATE OF o SKIP LOCKED
+)
+UPDATE {outbox} o SET next_attempt = now() + (o.next_attempt - o.updatedat), updatedat = now()
+  FROM locked WHERE o.id = locked.id
 """
 SETTLE: Final = """
 UPDATE {outbox} o

@@ -100,6 +100,8 @@ _SPREAD = 10
 """Over how many batches of keys dispatchers that start together spread."""
 PRUNE_BATCH = 500
 _PRUNE_EVERY, _PRUNE_AGAIN = 60.0, 0.1
+_RESTART_EVERY = 5.0
+"""Seconds between two looks for pauses that a clock which was set back has made longer."""
 _SECOND_LOOK = 0.025
 """Of many commits within ten milliseconds one wakes the dispatcher; after this time it sees the others too. Those that
 take longer to reach the disk are found by further claims, each after twice the time, until polling takes over."""
@@ -130,7 +132,7 @@ class Pump:
         self._called = False
         self._after = FIRST_KEY
         self._leaving = 0
-        self._look_at = 0.0
+        self._look_at = self._restart_at = 0.0
         self._pace = config.poll
         self._saw_all = False
         self._counts: Counter[str] = Counter()
@@ -162,6 +164,9 @@ class Pump:
             # One message probes; its outcome leads back here.
             self._look_at = now + self._config.poll
             return
+        if now >= self._restart_at:
+            self._store.restart_pauses()
+            self._restart_at = now + _RESTART_EVERY
         allowed = self.target.pause.allows(now, self._config.batch)
         rows = self._claim(allowed) if allowed else []
         self._saw_all = len(rows) < allowed

@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 
 _PHRASES: Final = {
     "head": "coalesce(tenant, ''), lane, seq, {free}, coalesce(lease_until, '') > {now}, redrives",
-    "free": "(state = 'PENDING' AND next_attempt <= {now} AND coalesce(lease_until, '') <= {now})",
+    "free": "(state = 'PENDING' AND {due} AND coalesce(lease_until, '') <= {now})",
+    # A row that was due when it was written is due, even if the clock was set back since.
+    "due": "next_attempt <= max({now}, coalesce(createdat, ''), coalesce(updatedat, ''))",
+    "ahead": "held = 1 AND state = 'PENDING' AND next_attempt > {now} AND lasterror IS NOT NULL"
+    " AND updatedat > strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '1 second')",
     "open": "state NOT IN ('SENT', 'SKIPPED')",
     "later": "strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ? || ' seconds')",
 }
@@ -77,6 +81,12 @@ _LEASE: Final = "UPDATE {outbox} SET lease_owner = ?, lease_token = ?, lease_unt
 _RENEW: Final = """
 UPDATE {outbox} SET lease_until = {later}
  WHERE id = ? AND state = 'PENDING' AND lease_token = ? AND lease_owner = ?
+"""
+# A row that was written in a time that the clock repeats waits for its whole pause once more, and not for that time.
+_ANY_AHEAD: Final = "SELECT 1 FROM {outbox} WHERE {ahead} LIMIT 1"
+_RESTART_PAUSES: Final = """
+UPDATE {outbox} SET updatedat = {now}, next_attempt = coalesce(strftime('%Y-%m-%dT%H:%M:%fZ',
+       julianday('now') + julianday(next_attempt) - julianday(updatedat)), next_attempt) WHERE {ahead}
 """
 _SETTLE: Final = """
 UPDATE {outbox} SET
@@ -190,6 +200,13 @@ class SQLiteDispatchStore:
             self._follow_up(session, mine)
             age = self._sql(_AGE)
             return [Settled(each, session.rows(age, (each.row.id,))[0][0] or 0.0) for each in mine]
+
+    def restart_pauses(self) -> None:
+        with self._file.reading() as session:
+            any_ahead = session.rows(self._sql(_ANY_AHEAD))
+        if any_ahead:
+            with self._file.transaction() as session:
+                session.change(self._sql(_RESTART_PAUSES))
 
     def set_target_error(self, error: str | None, *, pause: float = 0.0) -> None:
         with self._file.transaction() as session:

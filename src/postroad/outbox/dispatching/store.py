@@ -93,6 +93,10 @@ class DispatchStore(Protocol):
         """Write the settlements of rows that this dispatcher still holds, and return those."""
         ...
 
+    def restart_pauses(self) -> None:
+        """Let rows that failed before the clock of the database was set back wait for their pause only."""
+        ...
+
     def set_target_error(self, error: str | None, *, pause: float = 0.0) -> None:
         """Store why the target is unavailable and how many seconds this dispatcher pauses; None: it is available."""
         ...
