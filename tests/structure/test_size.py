@@ -15,7 +15,7 @@ PACKAGE = ROOT / "src" / "postroad"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 MOST = {
     "files": 490,
-    "lines": 96_000,
+    "lines": 96_200,
     "Protocols": 40,
     "hand-written checks": 100,
     "fmt: skip": 20,
