@@ -24,6 +24,9 @@ from postroad.errors import ConfigurationError, InvalidInput, PostroadError
 
 FINITE: Final = sys.float_info.max
 """The upper bound of numbers that only have to be finite."""
+Seconds = Annotated[float, Meta(ge=0, le=FINITE, description="a number of seconds of 0 or more")]
+SecondsAboveZero = Annotated[float, Meta(gt=0, le=FINITE, description="a number of seconds above 0")]
+Count = Annotated[int, Meta(ge=1, description="a whole number of 1 or more")]
 _SHOWN = 120
 # msgspec must not accept a text for a time, or a number for a duration.
 _AS_THEY_ARE = (datetime, timedelta)
