@@ -241,8 +241,8 @@ class Claimer:
         else:
             damaged = row._replace(error=error)
             self._verbs.dead_letter(tx, state, dead_letters, damaged, now_us=now_us, reason=DAMAGED)
-        line = {"queue": state.name, "message_id": message_id, "error": DAMAGED}
-        tx.after_commit(partial(get_logger("queues").error, "message_damaged", **line))
+        about = {"queue": state.name, "message_id": message_id, "error": DAMAGED}
+        tx.after_commit(lambda: get_logger("queues").error("message_damaged", **about))
 
 
 @dataclass(slots=True, eq=False)
