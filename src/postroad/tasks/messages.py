@@ -6,10 +6,9 @@ import contextlib
 import json
 import logging
 import re
-import threading
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -22,9 +21,6 @@ from postroad.ports import Store
 from postroad.queues import Delivery, OutgoingMessage, PeekedMessage, Queue, QueueSpec, legible
 from postroad.settings import load
 from postroad.telemetry import get_logger, tracing
-
-if TYPE_CHECKING:
-    from prometheus_client import Counter
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 # A task of a job is called {jobId}.{taskId}; a submitted id has no dot, so the two never collide.
@@ -255,7 +251,6 @@ class EventFactory:
 
 
 _standard = logging.getLogger("postroad.tasks")
-_counting = threading.Lock()
 _LEVELS = {
     "task_traceback": logging.DEBUG,
     **dict.fromkeys(("task_started", "task_completed", "task_interrupted", "task_resent"), logging.INFO),
@@ -270,10 +265,7 @@ def log_event(event: str, **fields: Any) -> None:
 
     An `error` is shown as one line with the place that raised it, without secrets, in 500 characters at most.
     """
-    # Two threads must not both register the metric: the second would be refused.
-    with _counting:
-        counter = _counter()
-    counter.labels(event).inc()
+    tracing.counter("postroad_task_events_total").labels(event).inc()
     level = _LEVELS.get(event, logging.WARNING)
     if _standard.isEnabledFor(level):
         if (error := fields.get("error")) is not None:
@@ -284,10 +276,3 @@ def log_event(event: str, **fields: Any) -> None:
 @cache
 def _logger() -> Any:
     return get_logger("tasks")
-
-
-@cache
-def _counter() -> Counter:
-    from prometheus_client import Counter
-
-    return Counter("postroad_task_events_total", "What became of tasks.", ["event"])
