@@ -68,8 +68,8 @@ def seconds_of(value: Any, field: str, error: type[PostroadError] = InvalidInput
         return value
     # In code a number is a number: a text without a unit is a mistake.
     if (seconds := duration_of(value)) is None or value[-1].isdigit():
-        shown = repr(value[:_SHOWN])
-        raise error(f"{field}: {shown} is not a duration", field=field, remedy="Write '30s', '5m', '2h' or '7d'.")
+        text = f"{field}: {shown(value)} is not a duration"
+        raise error(text, field=field, remedy="Write '30s', '5m', '2h' or '7d'.")
     return seconds
 
 
@@ -106,10 +106,15 @@ def refusal(
     """Return the error for a value that is not of the declared type."""
     wanted = _wanted(kind)
     predicate = wanted if wanted.startswith("is ") else f"is not {wanted}"
-    shown = repr(value) if len(repr(value)) <= _SHOWN else f"{repr(value)[:_SHOWN]}…"
     own = next((meta.extra["remedy"] for meta in _metas(kind) if meta.extra), None)
     instead = None if wanted.startswith("is ") else f"Give {wanted}."
-    return error(f"{field}: {shown} {predicate}", field=field, remedy=remedy or own or instead)
+    return error(f"{field}: {shown(value)} {predicate}", field=field, remedy=remedy or own or instead)
+
+
+def shown(value: object) -> str:
+    """Return the value as an error shows it, cut if it is long."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 @lru_cache(maxsize=64)
