@@ -18,7 +18,7 @@ from postroad.errors import InvalidMessage, InvalidTask, QueueNotFound, describe
 from postroad.events import checked_bytes, is_strict, sendable, unsendable
 from postroad.journal import JournalEvent, NestedId, Number, TimeoutMs, is_simple
 from postroad.ports import Store
-from postroad.queues import Delivery, OutgoingMessage, PeekedMessage, Queue, QueueSpec, legible
+from postroad.queues import MAX_RETENTION, Delivery, OutgoingMessage, PeekedMessage, Queue, QueueSpec, legible
 from postroad.settings import load
 from postroad.telemetry import get_logger, tracing
 
@@ -159,7 +159,7 @@ def queue_specs(queue: str = "tasks") -> tuple[QueueSpec, QueueSpec, QueueSpec]:
     """Return the queues for dead letters, tasks and wake-ups of a tasks queue, in the order to create them."""
     dead = f"{queue}-dlq"
     return (
-        QueueSpec(dead, retention=1_209_600, redrive_allow=(queue,)),
+        QueueSpec(dead, retention=MAX_RETENTION, redrive_allow=(queue,)),
         QueueSpec(queue, visibility=900, retention=345_600, receive_wait=20, dead_letter=dead, max_receives=100),
         QueueSpec(f"{queue}-dispatch"),
     )
