@@ -24,6 +24,9 @@ from postroad.errors import ConfigurationError, InvalidInput, PostroadError
 
 FINITE: Final = sys.float_info.max
 """The upper bound of numbers that only have to be finite."""
+Seconds = Annotated[float, Meta(ge=0, le=FINITE, description="a number of seconds of 0 or more")]
+SecondsAboveZero = Annotated[float, Meta(gt=0, le=FINITE, description="a number of seconds above 0")]
+Count = Annotated[int, Meta(ge=1, description="a whole number of 1 or more")]
 _SHOWN = 120
 # msgspec must not accept a text for a time, or a number for a duration.
 _AS_THEY_ARE = (datetime, timedelta)
@@ -65,8 +68,8 @@ def seconds_of(value: Any, field: str, error: type[PostroadError] = InvalidInput
         return value
     # In code a number is a number: a text without a unit is a mistake.
     if (seconds := duration_of(value)) is None or value[-1].isdigit():
-        shown = repr(value[:_SHOWN])
-        raise error(f"{field}: {shown} is not a duration", field=field, remedy="Write '30s', '5m', '2h' or '7d'.")
+        text = f"{field}: {shown(value)} is not a duration"
+        raise error(text, field=field, remedy="Write '30s', '5m', '2h' or '7d'.")
     return seconds
 
 
@@ -103,10 +106,15 @@ def refusal(
     """Return the error for a value that is not of the declared type."""
     wanted = _wanted(kind)
     predicate = wanted if wanted.startswith("is ") else f"is not {wanted}"
-    shown = repr(value) if len(repr(value)) <= _SHOWN else f"{repr(value)[:_SHOWN]}…"
     own = next((meta.extra["remedy"] for meta in _metas(kind) if meta.extra), None)
     instead = None if wanted.startswith("is ") else f"Give {wanted}."
-    return error(f"{field}: {shown} {predicate}", field=field, remedy=remedy or own or instead)
+    return error(f"{field}: {shown(value)} {predicate}", field=field, remedy=remedy or own or instead)
+
+
+def shown(value: object) -> str:
+    """Return the value as an error shows it, cut if it is long."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 @lru_cache(maxsize=64)

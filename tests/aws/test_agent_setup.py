@@ -21,6 +21,7 @@ from postroad.agents.tables import SUBSCRIBER_EVENTS, SUBSCRIBERS
 from postroad.connections.aws import AwsConnection
 from postroad.errors import ConfigurationError
 from postroad.operations import doctor
+from postroad.settings import Settings
 from postroad.up.runners import move_events
 from postroad.wiring import Backend, connect
 
@@ -101,7 +102,7 @@ def test_the_doctor_finds_that_nobody_moves_events_until_a_runner_does(village: 
     eventually(lambda: _findings(village.backend))
     [message] = _findings(village.backend)
     stop = threading.Event()
-    moving = threading.Thread(target=move_events, args=(village.backend, stop))
+    moving = threading.Thread(target=move_events, args=(village.backend, Settings(), stop))
     moving.start()
     try:
         while _findings(village.backend):

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import datetime
-from types import TracebackType
 from typing import Any, Self
 from uuid import UUID
 
@@ -15,6 +14,7 @@ import msgspec
 
 from postroad.backoff import Backoff
 from postroad.blobs import BlobRef, Blobs
+from postroad.bus.endpoints import dead_spec
 from postroad.bus.groups import Names, ensure, names_of, open_topic
 from postroad.bus.replay import (
     PREFIX,
@@ -33,7 +33,7 @@ from postroad.bus.tail import order_key
 from postroad.errors import InvalidMessage, MessageTooLarge, NotPermitted, NotSupported, PostroadError, describe
 from postroad.events import Codec
 from postroad.ports import Store
-from postroad.queues import Delivery, Queue, QueueSpec
+from postroad.queues import MAX_RETENTION, Delivery, Queue, QueueSpec
 from postroad.streams import PutResult, Record, Stream
 from postroad.telemetry import get_logger
 from postroad.topics import Topic
@@ -118,7 +118,6 @@ class Archiver:
 
 _GROUP = "archive"
 _MOST = 10
-_LONGEST_RETENTION = 1_209_600.0
 # Bad messages are rejected at once, so only a stream that does not answer is counted; it may be away for hours.
 _MAX_RECEIVES = 100
 _PRUNE_SECONDS = 3_600.0
@@ -293,17 +292,17 @@ class Archive:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 
 def _subscribed(store: Store, topic: Topic, names: Names) -> Queue:
     """Return the archive's own queue, subscribed to the topic; an existing one is used as it is."""
     name, dead = names.group(_GROUP), names.dead(_GROUP)
-    ensure(store, QueueSpec(dead, fifo=names.fifo, retention=_LONGEST_RETENTION, redrive_allow=(name,)))
+    ensure(store, dead_spec(dead, names, name))
     queue = ensure(
         store,
-        QueueSpec(name, fifo=names.fifo, retention=_LONGEST_RETENTION, dead_letter=dead, max_receives=_MAX_RECEIVES),
+        QueueSpec(name, fifo=names.fifo, retention=MAX_RETENTION, dead_letter=dead, max_receives=_MAX_RECEIVES),
     )
     # A process that may not subscribe the queue relies on one that may.
     with suppress(NotPermitted):

@@ -7,16 +7,16 @@ from typing import Any
 
 from postroad.blobs import Blobs
 from postroad.bus.config import BusConfig, checked_config
-from postroad.bus.endpoints import GivenQueue, Outlet
+from postroad.bus.endpoints import GivenQueue, topic_outlet
 from postroad.bus.local import EventBus
 from postroad.bus.remote import RemoteEventBus
-from postroad.bus.sqs import Clients, as_connection, checked_url, dead_letters_of, limit_of, overflowing
+from postroad.bus.sqs import Clients, as_connection, checked_url, dead_letters_of, overflowing
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError, InvalidInput
 from postroad.events import EventRegistry, default_registry
 from postroad.queues import ATTRIBUTE, EVENT_SOURCE, SQSQueues, wrap_detail
 from postroad.receiving import CircuitBreakerConfig
-from postroad.topics import MAX_EVENTBRIDGE_BYTES, MAX_SNS_BYTES, EventBridgeTopic, OverflowingTopic, SNSTopics, Topic
+from postroad.topics import EventBridgeTopic, SNSTopics, Topic
 
 
 class SNSEventBus(RemoteEventBus):
@@ -58,36 +58,14 @@ class SNSEventBus(RemoteEventBus):
         receiving: Any = None if url is None else clients.receiving()
         topic = SNSTopics(publishing, SQSQueues(receiving, clock), attempts=1).topic(topic_arn)
         super().__init__(
-            outlet=Outlet(
-                name=topic.name,
-                send=topic_of(topic, blobs, config, clock).publish,
-                fifo=topic.name.endswith(".fifo"),
-                limit=limit_of(config, blobs, MAX_SNS_BYTES),
-                longest=clients.longest("sns"),
-                close=clients.close,
-            ),
-            inlet=None if url is None else inlet_of(url, receiving, topic, blobs, config, clock),
-            dead_letters=None if url is None else dead_letters_of(receiving, blobs, config, clock),
+            outlet=topic_outlet(topic, blobs, config, clock, longest=clients.longest("sns"), close=clients.close),
+            **_receiving_end(url, receiving, topic, blobs, config, clock),
             config=config,
             local_bus=local_bus,
             registry=registry,
             clock=clock,
             breaker=breaker,
         )
-
-
-def topic_of(topic: Topic, blobs: Blobs | None, config: BusConfig, clock: Clock) -> Topic:
-    """Return the topic; with blobs it sends large bodies by reference."""
-    if blobs is None or config.overflow == "fail":
-        return topic
-    return OverflowingTopic(topic, blobs, clock=clock, limit=config.max_message_bytes)
-
-
-def inlet_of(
-    url: str, receiving: Any, topic: Topic, blobs: Blobs | None, config: BusConfig, clock: Clock
-) -> GivenQueue:
-    """Return the queue, which is subscribed to the topic when the receiver starts."""
-    return GivenQueue(overflowing(SQSQueues(receiving, clock).queue(url), blobs, config, clock), topic)
 
 
 class EventBridgeEventBus(RemoteEventBus):
@@ -140,17 +118,9 @@ class EventBridgeEventBus(RemoteEventBus):
             detail=_detail_of,
             attempts=1,
         )
-        self._source = source
         super().__init__(
-            outlet=Outlet(
-                name=topic.name,
-                send=topic_of(topic, blobs, config, clock).publish,
-                limit=limit_of(config, blobs, MAX_EVENTBRIDGE_BYTES),
-                longest=clients.longest("events"),
-                close=clients.close,
-            ),
-            inlet=None if url is None else inlet_of(url, receiving, topic, blobs, config, clock),
-            dead_letters=None if url is None else dead_letters_of(receiving, blobs, config, clock),
+            outlet=topic_outlet(topic, blobs, config, clock, longest=clients.longest("events"), close=clients.close),
+            **_receiving_end(url, receiving, topic, blobs, config, clock),
             config=config,
             local_bus=local_bus,
             registry=registry,
@@ -188,6 +158,16 @@ class EventBridgeEventBus(RemoteEventBus):
                     )
             pattern["detail"] = {"payload": {name: list(values) for name, values in payload.items()}}
         return pattern
+
+
+def _receiving_end(
+    url: str | None, receiving: Any, topic: Topic, blobs: Blobs | None, config: BusConfig, clock: Clock
+) -> dict[str, Any]:
+    """Return the queue, which is subscribed to the topic when the receiver starts, and its dead letters, if any."""
+    if url is None:
+        return {"inlet": None}
+    queue = overflowing(SQSQueues(receiving, clock).queue(url), blobs, config, clock)
+    return {"inlet": GivenQueue(queue, topic), "dead_letters": dead_letters_of(receiving, blobs, config, clock)}
 
 
 def _detail_of(body: bytes, attributes: Mapping[str, str]) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from msgspec import Meta
 
-from postroad.arguments import FINITE, check, check_settings, refusal
+from postroad.arguments import Seconds, check, check_settings, refusal
 from postroad.errors import ConfigurationError
 from postroad.settings import bus_variable
 
@@ -30,7 +30,6 @@ def check_template(text: object) -> None:
 
 Echo = Literal["settle", "dispatch", "release"]
 Unhandled = Literal["release", "ack", "dead_letter"]
-Seconds = Annotated[float, Meta(ge=0, le=FINITE, description="a number of seconds of 0 or more")]
 Wait = Annotated[float, Meta(ge=0, le=20, description="a number of seconds from 0 to 20")]
 Visibility = Annotated[float, Meta(ge=0, le=43_200, description="a number of seconds from 0 to 43200")]
 Delays = Annotated[

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from msgspec import Meta
 
-from postroad.arguments import check
+from postroad.arguments import Count, check
 from postroad.bus.config import BusConfig
 from postroad.bus.local import E, EventBus, PublishResult, check_subscription, local_part
 from postroad.bus.subscriptions import EventHandler, Subscription
@@ -22,7 +22,6 @@ from postroad.events import EventRegistry
 from postroad.receiving import HANDLER_FAILED, context_of
 
 _Window = Annotated[float, Meta(ge=0, description="a number of seconds of 0 or more")]
-_Entries = Annotated[int, Meta(ge=1, description="a whole number of 1 or more")]
 
 
 class RecentKeys:
@@ -101,7 +100,7 @@ class DeduplicationCache:
 
     def __init__(self, window_seconds: float = 300.0, max_entries: int = 100_000, clock: Clock | None = None) -> None:
         check(window_seconds, _Window, "window_seconds", ConfigurationError)
-        check(max_entries, _Entries, "max_entries", ConfigurationError)
+        check(max_entries, Count, "max_entries", ConfigurationError)
         self._window = window_seconds
         self._monotonic = (clock or SYSTEM_CLOCK).monotonic
         self._lock = threading.Lock()

@@ -10,7 +10,7 @@ from typing import Any
 
 from postroad.bus.config import BusConfig, HandlerLimits, Unhandled
 from postroad.bus.deduplication import Done, Memory
-from postroad.bus.local import EventBus, HandlerFailure, InProcessEventBus, PublishResult
+from postroad.bus.local import EventBus, InProcessEventBus, PublishResult
 from postroad.bus.subscriptions import Subscription
 from postroad.bus.telemetry import BusTelemetry
 from postroad.errors import ConfigurationError, InvalidMessage, PostroadError, describe
@@ -283,7 +283,8 @@ class Dispatch:
                 return self._unhandled(ready.delivery, envelope)
             if not result.errors:
                 return Ack(about=Handled(envelope, ready.event))
-            return self._failed_elsewhere(ready, result.errors[0])
+            failure = result.errors[0]
+            return replace(outcome_of(failure.error), about=Handled(envelope, handler=name_of(failure.handler)))
         succeeded: list[Done] = []
         failed: list[_Failure] = []
         subscriptions, given_up = self._remaining(ready)
@@ -350,11 +351,6 @@ class Dispatch:
             if each.subscription.name != told:
                 error = legible(each.outcome.error or "")
                 self.telemetry.log("bus_handler_failed", envelope, handler=each.subscription.name, error=error)
-
-    def _failed_elsewhere(self, ready: _Ready, failure: HandlerFailure) -> Outcome:
-        """Return the outcome for a failure of a bus of another kind."""
-        about = Handled(ready.envelope, handler=name_of(failure.handler))
-        return replace(outcome_of(failure.error), about=about)
 
     async def _call(self, subscription: Subscription | None, ready: _Ready) -> Exception | None:
         """Call a plain handler on this thread, or have an async one awaited elsewhere; return its error."""

@@ -7,15 +7,17 @@ import uuid
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
+from postroad.blobs import Blobs
 from postroad.bus.config import BusConfig
 from postroad.bus.groups import Names, add_types, ensure, made
 from postroad.bus.sender import Send
+from postroad.clock import Clock
 from postroad.errors import ConfigurationError, NotPermitted, NotSupported, PostroadError
 from postroad.ports import QueueTags, Store
-from postroad.queues import Queue, QueueSpec
-from postroad.topics import Topic
+from postroad.queues import MAX_RETENTION, Queue, QueueSpec
+from postroad.topics import OverflowingTopic, Topic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +35,21 @@ class Outlet:
     longest: float | None = None
     """The seconds within which the transport surely answers; None if that is unknown, 0 if it sends at once."""
     close: Callable[[], None] = lambda: None
+
+
+def topic_outlet(topic: Topic, blobs: Blobs | None, config: BusConfig, clock: Clock, **more: Any) -> Outlet:
+    """Return the outlet to a topic, with `more` of its fields; with blobs it sends large bodies by reference."""
+    limit = limit_of(config, blobs, topic.traits.max_message_bytes)
+    if blobs is not None and limit is None:
+        topic = OverflowingTopic(topic, blobs, clock=clock, limit=config.max_message_bytes)
+    return Outlet(name=topic.name, send=topic.publish, fifo=topic.traits.fifo, limit=limit, **more)
+
+
+def limit_of(config: BusConfig, blobs: Blobs | None, transport: int) -> int | None:
+    """Return the size above which a message is refused at once; None if it is sent by reference instead."""
+    if blobs is not None and config.overflow == "blobs":
+        return None
+    return min(config.max_message_bytes or transport, transport)
 
 
 class Inlet(Protocol):
@@ -111,7 +128,6 @@ def refuse_more_attempts(queue: Queue, attempts: int, how: str = "") -> None:
 
 QueueFilter = Mapping[str, tuple[str, ...]] | None
 
-_DEAD_RETENTION = 1_209_600.0
 # In a FIFO queue the messages behind a failing one are received along with it, so their counts are higher.
 _FIFO_LENIENCE = 5
 
@@ -130,7 +146,7 @@ class GroupQueue:
         attempts: int = 1,
     ) -> None:
         name, dead = names.group(group), names.dead(group)
-        ensure(store, _dead_spec(dead, names, name))
+        ensure(store, dead_spec(dead, names, name))
         self.source, self._is_mine = made(store, _spec(name, dead, names, config, attempts))
         self._store, self._topic, self._names, self._group = store, topic, names, group
         # If a changed filter takes minutes to apply, events that arrive meanwhile are lost: there it is not changed.
@@ -244,7 +260,7 @@ class OwnQueue:
 
     def _make(self) -> None:
         name, dead = self._names.own(uuid.uuid4().hex[:12]), self._names.dead(None)
-        ensure(self._store, _dead_spec(dead, self._names))
+        ensure(self._store, dead_spec(dead, self._names))
         spec, queue = self._created(_spec(name, dead, self._names, self._config))
         try:
             if spec.auto_delete_after is None and self._tags is not None:
@@ -306,7 +322,7 @@ def _allowing(store: Store, queue: Queue, names: Names, attempts: int) -> Queue:
     return store.queue(queue.name)
 
 
-def _dead_spec(name: str, names: Names, source: str | None = None) -> QueueSpec:
+def dead_spec(name: str, names: Names, source: str | None = None) -> QueueSpec:
     """Return the queue for the dead letters of one queue, or of all own queues, whose names are not known before."""
     allowed: Literal["all"] | tuple[str, ...] = "all" if source is None else (source,)
-    return QueueSpec(name, fifo=names.fifo, retention=_DEAD_RETENTION, redrive_allow=allowed)
+    return QueueSpec(name, fifo=names.fifo, retention=MAX_RETENTION, redrive_allow=allowed)

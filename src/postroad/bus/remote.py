@@ -7,7 +7,6 @@ import os
 import uuid
 from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
-from types import TracebackType
 from typing import Annotated, Any, Self
 
 from msgspec import Meta
@@ -257,15 +256,13 @@ class RemoteEventBus(HandlingBus):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _receiver_for(

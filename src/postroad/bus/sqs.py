@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from postroad.arguments import check, text
 from postroad.blobs import Blobs
 from postroad.bus.config import BusConfig, checked_config
-from postroad.bus.endpoints import GivenQueue, Outlet
+from postroad.bus.endpoints import GivenQueue, Outlet, limit_of
 from postroad.bus.local import EventBus
 from postroad.bus.remote import RemoteEventBus
 from postroad.clock import SYSTEM_CLOCK, Clock
@@ -193,13 +193,6 @@ class SQSEventBusWithCircuitBreaker(SQSEventBus):
 def overflowing(queue: Queue, blobs: Blobs | None, config: BusConfig, clock: Clock) -> Queue:
     """Return the queue; with blobs it sends large bodies by reference."""
     return queue if blobs is None else OverflowingQueue(queue, blobs, clock=clock, limit=config.max_message_bytes)
-
-
-def limit_of(config: BusConfig, blobs: Blobs | None, transport: int) -> int | None:
-    """Return the size above which a message is refused at once; None if it is sent by reference instead."""
-    if blobs is not None and config.overflow == "blobs":
-        return None
-    return min(config.max_message_bytes or transport, transport)
 
 
 def dead_letters_of(receiving: Any, blobs: Blobs | None, config: BusConfig, clock: Clock) -> DeadLetters | None:

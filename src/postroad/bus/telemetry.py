@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from prometheus_client import Counter, Histogram
 
 _standard = logging.getLogger("postroad.bus")
-_making = threading.Lock()
 _MINUTE = 60.0
 _MOST_REMEMBERED = 1_000
 _WARNINGS = frozenset(
@@ -88,7 +87,7 @@ class BusTelemetry:
         self._bus = bus
         self.queue: str | None = None
         """The queue that it received from last; an own queue is made when the receiver starts."""
-        self._counter, self._logger = _counter(), _logger()
+        self._counter, self._logger = tracing.counter("postroad_bus_events_total"), _logger()
         self._outcomes: dict[str, Counter] = {}
         self._again_at: dict[tuple[str, str], float] = {}
         self.queue = bus
@@ -201,16 +200,3 @@ class BusTelemetry:
 @cache
 def _logger() -> Any:
     return get_logger("bus")
-
-
-def _counter() -> Counter:
-    # If two threads found the cache empty, both would register the metric, and the second would be refused.
-    with _making:
-        return _made_counter()
-
-
-@cache
-def _made_counter() -> Counter:
-    from prometheus_client import Counter
-
-    return Counter("postroad_bus_events_total", "What became of the events of a bus.", ["bus", "outcome"])

@@ -12,8 +12,8 @@ from msgspec import Meta
 from postroad.arguments import FINITE, check
 from postroad.bus.config import BusConfig, checked_config
 from postroad.bus.dispatch import InboxHandlers
-from postroad.bus.endpoints import GroupQueue, Outlet, OwnQueue
-from postroad.bus.groups import Names, check_group, names_of
+from postroad.bus.endpoints import GroupQueue, OwnQueue, topic_outlet
+from postroad.bus.groups import check_group, names_of
 from postroad.bus.local import InProcessEventBus
 from postroad.bus.publisher import attributes_of
 from postroad.bus.remote import RemoteEventBus
@@ -23,7 +23,7 @@ from postroad.inbox import Inbox, Transaction, Windows
 from postroad.ports import QueueTags, Store
 from postroad.queues import Delivery
 from postroad.receiving import OwnDeadLetters
-from postroad.topics import OverflowingTopic, Topic, check_filter, lets_through
+from postroad.topics import Topic, check_filter, lets_through
 
 _OrphanAfter = Annotated[float, Meta(gt=0, le=FINITE, description="a number of seconds")]
 
@@ -106,11 +106,6 @@ class Bus(RemoteEventBus):
         return "name" in vars(self)
 
     @property
-    def topic_name(self) -> str:
-        """The name of its topic."""
-        return names_of(self._declared.topic, fifo=self._declared.fifo).topic
-
-    @property
     def group_queue(self) -> str | None:
         """The name of the queue of its group; None if it has no group."""
         group = self._declared.group
@@ -179,8 +174,10 @@ class Bus(RemoteEventBus):
             else GroupQueue(store, bare, names, config, filter, declared.group, self._most_attempts())
         )
         own = isinstance(inlet, OwnQueue)
+        # A store with atomic batches shares commits among threads and joins the caller's transaction.
+        longest = 0 if bare.traits.atomic_batch else None
         super().__init__(
-            outlet=_outlet(store, bare, names, config),
+            outlet=topic_outlet(bare, store.blobs(), config, store.clock, needs_dedup_id=True, longest=longest),
             inlet=inlet,
             dead_letters=OwnDeadLetters(),
             config=config,
@@ -252,18 +249,3 @@ def _filter(
 def _wanted(filter: Mapping[str, tuple[str, ...]], delivery: Delivery, envelope: Envelope) -> bool:
     # If the attributes disagree with the body, the body decides.
     return lets_through(filter, {**delivery.attributes, **attributes_of(envelope)})
-
-
-def _outlet(store: Store, bare: Topic, names: Names, config: BusConfig) -> Outlet:
-    blobs = store.blobs() if config.overflow == "blobs" else None
-    limit = min(config.max_message_bytes or bare.traits.max_message_bytes, bare.traits.max_message_bytes)
-    topic = bare if blobs is None else OverflowingTopic(bare, blobs, clock=store.clock, limit=config.max_message_bytes)
-    return Outlet(
-        name=names.topic,
-        send=topic.publish,
-        fifo=names.fifo,
-        limit=limit if blobs is None else None,
-        needs_dedup_id=True,
-        # A store with atomic batches shares commits among threads and joins the caller's transaction.
-        longest=0 if bare.traits.atomic_batch else None,
-    )

@@ -6,7 +6,7 @@ import functools
 import sys
 from collections.abc import Iterator, Sequence
 from types import FunctionType
-from typing import Any
+from typing import Any, Final
 
 from typer.main import get_command
 
@@ -35,32 +35,35 @@ from postroad.cli import (
     worker,
 )
 from postroad.cli.call import Call, Verb, add_verb, noun, remember_shared_options, verb
-from postroad.cli.completion import completed_for_shell
 from postroad.cli.display import table
-from postroad.cli.output import prepare_streams, report
-from postroad.settings import bus_variable
+from postroad.cli.output import prepare_streams, report, write
+from postroad.errors import InvalidInput
+from postroad.settings import bus_variable, nearest
 from postroad.telemetry import counted
 
 _MODULES = (
-    *(
-        worker,
-        demo,
-        service,
-        sys.modules[__name__],
-        journal,
-        doctor,
-        cost,
-        queues,
-        redrive,
-        bus,
-        outbox,
-        outbox_run,
-        inbox,
-        work,
-    ),
+    worker,
+    demo,
+    service,
+    sys.modules[__name__],
+    journal,
+    doctor,
+    cost,
+    queues,
+    redrive,
+    bus,
+    outbox,
+    outbox_run,
+    inbox,
+    work,
     tasks,
     schedules,
-    *(agents, agent_events, notifications, topology, audit, verify),
+    agents,
+    agent_events,
+    notifications,
+    topology,
+    audit,
+    verify,
 )
 _NOUNS = {
     "queue": ("Create, inspect, empty and redrive queues.", "list"),
@@ -82,6 +85,9 @@ _NOUNS = {
     "config": ("Show and check the settings.", "show"),
 }
 _DEFAULTS = {"verify": "run"}
+_SHELLS: Final = ("bash", "zsh", "fish")
+_SHOW: Final = "--show-completion"
+_INSTALL: Final = "--install-completion"
 
 
 @functools.cache
@@ -112,13 +118,39 @@ def run(args: Sequence[str]) -> int:
     # The help is printed before the options are read.
     color = False if "--no-color" in args else None
     try:
-        if completed_for_shell(args):
+        if _completed_for_shell(args):
             return 0
         # A shell that completes gives no arguments: its words are in the environment.
         named = program(frozenset(_NOUNS).intersection(args) if args else None)
         return int(named.main(args=list(args), prog_name="postroad", standalone_mode=False, color=color) or 0)
     except Exception as error:
         return report(error, as_json="--json" in args)
+
+
+def _completed_for_shell(args: Sequence[str]) -> bool:
+    """Carry out an option about completion that names its shell, and return whether there was one.
+
+    Without a name, typer finds the running shell.
+    """
+    option, _, shell = " ".join(args[:2]).replace("=", " ").partition(" ")
+    if option not in (_INSTALL, _SHOW) or not shell:
+        return False
+    if shell not in _SHELLS:
+        raise InvalidInput(
+            f'"{shell}" is not a shell that Postroad completes for',
+            field="shell",
+            nearest=nearest(shell, _SHELLS),
+            remedy=f"Name one of {', '.join(_SHELLS)}.",
+        )
+    from typer._completion_shared import get_completion_script, install
+
+    named = {"prog_name": "postroad", "complete_var": "_POSTROAD_COMPLETE", "shell": shell}
+    if option == _SHOW:
+        write(get_completion_script(**named))
+    else:
+        _, path = install(**named)
+        write(f"completion for {shell} is in {path}; it takes effect in the next shell")
+    return True
 
 
 @verb("version", "--json")

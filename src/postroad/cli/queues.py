@@ -243,7 +243,9 @@ def _watched(call: Call, backend: Backend, names: list[str]) -> Iterator[Callabl
 
         def tell(rows: list[QueueLook]) -> None:
             for row in rows:
-                call.show(row, _look_line(row))
+                numbers = f"{row.visible:,} visible, {row.in_flight:,} in flight, {row.delayed:,} delayed"
+                age = short_duration(row.oldest_age_seconds)
+                call.show(row, f"{row.at:%H:%M:%S}  {row.name}  {numbers}, oldest {age}")
 
         yield tell
         return
@@ -259,8 +261,3 @@ def _watched(call: Call, backend: Backend, names: list[str]) -> Iterator[Callabl
             live.update(Group(queue_table(rows, dead), at), refresh=True)
 
         yield draw
-
-
-def _look_line(row: QueueLook) -> str:
-    numbers = f"{row.visible:,} visible, {row.in_flight:,} in flight, {row.delayed:,} delayed"
-    return f"{row.at:%H:%M:%S}  {row.name}  {numbers}, oldest {short_duration(row.oldest_age_seconds)}"

@@ -13,10 +13,11 @@ from typing import Any, TypeVar, dataclass_transform, overload
 
 import msgspec
 
+from postroad.arguments import check, whole_number
 from postroad.errors import InvalidInput, InvalidMessage
 from postroad.events.models import is_model
 from postroad.events.registry import default_registry, refuse_models_with_validators
-from postroad.events.shapes import Upcaster, checked_version, declare, identity_of
+from postroad.events.shapes import Upcaster, declare, identity_of
 
 _OF_THE_OLD_CLASS = frozenset(
     {"__dict__", "__weakref__", "__slots__", "__getstate__", "__setstate__", "__match_args__"}
@@ -153,7 +154,8 @@ def upcast(cls: type, *, from_version: int) -> Callable[[Upcaster], Upcaster]:
     if not isinstance(cls, type):
         raise InvalidInput(f"cls: {cls!r} is not a class", field="cls", remedy="Pass the event's class itself.")
     identity = identity_of(cls)
-    _refuse_gaps(cls.__qualname__, checked_version(from_version), identity.version, identity.upcasters)
+    check(from_version, whole_number(1), "version")
+    _refuse_gaps(cls.__qualname__, from_version, identity.version, identity.upcasters)
 
     def register(function: Upcaster) -> Upcaster:
         if not callable(function):

@@ -15,7 +15,8 @@ from typing import Annotated, Any, Final, TypeVar, Union, cast, get_args, get_or
 import msgspec
 from msgspec import inspect
 
-from postroad.errors import InvalidInput, InvalidMessage, InvalidName
+from postroad.arguments import check, whole_number
+from postroad.errors import InvalidMessage, InvalidName
 from postroad.events.models import is_model
 
 Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
@@ -39,7 +40,8 @@ _UNDECLARED = Identity()
 
 def declare(cls: type, *, name: str | None, version: int) -> None:
     """Store name and version on the class, where every registry finds them."""
-    setattr(cls, _ATTRIBUTE, Identity(checked_name(name) if name is not None else None, checked_version(version)))
+    check(version, whole_number(1), "version")
+    setattr(cls, _ATTRIBUTE, Identity(checked_name(name) if name is not None else None, version))
 
 
 def identity_of(cls: type) -> Identity:
@@ -67,13 +69,6 @@ def checked_name(name: object) -> str:
         field="name",
         remedy=f"Use 1 to {MAX_NAME_LENGTH} printable characters without spaces, such as 'orders.placed'.",
     )
-
-
-def checked_version(version: object) -> int:
-    """Return the version if it is a whole number of 1 or more, else raise InvalidInput."""
-    if isinstance(version, int) and not isinstance(version, bool) and version >= 1:
-        return version
-    raise InvalidInput(f"version: {version!r} is not a whole number from 1 on", field="version")
 
 
 def field_types(annotation: Any) -> list[tuple[Field[Any], Any]]:

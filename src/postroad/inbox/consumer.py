@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta
 
-from postroad.arguments import FINITE, check, refusal, whole_number
+from postroad.arguments import SecondsAboveZero, check, refusal, whole_number
 from postroad.clock import SYSTEM_CLOCK
 from postroad.errors import ConfigurationError, PostroadError, TransportError
 from postroad.events import DomainEvent
@@ -65,7 +65,6 @@ _PRUNE_BATCH, _PRUNE_EVERY, _PRUNE_AGAIN = 500, 60.0, 0.1
 
 _Name = Annotated[str, Meta(min_length=1, max_length=200, description="1 to 200 printable characters")]
 _Function = Annotated[Any, Meta(description="a function of the event and the connection or effect")]
-_Interval = Annotated[float, Meta(gt=0, le=FINITE, description="a number of seconds above 0")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +211,7 @@ class Consumer:
         Raises:
             ConfigurationError: `interval` is not above 0, or no region is known.
         """
-        check(interval, _Interval, "interval", ConfigurationError)
+        check(interval, SecondsAboveZero, "interval", ConfigurationError)
         from postroad.connections.aws import AwsConnection
         from postroad.connections.cloudwatch import reporting
 

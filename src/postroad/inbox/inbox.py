@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from postroad import failpoints
-from postroad.arguments import FINITE, check, check_settings, refusal
+from postroad.arguments import Count, Seconds, SecondsAboveZero, check, check_settings, refusal
 from postroad.connections import (
     AsyncCaller,
     Caller,
@@ -53,9 +53,6 @@ _REMEDY: Final = "Run `postroad inbox init`."
 _CHUNK: Final = 5_000
 _LONGEST_TABLE = 40
 _LONGEST_CONSUMER = 200
-_Seconds = Annotated[float, Meta(ge=0, le=FINITE, description="a number of seconds of 0 or more")]
-_Lease = Annotated[float, Meta(gt=0, le=FINITE, description="a number of seconds above 0")]
-_Count = Annotated[int, Meta(ge=1, description="a whole number of 1 or more")]
 _Retention = Annotated[timedelta | None, Meta(description="a timedelta above zero, or None")]
 _Key = tuple[str, str]
 """Consumer and event id."""
@@ -71,13 +68,13 @@ class Windows:
         ConfigurationError: A value is not a number of seconds of 0 or more.
     """
 
-    queue_retention: _Seconds = 345_600
+    queue_retention: Seconds = 345_600
     """How long the queue keeps a message: 4 days, as SQS does by default."""
-    dead_letter_retention: _Seconds = 1_209_600
+    dead_letter_retention: Seconds = 1_209_600
     """How long the queue of dead letters keeps a message: 14 days, the longest that SQS allows."""
-    outbox_horizon: _Seconds = 16_672
+    outbox_horizon: Seconds = 16_672
     """How long the dispatcher of the publisher retries: `DispatcherConfig.horizon`."""
-    redrive_delay: _Seconds = 0
+    redrive_delay: Seconds = 0
     """How long after its failure an event may be redriven or replayed from the outbox."""
 
     def __post_init__(self) -> None:
@@ -280,7 +277,7 @@ class Inbox:
             lease: Seconds for which other attempts find it "busy"; longer than making it takes, or call `renew`.
         """
         key = _key(consumer, event_id)
-        check(lease, _Lease, "lease")
+        check(lease, SecondsAboveZero, "lease")
         while True:
             with self._own().transaction() as session:
                 if begun := session.rows(self._sql.begin, (*key, float(lease), *self._sql.clock())):
@@ -296,7 +293,7 @@ class Inbox:
 
     def renew(self, effect: Effect, *, lease: float = 60.0) -> bool:
         """Extend the lease of `effect` to `lease` seconds from now; return False if a later attempt has taken it."""
-        check(lease, _Lease, "lease")
+        check(lease, SecondsAboveZero, "lease")
         return self._change(self._sql.renew, effect, float(lease))
 
     def finish(self, effect: Effect) -> bool:
@@ -313,7 +310,7 @@ class Inbox:
 
     def unknown(self, *, consumer: str | None = None, limit: int = 50) -> list[Effect]:
         """Return up to `limit` effects (of `consumer`, if given) that were begun, not finished and are not leased."""
-        check(limit, _Count, "limit")
+        check(limit, Count, "limit")
         rows = self._rows(self._sql.unknown, (consumer, consumer, limit))
         return [Effect("unknown", attempt, token, f"{name}:{event_id}") for name, event_id, attempt, token in rows]
 
@@ -347,7 +344,7 @@ class Inbox:
 
     def event_ids(self, consumer: str, *, after: UUID | None = None, limit: int = 1_000) -> list[UUID]:
         """Return up to `limit` events that `consumer` has handled, in the order of their ids, behind `after`."""
-        check(limit, _Count, "limit")
+        check(limit, Count, "limit")
         rows = self._rows(self._sql.event_ids, (_checked_consumer(consumer), str(after or ""), limit))
         return [UUID(event_id) for (event_id,) in rows]
 
@@ -360,7 +357,7 @@ class Inbox:
 
     def prune_batch(self, batch: int) -> int:
         """Delete up to `batch` old rows and return how many; without a retention nothing is ever deleted."""
-        check(batch, _Count, "batch")
+        check(batch, Count, "batch")
         if self.retention is None:
             return 0
         with self._own().transaction() as session:

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import msgspec
 
-from postroad.arguments import check, text
+from postroad.arguments import check, shown, text
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import InvalidEvent, OverflowMismatch
 from postroad.events import refusal, uuid7_of
@@ -38,7 +38,6 @@ _EntityType = text(
 )
 _EVENT_TYPE = re.compile(r"[^\s#]+( [^\s#]+)*")
 _MAX_EVENT_TYPE = 128
-_SHOWN = 80
 _SCALARS = frozenset({str, int, bool, NoneType})
 _TEXT = frozenset({str})
 _ENCODER = msgspec.json.Encoder()
@@ -299,7 +298,7 @@ def _are_names(event_type: str, entity_type: str, tenant_id: str, entity_id: str
 def _check_event_type(value: object) -> None:
     if not (isinstance(value, str) and is_event_type(value)):
         raise InvalidEvent(
-            f"event_type: {_shown(value)} is not the type of an event",
+            f"event_type: {shown(value)} is not the type of an event",
             field="event_type",
             remedy=f"Use words with single spaces between them, without '#', {_MAX_EVENT_TYPE} characters at most.",
         )
@@ -309,7 +308,7 @@ def _check_timestamp(value: object) -> None:
     if type(value) is int and MIN_TIMESTAMP <= value <= MAX_TIMESTAMP:
         return
     raise InvalidEvent(
-        f"timestamp: {_shown(value)} is not a whole number of milliseconds since 1970 with 13 digits",
+        f"timestamp: {shown(value)} is not a whole number of milliseconds since 1970 with 13 digits",
         field="timestamp",
         remedy="Give milliseconds, not seconds: int(time.time() * 1000).",
     )
@@ -377,7 +376,7 @@ def _fault(value: Any, path: str, levels: int) -> tuple[str, str] | None:
     if type(value) is list:
         children = [(f"{path}[{index}]", child) for index, child in enumerate(value)]
     elif (key := next((key for key in value if type(key) is not str or _fault_of_scalar(key)), None)) is not None:
-        return path, f"its key {_shown(key)} is not text"
+        return path, f"its key {shown(key)} is not text"
     else:
         children = [(f"{path}.{key}", child) for key, child in value.items()]
     faults = (_fault(child, place, levels - 1) for place, child in children)
@@ -396,8 +395,3 @@ def _fault_of_scalar(value: object) -> str | None:
     except ValueError:
         return "the number has more digits than Python converts"
     return None
-
-
-def _shown(value: object) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from postroad import failpoints
-from postroad.arguments import check
+from postroad.arguments import Count, check
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.connections import Dialect, Row, Session, dialect_of
 from postroad.errors import ConfigurationError, DuplicateEvent, InvalidInput
@@ -129,8 +129,7 @@ class NotificationStore:
 
     def pending(self, user_id: str, *, limit: int = 100, after: str | None = None) -> list[OfflineMessage]:
         """Return up to `limit` undelivered messages of `user_id`, in stored order, behind the message `after`."""
-        if limit < 1:
-            raise InvalidInput(f"limit: {limit!r} is not a whole number of 1 or more", field="limit")
+        check(limit, Count, "limit")
         with self.outbox.database.reading() as session:
             if after is None:
                 return [_message(row) for row in session.rows(self._sql.pending, (user_id, limit))]

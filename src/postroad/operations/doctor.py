@@ -8,12 +8,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Final
-
-from msgspec import Meta
+from typing import Final
 
 from postroad.agents import DEAD_QUEUE, EVENTS_STREAM, REJECTED_QUEUE
-from postroad.arguments import FINITE, check
+from postroad.arguments import Seconds, check
 from postroad.connections import (
     FileState,
     application_file_state,
@@ -33,7 +31,7 @@ from postroad.telemetry import Auditor, counted
 from postroad.topology import Finding, lint_queues, unencrypted
 
 Specs = Mapping[str, QueueSpec]
-Seconds = float | timedelta
+Duration = float | timedelta
 EXPIRING_SECONDS: Final = 172_800
 BLOAT_BYTES: Final = 100_000_000
 BLOAT_PART: Final = 0.5
@@ -46,7 +44,6 @@ _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _EPOCH: Final = datetime(2020, 1, 1, tzinfo=UTC)
 # The clocks of a machine and its disks may differ by this much although nobody has set one back.
 _TOLERANCE: Final = timedelta(minutes=1)
-_Seconds = Annotated[float, Meta(ge=0, le=FINITE, description="a number of seconds of 0 or more")]
 
 
 def doctor(
@@ -54,8 +51,8 @@ def doctor(
     *,
     handler_p99: Mapping[str, float] | None = None,
     dsn: str | None = None,
-    outbox_horizon: Seconds | None = None,
-    inbox_retention: Seconds | None = None,
+    outbox_horizon: Duration | None = None,
+    inbox_retention: Duration | None = None,
 ) -> tuple[Finding, ...]:
     """Examine the queues and files of a store and the application's database. This changes nothing.
 
@@ -102,9 +99,9 @@ def _checked(handler_p99: Mapping[str, float], names: Collection[str]) -> Mappin
     return {name: _seconds("handler_p99", value) for name, value in handler_p99.items()}
 
 
-def _seconds(name: str, given: Seconds) -> float:
+def _seconds(name: str, given: Duration) -> float:
     value = given.total_seconds() if isinstance(given, timedelta) else given
-    check(value, _Seconds, name)
+    check(value, Seconds, name)
     return float(value)
 
 
@@ -151,7 +148,7 @@ def _waiting(store: Store, overview: QueueOverview) -> Iterator[Finding]:
 
 
 def _window_findings(
-    specs: Specs, *, outbox_horizon: Seconds | None, inbox_retention: Seconds | None
+    specs: Specs, *, outbox_horizon: Duration | None, inbox_retention: Duration | None
 ) -> Iterator[Finding]:
     """Yield the queues in which a copy of an event may arrive after the inbox has forgotten it."""
     horizon = Windows().outbox_horizon if outbox_horizon is None else _seconds("outbox_horizon", outbox_horizon)

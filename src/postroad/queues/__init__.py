@@ -82,6 +82,7 @@ from postroad.queues.sqlite import (
     QueueState as QueueState,
     SQLiteQueues as SQLiteQueues,
     content_of as content_of,
+    embedded_traits as embedded_traits,
 )
 from postroad.queues.sqlite.state import MessageIds as MessageIds
 from postroad.queues.walks import Destinations as Destinations

@@ -5,27 +5,23 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Literal, Protocol
+from typing import Literal, Protocol
 
-from msgspec import Meta
-
-from postroad.arguments import FINITE, check_settings
+from postroad.arguments import Count, Seconds, check_settings
 
 BreakerState = Literal["closed", "open", "half_open"]
 _ASK_AGAIN = 1.0
-_Count = Annotated[int, Meta(ge=1, description="a whole number of 1 or more")]
-_Seconds = Annotated[float, Meta(ge=0, le=FINITE, description="a number of seconds of 0 or more")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CircuitBreakerConfig:
     """When a breaker opens, and how it closes again."""
 
-    failure_threshold: _Count = 5
+    failure_threshold: Count = 5
     """How many failures in a row open it."""
-    recovery_timeout_seconds: _Seconds = 30.0
+    recovery_timeout_seconds: Seconds = 30.0
     """How long it stays open before it lets probes through."""
-    half_open_requests: _Count = 1
+    half_open_requests: Count = 1
     """How many probes may be under way at the same time; one that succeeds closes it, one that fails opens it again."""
 
     def __post_init__(self) -> None:

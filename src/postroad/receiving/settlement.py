@@ -170,25 +170,12 @@ class Settlement:
 
     def _come_again(self, held: Held, outcome: Retry, behind: Sequence[Held]) -> None:
         """Release the message and those behind it in one call, so that the whole group waits for the same time."""
-        attempt, error = self.attempts.number(held.delivery), _legible(outcome.error)
         after = outcome.after
         if after is None:
+            attempt = self.attempts.number(held.delivery)
             # The last delay repeats.
             after = self.retry_delays[min(attempt, len(self.retry_delays)) - 1] if self.retry_delays else 0.0
-        self.counts.add("retried")
-        if outcome.label is None and self.breaker is not None:
-            self.breaker.failed()
-        self.observe(
-            "retried",
-            held.delivery,
-            queue=held.queue.name,
-            duration_ms=self.leases.handled_ms(held),
-            label=outcome.label,
-            about=outcome.about,
-            error=error,
-            attempt=attempt,
-            after=after,
-        )
+        self._note_failed("retried", held, outcome, after=after)
         traits = held.queue.traits
         if self.max_receives is None and traits.fifo and traits.max_receives is not None:
             self.attempts.expect(held.delivery, after)
@@ -245,21 +232,25 @@ class Settlement:
         return result.ok
 
     def _rejected(self, held: Held, outcome: Reject) -> None:
-        self.counts.add("rejected")
-        if outcome.label is None and self.breaker is not None:
-            self.breaker.failed()
         with tracing.dead_lettering(held.queue.name, held.delivery, held.delivery.message_id):
             pass
+        self._note_failed("rejected", held, outcome, reason=outcome.reason)
+
+    def _note_failed(self, what: str, held: Held, outcome: Retry | Reject, **fields: Any) -> None:
+        """Count, log and tell the breaker that a handler failed."""
+        self.counts.add(what)
+        if outcome.label is None and self.breaker is not None:
+            self.breaker.failed()
         self.observe(
-            "rejected",
+            what,
             held.delivery,
             queue=held.queue.name,
             duration_ms=self.leases.handled_ms(held),
             label=outcome.label,
             about=outcome.about,
-            reason=outcome.reason,
-            error=_legible(outcome.error),
+            error=None if outcome.error is None else legible(outcome.error),
             attempt=self.attempts.number(held.delivery),
+            **fields,
         )
 
     def _note_released(self, helds: Sequence[Held], *, spared: Sequence[Held]) -> None:
@@ -301,10 +292,6 @@ def _released(
     except Exception as failure:
         # Unreleased, they come back by themselves when their visibility ends.
         return [AckResult(ok=False, error=failure) for _ in deliveries]
-
-
-def _legible(error: str | None) -> str | None:
-    return None if error is None else legible(error)
 
 
 def _as_reject(outcome: Retry) -> Reject:

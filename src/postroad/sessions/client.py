@@ -11,7 +11,6 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass
 from datetime import datetime
-from types import TracebackType
 from typing import Any, Self, cast
 from uuid import UUID, uuid4
 
@@ -179,7 +178,7 @@ class SQSMainLoopClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import datetime
-from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
 from postroad.bus import BusConfig, EventBus, EventHandler, PublishResult
@@ -210,7 +209,7 @@ class MainLoop(ABC, Generic[RequestT, OutputT]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

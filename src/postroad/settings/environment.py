@@ -61,20 +61,20 @@ def alerts_allow_loopback(env: Environment = None) -> bool:
     return bool(_checked("ALERTS_ALLOW_LOOPBACK", truth, False, env))
 
 
-def bus_variable(name: str, env: Environment = None) -> tuple[str, str] | None:
+def bus_variable(name: str) -> tuple[str, str] | None:
     """Return the variable that is set and its value, `POSTROAD_SQS_…` before `WINK_SQS_…`."""
-    found = ((prefix + name, Variable(prefix + name)(env)) for prefix in _BUS_PREFIXES)
+    found = ((prefix + name, Variable(prefix + name)()) for prefix in _BUS_PREFIXES)
     return next(((variable, value) for variable, value in found if value), None)
 
 
-def database_dsn(env: Environment = None) -> str | None:
+def database_dsn() -> str | None:
     """Return the DSN of the database of outbox and inbox, if one is set."""
-    return Variable("POSTROAD_OUTBOX_DSN")(env) or Variable("PG_DSN")(env)
+    return Variable("POSTROAD_OUTBOX_DSN")() or Variable("PG_DSN")()
 
 
-def events_ttl_days(env: Environment = None) -> int | None:
+def events_ttl_days() -> int | None:
     """Return after how many days the table may forget an event; None for never."""
-    text = Variable("EVENTS_TTL_DAYS")(env)
+    text = Variable("EVENTS_TTL_DAYS")()
     if text is None:
         return None
     if re.fullmatch(r"[1-9][0-9]{0,4}", text) is None:
@@ -86,37 +86,37 @@ def events_ttl_days(env: Environment = None) -> int | None:
     return int(text)
 
 
-def allowed_tenants(env: Environment = None) -> frozenset[str] | None:
+def allowed_tenants() -> frozenset[str] | None:
     """Return the tenants whose events are saved; None for all."""
-    text = Variable("ALLOWED_TENANTS")(env)
+    text = Variable("ALLOWED_TENANTS")()
     return None if text is None else frozenset(name.strip() for name in text.split(",") if name.strip())
 
 
-def aws_place(env: Environment = None) -> tuple[str, str]:
+def aws_place() -> tuple[str, str]:
     """Return the region and the endpoint of AWS; each is empty if boto3 has to find it elsewhere."""
-    region = Variable("AWS_REGION")(env) or Variable("AWS_DEFAULT_REGION")(env)
-    endpoint = Variable("AWS_ENDPOINT_URL_DYNAMODB")(env) or Variable("AWS_ENDPOINT_URL")(env)
+    region = Variable("AWS_REGION")() or Variable("AWS_DEFAULT_REGION")()
+    endpoint = Variable("AWS_ENDPOINT_URL_DYNAMODB")() or Variable("AWS_ENDPOINT_URL")()
     return region or "", endpoint or ""
 
 
-def function_of_tasks(env: Environment = None) -> tuple[str, tuple[str, ...]]:
+def function_of_tasks() -> tuple[str, tuple[str, ...]]:
     """Return the backend that a function of tasks opens, and every variable that changes what it does there."""
-    return _function(_TASK_FUNCTION_VARIABLES, aws_place(env)[0], env)
+    return _function(_TASK_FUNCTION_VARIABLES, aws_place()[0])
 
 
-def function_environment(env: Environment = None) -> tuple[str, tuple[str, ...]]:
+def function_environment() -> tuple[str, tuple[str, ...]]:
     """Return the backend that a function of agents opens, and every variable that changes what it does there."""
-    return _function(_AGENT_FUNCTION_VARIABLES, Variable("AWS_REGION")(env) or "", env)
+    return _function(_AGENT_FUNCTION_VARIABLES, Variable("AWS_REGION")() or "")
 
 
-def _function(variables: tuple[str, ...], region: str, env: Environment) -> tuple[str, tuple[str, ...]]:
-    url = Variable(PREFIX + "URL")(env) or f"aws://{region}"
-    return url, tuple(Variable(name)(env) or "" for name in variables)
+def _function(variables: tuple[str, ...], region: str) -> tuple[str, tuple[str, ...]]:
+    url = Variable(PREFIX + "URL")() or f"aws://{region}"
+    return url, tuple(Variable(name)() or "" for name in variables)
 
 
-def table_name(variable: str | None, default: str, env: Environment = None) -> str:
+def table_name(variable: str | None, default: str) -> str:
     """Return the name of a table: the value of the variable if it is set, otherwise the default."""
-    return default if variable is None else Variable(variable)(env) or default
+    return default if variable is None else Variable(variable)() or default
 
 
 def agent_rate(env: Environment = None) -> int:
@@ -171,22 +171,22 @@ def beside(url: str, suffix: str) -> Path:
 _audit_file = Variable(PREFIX + "AUDIT_LOG")
 
 
-def audit_is_named(env: Environment = None) -> bool:
+def audit_is_named() -> bool:
     """Return whether `$POSTROAD_AUDIT_LOG` names the audit file."""
-    return _audit_file(env) is not None
+    return _audit_file() is not None
 
 
-def audit_path(url: str, env: Environment = None) -> Path:
+def audit_path(url: str) -> Path:
     """Return `$POSTROAD_AUDIT_LOG`, or a file beside the backend's data, or one in the working directory."""
-    if (named := _audit_file(env)) is not None:
+    if (named := _audit_file()) is not None:
         return Path(named)
     data = data_path(url)
     return Path(_AUDIT_FILE) if data is None else data.with_name(_AUDIT_FILE)
 
 
-def actor(env: Environment = None) -> str:
+def actor() -> str:
     """Return who is recorded as the author of changes: `$POSTROAD_ACTOR`, or the user of this process."""
-    if (named := Variable(PREFIX + "ACTOR")(env)) is not None:
+    if (named := Variable(PREFIX + "ACTOR")()) is not None:
         return named
     try:
         return getpass.getuser()

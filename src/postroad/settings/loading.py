@@ -62,14 +62,14 @@ def load(
     )
 
 
-def default_url(env: Environment = None) -> str:
+def default_url() -> str:
     """Return the backend of a program that names none."""
-    return Variable(PREFIX + "URL")(env) or Settings().url
+    return Variable(PREFIX + "URL")() or Settings().url
 
 
-def default_stage(env: Environment = None) -> str:
+def default_stage() -> str:
     """Return the stage of a program that names none."""
-    return Variable(PREFIX + "STAGE")(env) or Settings().stage
+    return Variable(PREFIX + "STAGE")() or Settings().stage
 
 
 def failpoints(env: Environment = None) -> str | None:
@@ -77,14 +77,14 @@ def failpoints(env: Environment = None) -> str | None:
     return (os.environ if env is None else env).get(PREFIX + "FAILPOINTS")
 
 
-def debugging(env: Environment = None) -> bool:
+def debugging() -> bool:
     """Return whether the user wants tracebacks; this works even if the settings cannot be read."""
-    return Variable(PREFIX + "DEBUG")(env) not in (None, "0")
+    return Variable(PREFIX + "DEBUG")() not in (None, "0")
 
 
-def no_color(env: Environment = None) -> bool:
+def no_color() -> bool:
     """Return whether the user wants no colour anywhere (https://no-color.org), or has a terminal without colours."""
-    return Variable("NO_COLOR")(env) is not None or Variable("TERM")(env) == "dumb"
+    return Variable("NO_COLOR")() is not None or Variable("TERM")() == "dumb"
 
 
 def _from_flags(flags: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,10 +6,9 @@ import contextlib
 import json
 import logging
 import re
-import threading
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -19,12 +18,9 @@ from postroad.errors import InvalidMessage, InvalidTask, QueueNotFound, describe
 from postroad.events import checked_bytes, is_strict, sendable, unsendable
 from postroad.journal import JournalEvent, NestedId, Number, TimeoutMs, is_simple
 from postroad.ports import Store
-from postroad.queues import Delivery, OutgoingMessage, PeekedMessage, Queue, QueueSpec, legible
+from postroad.queues import MAX_RETENTION, Delivery, OutgoingMessage, PeekedMessage, Queue, QueueSpec, legible
 from postroad.settings import load
 from postroad.telemetry import get_logger, tracing
-
-if TYPE_CHECKING:
-    from prometheus_client import Counter
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 # A task of a job is called {jobId}.{taskId}; a submitted id has no dot, so the two never collide.
@@ -163,7 +159,7 @@ def queue_specs(queue: str = "tasks") -> tuple[QueueSpec, QueueSpec, QueueSpec]:
     """Return the queues for dead letters, tasks and wake-ups of a tasks queue, in the order to create them."""
     dead = f"{queue}-dlq"
     return (
-        QueueSpec(dead, retention=1_209_600, redrive_allow=(queue,)),
+        QueueSpec(dead, retention=MAX_RETENTION, redrive_allow=(queue,)),
         QueueSpec(queue, visibility=900, retention=345_600, receive_wait=20, dead_letter=dead, max_receives=100),
         QueueSpec(f"{queue}-dispatch"),
     )
@@ -255,7 +251,6 @@ class EventFactory:
 
 
 _standard = logging.getLogger("postroad.tasks")
-_counting = threading.Lock()
 _LEVELS = {
     "task_traceback": logging.DEBUG,
     **dict.fromkeys(("task_started", "task_completed", "task_interrupted", "task_resent"), logging.INFO),
@@ -270,10 +265,7 @@ def log_event(event: str, **fields: Any) -> None:
 
     An `error` is shown as one line with the place that raised it, without secrets, in 500 characters at most.
     """
-    # Two threads must not both register the metric: the second would be refused.
-    with _counting:
-        counter = _counter()
-    counter.labels(event).inc()
+    tracing.counter("postroad_task_events_total").labels(event).inc()
     level = _LEVELS.get(event, logging.WARNING)
     if _standard.isEnabledFor(level):
         if (error := fields.get("error")) is not None:
@@ -284,10 +276,3 @@ def log_event(event: str, **fields: Any) -> None:
 @cache
 def _logger() -> Any:
     return get_logger("tasks")
-
-
-@cache
-def _counter() -> Counter:
-    from prometheus_client import Counter
-
-    return Counter("postroad_task_events_total", "What became of tasks.", ["event"])

@@ -20,6 +20,8 @@ _METRICS = {
     "event_publish_lag_seconds": ("Age of the oldest row that waits to be published, 0 if none does.", ("service",)),
     "dead_letter_count": ("Failed rows of an outbox, or dead letters of a consumer's queue.", ("service", "queue")),
     "event_consumer_lag_seconds": ("Age of the oldest event being handled, 0 when idle.", ("service", "queue")),
+    "postroad_bus_events_total": ("What became of the events of a bus.", ("bus", "outcome")),
+    "postroad_task_events_total": ("What became of tasks.", ("event",)),
     "postroad_publish_seconds": ("Time from the recording of an event to its publication.", ("service",)),
     "postroad_handler_seconds": ("Duration of a call to a handler.", ("service", "queue", "handler")),
     "event_inbox_conflicts": ("Known event ids that arrived with different content.", ("consumer",)),
@@ -53,6 +55,7 @@ def counter(name: str) -> Counter:
 
 
 def _metric(kind: str, name: str, registry: CollectorRegistry | None) -> Any:
+    # If two threads found the cache empty, both would register the metric, and the second would be refused.
     with _making:
         return _made(kind, name, registry)
 

@@ -8,8 +8,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from postroad.connections import INVOKE, PRIVATE, tag_pairs
+from postroad.queues import redrive_allow_policy
 from postroad.topology.aws.alarms import alarm_definition
 from postroad.topology.aws.functions import POLICY, RUNTIME, trigger_definition
+from postroad.topology.aws.queues import queue_definition
 from postroad.topology.aws.stores import EXPIRY, shape_of
 from postroad.topology.aws.topics import target_definition
 from postroad.topology.aws_properties import Form, forms
@@ -125,30 +127,17 @@ class _Template:
     def _queue(self, form: Form) -> dict[str, Any]:
         policy = {"Queues": [self._ref(form)], "PolicyDocument": form.settings["policy"]}
         self._add(form, "Policy", "AWS::SQS::QueuePolicy", policy)
-        settings = form.settings
-        properties: dict[str, Any] = {
+        settings, allowed = form.settings, form.settings["redrive_allow"]
+        arn = SOMEWHERE.arn("queue", form.name)
+        return {
             "QueueName": form.name,
             "VisibilityTimeout": settings["visibility"],
             "MessageRetentionPeriod": settings["retention"],
-            "DelaySeconds": settings["delay"],
             "ReceiveMessageWaitTimeSeconds": settings["receive_wait"],
             "MaximumMessageSize": settings["max_message_bytes"],
-            "RedriveAllowPolicy": redrive_allow(settings["redrive_allow"]),
+            "RedriveAllowPolicy": None if allowed == "all" else redrive_allow_policy(allowed, arn),
+            **queue_definition(settings),
         }
-        if settings["fifo"]:
-            by_group = settings["dedup_scope"] == "group"
-            properties |= {
-                "FifoQueue": True,
-                "ContentBasedDeduplication": settings["content_dedup"],
-                "DeduplicationScope": "messageGroup" if by_group else "queue",
-                "FifoThroughputLimit": "perMessageGroupId" if by_group else "perQueue",
-            }
-        if settings["dead_letter"] is not None:
-            arn = SOMEWHERE.arn("queue", settings["dead_letter"])
-            properties["RedrivePolicy"] = {"deadLetterTargetArn": arn, "maxReceiveCount": settings["max_receives"]}
-        if settings["encryption"] in ("sqs", "none"):
-            return {**properties, "SqsManagedSseEnabled": settings["encryption"] == "sqs"}
-        return {**properties, "KmsMasterKeyId": settings["encryption"]}
 
     def _topic(self, form: Form) -> dict[str, Any]:
         if form.name in self._notified:
@@ -261,16 +250,6 @@ class _Template:
             "AssumeRolePolicyDocument": form.settings["trust"],
             "Policies": [{"PolicyName": POLICY, "PolicyDocument": policy}] if policy["Statement"] else None,
         }
-
-
-def redrive_allow(allowed: str | list[str]) -> dict[str, Any] | None:
-    """Return the policy of SQS for the queues that may use this one for their dead letters; None for all."""
-    if allowed == "all":
-        return None
-    if allowed == "none":
-        return {"redrivePermission": "denyAll"}
-    arns = [SOMEWHERE.arn("queue", name) for name in allowed]
-    return {"redrivePermission": "byQueue", "sourceQueueArns": arns}
 
 
 def _referred(value: Any) -> Iterator[str]:

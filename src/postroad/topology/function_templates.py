@@ -8,6 +8,7 @@ from typing import Any
 
 from postroad.agents import tables
 from postroad.journal import EVENTS, table_name
+from postroad.queues import MAX_RETENTION
 from postroad.tasks import queue_specs
 from postroad.topology.declarations import (
     DEFAULT_BUS,
@@ -24,7 +25,7 @@ from postroad.topology.declarations import (
     TriggerDecl,
 )
 from postroad.topology.names import ACCOUNT, name_finding, role_name
-from postroad.topology.queue_templates import FOURTEEN_DAYS, VISIBLE, declared, queue
+from postroad.topology.queue_templates import VISIBLE, declared, queue
 from postroad.topology.topology import Topology, refuse
 
 LAMBDA = "lambda.amazonaws.com"
@@ -181,8 +182,8 @@ class _Names:
     def queues(self) -> tuple[Resource, ...]:
         return (
             *(QueueDecl(spec) for spec in (self.dead, self.tasks, self.wakeups)),
-            queue(self.failed, retention=FOURTEEN_DAYS, visibility=_QUEUE_OF_A_FUNCTION * _ALERT_SECONDS),
-            queue(self.archive, retention=FOURTEEN_DAYS),
+            queue(self.failed, retention=MAX_RETENTION, visibility=_QUEUE_OF_A_FUNCTION * _ALERT_SECONDS),
+            queue(self.archive, retention=MAX_RETENTION),
         )
 
     def functions(self) -> tuple[Resource, ...]:

@@ -13,11 +13,12 @@ from typing import Any
 
 from postroad.connections import INVOKE, PRIVATE
 from postroad.errors import ConfigurationError
+from postroad.queues import redrive_allow_policy
 from postroad.topology.aws.alarms import alarm_definition
 from postroad.topology.aws.functions import POLICY, RUNTIME, trigger_definition
+from postroad.topology.aws.queues import queue_definition
 from postroad.topology.aws.stores import EXPIRY
 from postroad.topology.aws_properties import Form, forms
-from postroad.topology.cloudformation import redrive_allow
 from postroad.topology.lint import check
 from postroad.topology.names import SOMEWHERE, TOKENS, URL, Key, Place, sources_of
 from postroad.topology.topology import Topology
@@ -102,8 +103,8 @@ class TopologyComponent(pulumi.ComponentResource):
         policy = self._json(settings["policy"])
         self._add(aws.sqs.QueuePolicy, queue, form.name, "policy", queue_url=queue.url, policy=policy)
         if sources_of(self._topology, form.name) or settings["redrive_allow"] != "all":
-            allowed = self._json(redrive_allow(settings["redrive_allow"]) or {"redrivePermission": "allowAll"})
-            arguments = {"queue_url": queue.url, "redrive_allow_policy": allowed}
+            allowed = redrive_allow_policy(settings["redrive_allow"], SOMEWHERE.arn("queue", form.name))
+            arguments = {"queue_url": queue.url, "redrive_allow_policy": self._json(allowed)}
             self._add(aws.sqs.RedriveAllowPolicy, queue, form.name, "redrive-allow", **arguments)
         return queue
 
@@ -113,25 +114,13 @@ class TopologyComponent(pulumi.ComponentResource):
             "name": form.name,
             "visibility_timeout_seconds": settings["visibility"],
             "message_retention_seconds": settings["retention"],
-            "delay_seconds": settings["delay"],
             "receive_wait_time_seconds": settings["receive_wait"],
             "max_message_size": settings["max_message_bytes"],
+            **_snake(queue_definition(settings)),
         }
-        if settings["fifo"]:
-            by_group = settings["dedup_scope"] == "group"
-            arguments |= {
-                "fifo_queue": True,
-                "content_based_deduplication": settings["content_dedup"],
-                "deduplication_scope": "messageGroup" if by_group else "queue",
-                "fifo_throughput_limit": "perMessageGroupId" if by_group else "perQueue",
-            }
-        if settings["dead_letter"] is not None:
-            target = SOMEWHERE.arn("queue", settings["dead_letter"])
-            redrive = {"deadLetterTargetArn": target, "maxReceiveCount": settings["max_receives"]}
-            arguments["redrive_policy"] = self._json(redrive)
-        if settings["encryption"] in ("sqs", "none"):
-            return {**arguments, "sqs_managed_sse_enabled": settings["encryption"] == "sqs"}
-        return {**arguments, "kms_master_key_id": settings["encryption"]}
+        if "redrive_policy" in arguments:
+            arguments["redrive_policy"] = self._json(arguments["redrive_policy"])
+        return arguments
 
     def _topic(self, form: Form) -> Any:
         dedup = form.settings["content_dedup"]

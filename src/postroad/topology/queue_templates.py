@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from postroad.errors import InvalidName
-from postroad.queues import QueueSpec
+from postroad.queues import MAX_RETENTION, QueueSpec
 from postroad.topology.declarations import AlarmDecl, Component, QueueDecl, Resource, SubscriptionDecl, TopicDecl
 from postroad.topology.names import aws_name, name_finding, role_name
 from postroad.topology.topology import Finding, Topology, refuse
 
 FOUR_DAYS = 345_600
-FOURTEEN_DAYS = 1_209_600
 
 
 def queue(name: str, *, tags: Mapping[str, str] | None = None, **settings: Any) -> QueueDecl:
@@ -32,7 +31,7 @@ def declared(spec: Callable[[str], QueueSpec], name: str, *, tags: Mapping[str, 
 def dead_letters(name: str, *sources: str, tags: Mapping[str, str] | None = None, **settings: Any) -> QueueDecl:
     """Return a dead-letter queue that keeps messages for 14 days, for these sources or, without any, for all."""
     allowed: Any = sources or "all"
-    return queue(name, tags=tags, retention=FOURTEEN_DAYS, redrive_allow=allowed, **settings)
+    return queue(name, tags=tags, retention=MAX_RETENTION, redrive_allow=allowed, **settings)
 
 
 def _with_dead_letters(name: str, **settings: Any) -> tuple[QueueDecl, QueueDecl]:

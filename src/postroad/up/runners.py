@@ -219,22 +219,16 @@ def run_buses(backend: Backend, settings: Settings, stop: threading.Event) -> No
     run(*buses, stop=stop)
 
 
-def move_events(
-    backend: Backend, stop: threading.Event, *, settings: Settings | None = None, functions: bool = False
-) -> None:
+def move_events(backend: Backend, settings: Settings, stop: threading.Event) -> None:
     """Move the agents' events until `stop` is set; wait while agents are not set up.
 
-    Args:
-        backend: Where the agents are.
-        stop: Ends the work.
-        settings: How long events are kept, and the like; by default the defaults.
-        functions: Functions on AWS move the events, so this only checks that they exist.
+    If the settings say that functions on AWS move the events, this only checks that they exist.
 
     Raises:
         ConfigurationError: Part of what agents need is missing.
     """
-    agents = backend.agents(**(settings or Settings()).agents)
-    here = agents.runs_here or not functions
+    agents = backend.agents(**settings.agents)
+    here = agents.runs_here or not settings.agents_functions
     while not stop.is_set():
         if backend.check_agents("runner" if here else "functions") and here:
             # On one file there is one runner: a fixed name lets it restart without waiting for its lease to expire.
@@ -247,11 +241,6 @@ def move_events(
             stop.wait(_AGENTS_CHECK_SECONDS)
 
 
-def run_agents(backend: Backend, settings: Settings, stop: threading.Event) -> None:
-    """Move the agents' events as the settings say, until `stop` is set."""
-    move_events(backend, stop, settings=settings, functions=settings.agents_functions)
-
-
 @contextmanager
 def move_events_here(backend: Backend, settings: Settings) -> Iterator[None]:
     """Move events in this process while the block runs, if no other process can see them."""
@@ -259,7 +248,7 @@ def move_events_here(backend: Backend, settings: Settings) -> Iterator[None]:
         yield
         return
     stop = threading.Event()
-    moving = threading.Thread(target=move_events, args=(backend, stop), kwargs={"settings": settings}, name="agents")
+    moving = threading.Thread(target=move_events, args=(backend, settings, stop), name="agents")
     moving.start()
     try:
         yield
@@ -299,7 +288,7 @@ RUNNER_PARTS = (
     RunnerPart("hello", say_hello),
     RunnerPart("dispatcher", run_dispatcher),
     RunnerPart("housekeeping", run_housekeeping),
-    RunnerPart("agents", run_agents),
+    RunnerPart("agents", move_events),
     RunnerPart("notifications", lambda backend, settings, stop: send_notifications(backend, stop)),
     RunnerPart("bus", run_buses),
     RunnerPart("worker", run_tasks),

@@ -30,13 +30,6 @@ from postroad.views.agents import (
     subscriber_row as subscriber_row,
     subscription_row as subscription_row,
 )
-from postroad.views.map import (
-    EdgeKind as EdgeKind,
-    Map as Map,
-    MapEdge as MapEdge,
-    MapNode as MapNode,
-    NodeKind as NodeKind,
-)
 from postroad.views.outbox import (
     EventPublished as EventPublished,
     OutboxKeyPage as OutboxKeyPage,
@@ -49,7 +42,12 @@ from postroad.views.outbox import (
 from postroad.views.overview import (
     Attention as Attention,
     Backlog as Backlog,
+    EdgeKind as EdgeKind,
     Lags as Lags,
+    Map as Map,
+    MapEdge as MapEdge,
+    MapNode as MapNode,
+    NodeKind as NodeKind,
     Overview as Overview,
     Series as Series,
     Totals as Totals,

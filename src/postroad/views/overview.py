@@ -1,4 +1,4 @@
-"""The state of everything at a glance, as the HTTP API answers it and the dashboard shows it."""
+"""Everything at a glance, and how it is connected, as the HTTP API answers it and the dashboard shows it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Literal
 import msgspec
 
 Severity = Literal["error", "warning"]
+NodeKind = Literal["topic", "queue", "dead_letter", "stream", "outbox", "handler", "agent"]
+EdgeKind = Literal["subscription", "dead_letter", "publish", "handle"]
 
 
 class Series(msgspec.Struct):
@@ -89,3 +91,27 @@ class Overview(msgspec.Struct):
     lag_seconds: Lags
     work: Work
     attention: list[Attention]
+
+
+class MapNode(msgspec.Struct, frozen=True):
+    """Something that holds, sends or handles messages; `depth` is how many wait in it, None if nothing can."""
+
+    id: str
+    kind: NodeKind
+    name: str
+    depth: int | None = None
+
+
+class MapEdge(msgspec.Struct, frozen=True, rename={"source": "from", "target": "to"}):
+    """The way of messages from one node to another."""
+
+    source: str
+    target: str
+    kind: EdgeKind
+
+
+class Map(msgspec.Struct):
+    """How messages travel: every edge joins two of the nodes."""
+
+    nodes: list[MapNode]
+    edges: list[MapEdge]

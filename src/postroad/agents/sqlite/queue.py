@@ -21,7 +21,6 @@ from postroad.clock import SystemClock
 from postroad.engine import Engine, Transaction, every, one, text_of
 from postroad.errors import InvalidInput, QueueNotFound
 from postroad.queues import (
-    MAX_MESSAGE_BYTES,
     MAX_VISIBILITY,
     AckResult,
     Delivery,
@@ -240,26 +239,6 @@ class SQLiteAgentQueue:
 
     def _deleted(self) -> QueueNotFound:
         return QueueNotFound(f'the agent of "{self.name}" was deleted')
-
-
-def traits_of(*, durable: bool, visibility: float, max_receives: int) -> QueueTraits:
-    """Return what an agent's queue promises."""
-    return QueueTraits(
-        fifo=True,
-        durable=durable,
-        exclusive=True,
-        peeks_clean=True,
-        tells_stale_acks=True,
-        atomic_reject=True,
-        keeps_release_error=True,
-        counts_expired=True,
-        auto_deletes=False,
-        max_message_bytes=MAX_MESSAGE_BYTES,
-        visibility=visibility,
-        max_receives=max_receives,
-        short_waits=True,
-        defers_by="undo",
-    )
 
 
 def dead_letters(

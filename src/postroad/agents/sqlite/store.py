@@ -15,7 +15,7 @@ from postroad.agents.port import FanOut
 from postroad.agents.sqlite import message_groups
 from postroad.agents.sqlite.history import AgentHistory
 from postroad.agents.sqlite.leases import Leases
-from postroad.agents.sqlite.queue import EVERY_QUEUE, SQLiteAgentQueue, count, dead_letters, traits_of
+from postroad.agents.sqlite.queue import EVERY_QUEUE, SQLiteAgentQueue, count, dead_letters
 from postroad.agents.sqlite.registry import SQLiteRegistry, SQLiteSubscriptions
 from postroad.agents.sqlite.tables import (
     HELD,
@@ -30,7 +30,7 @@ from postroad.agents.sqlite.tables import (
 )
 from postroad.agents.stream import Rejected, StreamEvent, merged
 from postroad.engine import Engine, Listener, Transaction, every, one
-from postroad.queues import OutgoingMessage, PeekedMessage, Queue
+from postroad.queues import MAX_MESSAGE_BYTES, OutgoingMessage, PeekedMessage, Queue, embedded_traits
 from postroad.streams import Shard, Stream, shard_of
 
 MOST_WOKEN: Final = 1_000
@@ -130,7 +130,14 @@ class SQLiteAgentStore:
         )
         self.registry = SQLiteRegistry(engine)
         self.subscriptions = SQLiteSubscriptions(engine, self._newest)
-        self._traits = traits_of(durable=durable, visibility=settings.visibility, max_receives=settings.max_receives)
+        self._traits = embedded_traits(
+            fifo=True,
+            durable=durable,
+            auto_deletes=False,
+            max_message_bytes=MAX_MESSAGE_BYTES,
+            visibility=settings.visibility,
+            max_receives=settings.max_receives,
+        )
         self._leases = Leases(engine, Reader(engine.salt), settings.max_receives)
 
     def provision(self) -> None:

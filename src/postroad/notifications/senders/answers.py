@@ -12,12 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import msgspec
-from msgspec import Meta
 
-from postroad.arguments import FINITE
 from postroad.errors import ConfigurationError
 from postroad.notifications.devices import TokenResult
 
@@ -96,7 +94,6 @@ def retry_after(answer: Answer, now: datetime) -> float | None:
     return max(0.0, (moment.replace(tzinfo=moment.tzinfo or UTC) - now).total_seconds())
 
 
-TIMEOUT: Final = Annotated[float, Meta(gt=0, le=FINITE, description="a number of seconds above 0")]
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_:-]|\.(?!\.)){0,254}")
 
 

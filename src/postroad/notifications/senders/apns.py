@@ -12,13 +12,12 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Meta
 
-from postroad.arguments import check
+from postroad.arguments import SecondsAboveZero, check
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError, InvalidNotification
 from postroad.notifications.devices import Outcome, TokenResult
 from postroad.notifications.messages import PushNotification, PushPayload, checked_token
 from postroad.notifications.senders.answers import (
-    TIMEOUT,
     Answer,
     MismatchCounter,
     checked_name,
@@ -83,7 +82,7 @@ class APNSSender:
         check(expires_in, _LIFETIME, "expires_in", ConfigurationError)
         self._expires_in = expires_in
         self._clock = clock
-        check(timeout, TIMEOUT, "timeout", ConfigurationError)
+        check(timeout, SecondsAboveZero, "timeout", ConfigurationError)
         with needing_extra():
             from postroad.notifications.senders.addresses import provider
             from postroad.notifications.senders.http2 import ProviderClient

@@ -12,13 +12,12 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from postroad.arguments import check
+from postroad.arguments import SecondsAboveZero, check
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError
 from postroad.notifications.devices import Outcome, TokenResult
 from postroad.notifications.messages import PushNotification, checked_token
 from postroad.notifications.senders.answers import (
-    TIMEOUT,
     Answer,
     MismatchCounter,
     checked_name,
@@ -68,7 +67,7 @@ class FCMSender:
     ) -> None:
         self._path = f"/v1/projects/{checked_name(project_id, 'project_id')}/messages:send"
         self._clock = clock
-        check(timeout, TIMEOUT, "timeout", ConfigurationError)
+        check(timeout, SecondsAboveZero, "timeout", ConfigurationError)
         with needing_extra():
             from postroad.notifications.senders.addresses import provider
             from postroad.notifications.senders.http2 import ProviderClient

@@ -241,11 +241,8 @@ class Claimer:
         else:
             damaged = row._replace(error=error)
             self._verbs.dead_letter(tx, state, dead_letters, damaged, now_us=now_us, reason=DAMAGED)
-        tx.after_commit(partial(_log_damage, state.name, message_id))
-
-
-def _log_damage(queue: str, message_id: str) -> None:
-    get_logger("queues").error("message_damaged", queue=queue, message_id=message_id, error=DAMAGED)
+        about = {"queue": state.name, "message_id": message_id, "error": DAMAGED}
+        tx.after_commit(lambda: get_logger("queues").error("message_damaged", **about))
 
 
 @dataclass(slots=True, eq=False)

@@ -56,6 +56,21 @@ _FIRST: Final = "SELECT sent_us FROM message WHERE id > ? AND id < ? ORDER BY id
 _OLDEST_MOVED: Final = "SELECT min(sent_us) FROM message WHERE id >> 40 = ? AND origin IS NOT NULL"
 
 
+def embedded_traits(**own: Any) -> QueueTraits:
+    """Return what a queue in the embedded file promises; `own` are the traits that differ from queue to queue."""
+    return QueueTraits(
+        exclusive=True,
+        peeks_clean=True,
+        tells_stale_acks=True,
+        atomic_reject=True,
+        keeps_release_error=True,
+        counts_expired=True,
+        short_waits=True,
+        defers_by="undo",
+        **own,
+    )
+
+
 class SQLiteQueue:
     """One queue in the embedded file."""
 
@@ -67,21 +82,13 @@ class SQLiteQueue:
         self.name = spec.name
         self._channel = channel(queue_id)
         self._spec = spec
-        self.traits = QueueTraits(
+        self.traits = embedded_traits(
             fifo=spec.fifo,
             durable=store.engine.durable,
-            exclusive=True,
-            peeks_clean=True,
-            tells_stale_acks=True,
-            atomic_reject=True,
-            keeps_release_error=True,
-            counts_expired=True,
             auto_deletes=True,
             max_message_bytes=spec.max_message_bytes,
             visibility=spec.visibility,
             max_receives=None if spec.dead_letter is None else spec.max_receives,
-            short_waits=True,
-            defers_by="undo",
         )
         self._swept_at = -_SWEEP_EVERY
         # A test's clock wakes nobody when it moves.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -155,7 +156,7 @@ class SQSQueues:
         return dead_letters.arn
 
     def _allow_redrive(self, queue: SQSQueue, spec: QueueSpec) -> None:
-        self._set(queue, {"RedriveAllowPolicy": redrive_allow_policy(spec, queue.arn)})
+        self._set(queue, {"RedriveAllowPolicy": json.dumps(redrive_allow_policy(spec.redrive_allow, queue.arn))})
 
     def _set(self, queue: SQSQueue, attributes: dict[str, str]) -> None:
         self._calls.call("set_queue_attributes", queue.name, QueueUrl=queue.url, Attributes=attributes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from math import ceil
@@ -217,13 +217,12 @@ def queue_attributes(spec: QueueSpec, dead_letter_arn: str | None) -> dict[str, 
     return attributes
 
 
-def redrive_allow_policy(spec: QueueSpec, arn: str) -> str:
-    """Return the policy that says which queues may have this one as their dead-letter queue."""
-    if spec.redrive_allow in ("all", "none"):
-        return json.dumps({"redrivePermission": "allowAll" if spec.redrive_allow == "all" else "denyAll"})
+def redrive_allow_policy(allowed: str | Sequence[str], arn: str) -> dict[str, Any]:
+    """Return the policy that says which queues may have the one at this ARN as their dead-letter queue."""
+    if isinstance(allowed, str):
+        return {"redrivePermission": "allowAll" if allowed == "all" else "denyAll"}
     prefix = arn.rpartition(":")[0]
-    sources = [f"{prefix}:{name}" for name in spec.redrive_allow]
-    return json.dumps({"redrivePermission": "byQueue", "sourceQueueArns": sources})
+    return {"redrivePermission": "byQueue", "sourceQueueArns": [f"{prefix}:{name}" for name in allowed]}
 
 
 def spec_of(name: str, attributes: Mapping[str, str]) -> QueueSpec:

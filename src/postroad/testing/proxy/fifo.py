@@ -97,7 +97,8 @@ class Fifo:
             outcomes: dict[int, Fields] = {}
             for n, (key, own) in enumerate(zip(keys, batch.ids, strict=True)):
                 if n in new and "MessageId" in told.get(own, {}):
-                    outcomes[n] = {**_md5s(told[own]), **self._remember(where, key, told[own])}
+                    md5s = {name: value for name, value in told[own].items() if name.startswith("MD5")}
+                    outcomes[n] = md5s | self._remember(where, key, told[own])
                 else:
                     # A copy of an entry that failed has failed too.
                     earlier = next((outcomes[m] for m in range(n) if keys[m] == key), {})
@@ -114,7 +115,7 @@ class Fifo:
             memory.popitem(last=False)
         return memory[key][1] if key in memory else None
 
-    def _remember(self, where: str, key: str | None, result: Fields) -> Fields:
+    def _remember(self, where: str, key: str | None, result: Fields) -> dict[str, Any]:
         message_id = result["MessageId"]
         sent = {"MessageId": message_id, "SequenceNumber": self.sequence(where, message_id)}
         if key is not None:
@@ -163,10 +164,6 @@ def _batch_answer(batch: Batch, entries: Sequence[Fields], outcomes: Sequence[Fi
 
 def _named(fields: Fields) -> dict[str, str]:
     return {name: str(value) for name, value in fields.items() if not name.startswith("MD5")}
-
-
-def _md5s(fields: Fields) -> Fields:
-    return {name: value for name, value in fields.items() if name.startswith("MD5")}
 
 
 def _md5(body: str) -> str:

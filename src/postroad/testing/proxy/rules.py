@@ -53,7 +53,8 @@ class AwsRules:
     def answer(self, request: Request, forward: Forward) -> Answer:
         """Answer a request as AWS would, with the emulator's help."""
         if request.is_json:
-            return self._by_action.get(request.action, _forwarded)(request, forward)
+            rule = self._by_action.get(request.action)
+            return forward(request) if rule is None else rule(request, forward)
         if request.action == "Publish" and "TopicArn" in request.form:
             return self._publish(request, forward)
         return self._publish_batch(request, forward) if request.action == "PublishBatch" else forward(request)
@@ -212,10 +213,6 @@ class AwsRules:
                 return {}
             self._settings[topic] = dict(_PAIR.findall(answer.body.decode()))
         return self._settings[topic]
-
-
-def _forwarded(request: Request, forward: Forward) -> Answer:
-    return forward(request)
 
 
 def _batch(request: Request) -> Batch:

@@ -12,7 +12,7 @@ from postroad.errors import TopologyConflict
 from postroad.queues import QueueSpec, queue_attributes, redrive_allow_policy, spec_of
 from postroad.topology.aws.calls import ask, pages
 from postroad.topology.aws_properties import Form
-from postroad.topology.names import Place
+from postroad.topology.names import SOMEWHERE, Place
 
 _MISSING = ("QueueDoesNotExist", "NonExistentQueue")
 # The code of an emulator that does not know which queues have their dead letters in another.
@@ -115,7 +115,8 @@ class Queues:
         dead_letter = None if spec.dead_letter is None else self.place.arn("queue", spec.dead_letter)
         attributes = {"RedrivePolicy": "", **queue_attributes(spec, dead_letter)}
         if spec.redrive_allow != "all":
-            attributes["RedriveAllowPolicy"] = redrive_allow_policy(spec, self.place.arn("queue", form.name))
+            policy = redrive_allow_policy(spec.redrive_allow, self.place.arn("queue", form.name))
+            attributes["RedriveAllowPolicy"] = json.dumps(policy)
         attributes |= _encryption(str(form.settings["encryption"]))
         attributes["Policy"] = json.dumps(form.settings["policy"])
         return attributes
@@ -147,6 +148,25 @@ def _settings(form: Form, attributes: Mapping[str, str]) -> dict[str, Any]:
         ours = [by_sid[each["Sid"]] for each in wanted["Statement"] if each["Sid"] in by_sid]
         settings["policy"] = {**wanted, "Statement": ours}
     return settings
+
+
+def queue_definition(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what CloudFormation and Pulumi call by the same names: delay, order, dead letters and encryption."""
+    definition: dict[str, Any] = {"DelaySeconds": settings["delay"]}
+    if settings["fifo"]:
+        by_group = settings["dedup_scope"] == "group"
+        definition |= {
+            "FifoQueue": True,
+            "ContentBasedDeduplication": settings["content_dedup"],
+            "DeduplicationScope": "messageGroup" if by_group else "queue",
+            "FifoThroughputLimit": "perMessageGroupId" if by_group else "perQueue",
+        }
+    if settings["dead_letter"] is not None:
+        arn = SOMEWHERE.arn("queue", settings["dead_letter"])
+        definition["RedrivePolicy"] = {"deadLetterTargetArn": arn, "maxReceiveCount": settings["max_receives"]}
+    if settings["encryption"] in ("sqs", "none"):
+        return {**definition, "SqsManagedSseEnabled": settings["encryption"] == "sqs"}
+    return {**definition, "KmsMasterKeyId": settings["encryption"]}
 
 
 def _encryption(encryption: str) -> dict[str, str]:
