@@ -206,6 +206,9 @@ class JobPage(msgspec.Struct, frozen=True):
     cursor: str | None
 
 
+_MOST_EXAMINED: Final = 200
+
+
 class JobViews:
     """The queries about the jobs of one tenant."""
 
@@ -224,25 +227,29 @@ class JobViews:
         return None if held is None else status_of(self._coordinator, job_id, held.job)
 
     def list_jobs(self, limit: int = 20, cursor: str | None = None, status: str | None = None) -> JobPage:
-        """Return jobs, newest first; with `status` only jobs of that status."""
+        """Return jobs, newest first; with `status` only jobs of that status.
+
+        Such a page can be short, even empty, and still have a cursor: one call looks at 200 jobs at the most.
+        """
         check(limit, whole_number(1, 100), "limit")
         if status is not None and status not in STATUSES:
             raise InvalidInput(
                 f"status: {status!r} is not one of {', '.join(STATUSES)}", field="status", remedy="Use one of them."
             )
         found: list[JobSummary] = []
-        while len(found) < limit:
+        left = _MOST_EXAMINED
+        while left and len(found) < limit:
             page = self._coordinator.journal.query(
                 "GSI4",
                 tenant=self._coordinator.tenant,
                 event_type=JOB_CREATED,
                 descending=True,
-                limit=limit - len(found),
+                limit=min(left, limit - len(found)),
                 cursor=cursor,
                 raw=True,
             )
             found += [each for event in page.events if (each := self._summary(event.entity_id, status)) is not None]
-            cursor = page.cursor
+            cursor, left = page.cursor, left - len(page.events)
             if cursor is None:
                 break
         return JobPage(found, cursor)
