@@ -154,9 +154,8 @@ class ApiRequest(Request[Identity | None, Any, Any]):
             raise _too_large(limit)
 
     def _is_json(self) -> bool:
-        # Most callers send just this, and the framework would parse all headers.
         if self.raw_header(b"content-type") == "application/json":
-            return True
+            return True  # The framework would parse all headers.
         kind, options = self.content_type
         return kind == "application/json" and options.get("charset", "utf-8").lower() in ("utf-8", "utf8")
 

@@ -145,6 +145,7 @@ def _task_status(coordinator: JobCoordinator, job_id: str, task: GraphTask, held
     )
 
 
+_MOST_EXAMINED: Final = 200
 _SIGNS: Final = {
     "waiting": ("·", "#e5e7eb"),
     "pending": ("○", "#fef3c7"),
@@ -206,9 +207,6 @@ class JobPage(msgspec.Struct, frozen=True):
     cursor: str | None
 
 
-_MOST_EXAMINED: Final = 200
-
-
 class JobViews:
     """The queries about the jobs of one tenant."""
 
@@ -227,10 +225,7 @@ class JobViews:
         return None if held is None else status_of(self._coordinator, job_id, held.job)
 
     def list_jobs(self, limit: int = 20, cursor: str | None = None, status: str | None = None) -> JobPage:
-        """Return jobs, newest first; with `status` only jobs of that status.
-
-        Such a page can be short, even empty, and still have a cursor: one call looks at 200 jobs at the most.
-        """
+        """Return jobs, newest first; with `status` only those of the next 200 that have it, which may be none."""
         check(limit, whole_number(1, 100), "limit")
         if status is not None and status not in STATUSES:
             raise InvalidInput(

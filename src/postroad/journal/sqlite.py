@@ -128,12 +128,9 @@ SELECT task.entity, scope.name, task.state FROM journal_task AS task INDEXED BY 
 JOIN journal_scope AS scope ON scope.id = task.entity
 WHERE task.tenant = ? AND task.entity > ? AND task.state = coalesce(?, task.state) ORDER BY task.entity LIMIT 1000
 """
-_RUNNING: Final = """
-SELECT task.entity, scope.name, task.state FROM journal_task AS task INDEXED BY journal_task_running
-JOIN journal_scope AS scope ON scope.id = task.entity
-WHERE task.tenant = ? AND task.entity > ? AND task.state = 'processing' AND task.state = ?
-ORDER BY task.entity LIMIT 1000
-"""
+_RUNNING: Final = _TASKS.replace("_tenant", "_running").replace(
+    "coalesce(?, task.state)", "? AND task.state = 'processing'"
+)
 _TASKS_OF_APP: Final = """
 SELECT task.entity, scope.name, task.state FROM journal_task AS task INDEXED BY journal_task_tenant
 JOIN journal_scope AS scope ON scope.id = task.entity
