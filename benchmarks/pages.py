@@ -98,9 +98,13 @@ def _growth(directory: Path, load: Load) -> Iterator[Opened]:
     ):
 
         def run() -> float:
-            long, short = times(large, paths, load.messages), times(small, few, load.messages)
-            pairs = zip(long.values(), short.values(), strict=True)
-            return max(statistics.median(much) / statistics.median(little) for much, little in pairs)
+            # By turns, so that whatever else the machine does slows both down.
+            turns = [(times(large, paths, 1), times(small, few, 1)) for _ in range(load.messages)]
+
+            def median(side: int, path: str) -> float:
+                return statistics.median(seconds for turn in turns for seconds in turn[side][path])
+
+            return max(median(0, much) / median(1, little) for much, little in zip(paths, few, strict=True))
 
         yield Opened(run)
 

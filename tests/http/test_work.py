@@ -177,6 +177,22 @@ def test_jobs_are_listed_newest_first_page_by_page(api: Api) -> None:
     assert second["next_cursor"] is None
 
 
+def test_a_page_of_the_jobs_of_a_status_looks_at_few_jobs(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("postroad.jobs.status._MOST_EXAMINED", 3)
+    for number in range(5):
+        api.client.post("/jobs", json={"tasks": TASKS, "jobId": f"j{number}"})
+    api.client.post("/jobs/j1/cancel")
+
+    first = api.client.get("/jobs", params={"status": "cancelled"}).json()
+    page = api.client.get("/ui/jobs", params={"status": "cancelled"}).text
+    second = api.client.get("/jobs", params={"status": "cancelled", "cursor": first["next_cursor"]}).json()
+
+    assert first["items"] == []
+    assert "None of the jobs looked at has this status." in page
+    assert "/ui/jobs?status=cancelled&amp;cursor=" in page
+    assert ([row["jobId"] for row in second["items"]], second["next_cursor"]) == (["j1"], None)
+
+
 @pytest.mark.parametrize(
     ("body", "text"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,37 @@ def test_every_running_task_is_counted_once_by_its_latest_start(backend: Backend
     (recorded,) = backend.journal().query("GSI1", tenant=TENANT, entity=("HEALTH", APP)).events
     assert (recorded.event_type, recorded.properties["summary"]) == ("Task Health Check", report.summary)
     assert recorded.context["origin"] == "health-check"
+
+
+def test_a_look_reads_as_much_with_a_long_history_as_with_none(backend: Backend) -> None:
+    _record(backend, "busy", "Task Processing Started", -1)
+    check, steps = _check(backend), count()
+    queues: Any = backend.ports.queues
+    queues.engine.read(lambda each: each.set_progress_handler(lambda: next(steps) < 0, 10))
+
+    def looked() -> int:
+        before = next(steps)
+        assert [task["requestId"] for task in check.look(now=_at(0), limit=5).tasks] == ["busy"]
+        return next(steps) - before
+
+    alone = looked()
+    for number in range(500):
+        _record(backend, f"done-{number}", "Task Processing Started", -65)
+        _record(backend, f"done-{number}", "Task Timeout", -60)
+
+    assert 10 < looked() <= alone * 1.2
+
+
+def test_without_kept_states_a_short_look_examines_the_tasks_that_started_last(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("postroad.journal.store.StoredJournal.states", lambda *_, **__: None)
+    for minute in (-5, -4, -3):
+        _record(backend, f"since{minute}", "Task Processing Started", minute)
+
+    report = _check(backend).look(now=_at(0), limit=2)
+
+    assert [task["requestId"] for task in report.tasks] == ["since-3", "since-4"]
 
 
 def test_tasks_that_started_before_the_lookback_are_left_out(backend: Backend) -> None:

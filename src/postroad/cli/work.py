@@ -253,7 +253,8 @@ def list_jobs(
     with call.backend() as backend:
         page = _views(call, backend).list_jobs(limit, cursor, status)
     lines = [f"{job.job_id}  {job.status}  {counted(job.total_tasks, 'task')}" for job in page.items]
-    call.show(job_rows(page, page.cursor), *(lines or ["no jobs"]))
+    none = "no jobs" if page.cursor is None else f"no jobs among those looked at; continue with --cursor {page.cursor}"
+    call.show(job_rows(page, page.cursor), *(lines or [none]))
 
 
 def _jobs(call: Call, backend: Backend, queue: str) -> Jobs:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -103,7 +102,6 @@ def _routing() -> ASGIApp:
     )
 
 
-_BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
 _HEADER_SECONDS = 15.0
 _KEEP_ALIVE_SECONDS = 75
 _STOP_SECONDS = 8
@@ -115,7 +113,8 @@ class _StrictLines(ReceiveBuffer):
     def maybe_extract_lines(self) -> list[bytearray] | None:
         before = bytes(self)
         lines = super().maybe_extract_lines()
-        if _BARE_LINE_FEED.search(before, 0, len(before) - len(self)):
+        head = before[: len(before) - len(self)]
+        if head.count(b"\n") != head.count(b"\r\n"):
             raise h11.RemoteProtocolError("a line ends with a bare line feed")
         return lines
 

@@ -44,14 +44,16 @@ def change_of(scope: HTTPScope, status: int, headers: Iterable[tuple[bytes, byte
     handler: Any = scope.get("route_handler")
     if scope["method"] == "GET" or handler is None or scope.get("user") is None:
         return None
+    is_change = handler.opt.get(FORM, False) or handler.opt["scope"] in _OPERATORS
+    if status != 403 and (status >= 400 or not is_change):
+        return None
     action = action_of(scope["method"], str(scope.get("path_template", "")))
     target = next(iter(scope.get("path_params", {}).values()), scope["path"])
     if status == 403:
         return Change(f"{action}.refused", target, {"method": scope["method"], "path": scope["path"]})
-    is_change = handler.opt.get(FORM, False) or handler.opt["scope"] in _OPERATORS
-    if status >= 400 or not is_change or action in _RECORDED_ELSEWHERE:
+    if action in _RECORDED_ELSEWHERE or any(name == b"idempotency-replayed" for name, _ in headers):
         return None
-    return None if any(name == b"idempotency-replayed" for name, _ in headers) else Change(action, target, {})
+    return Change(action, target, {})
 
 
 def action_of(method: str, template: str) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import secrets
 import time
-import uuid
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from itertools import chain
 from urllib.parse import parse_qsl
 
 from litestar.enums import ScopeType
@@ -118,7 +119,7 @@ class RequestMiddleware:
         given = list(scope["headers"])
         if len(given) > _MOST_HEADERS:
             return HeadersTooLarge(f"{len(given)} headers are more than {_MOST_HEADERS}")
-        if sum(len(name) + len(value) for name, value in given) > _MOST_HEADER_BYTES:
+        if sum(map(len, chain.from_iterable(given))) > _MOST_HEADER_BYTES:
             return HeadersTooLarge(f"the headers are longer than {_MOST_HEADER_BYTES:,} bytes")
         host = headers.get(b"host", b"").decode("latin-1")
         if _host_name(host) not in self._hosts:
@@ -202,7 +203,7 @@ async def _refuse(error: PostroadError, answer: _Answer) -> None:
 def _request_id(given: bytes | None) -> str:
     if given is not None and _REQUEST_ID.fullmatch(given):
         return given.decode()
-    return uuid.uuid4().hex
+    return secrets.token_hex(16)
 
 
 def _host_name(host: str) -> str:

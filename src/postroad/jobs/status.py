@@ -145,6 +145,7 @@ def _task_status(coordinator: JobCoordinator, job_id: str, task: GraphTask, held
     )
 
 
+_MOST_EXAMINED: Final = 200
 _SIGNS: Final = {
     "waiting": ("·", "#e5e7eb"),
     "pending": ("○", "#fef3c7"),
@@ -224,25 +225,26 @@ class JobViews:
         return None if held is None else status_of(self._coordinator, job_id, held.job)
 
     def list_jobs(self, limit: int = 20, cursor: str | None = None, status: str | None = None) -> JobPage:
-        """Return jobs, newest first; with `status` only jobs of that status."""
+        """Return jobs, newest first; with `status` only those of the next 200 that have it, which may be none."""
         check(limit, whole_number(1, 100), "limit")
         if status is not None and status not in STATUSES:
             raise InvalidInput(
                 f"status: {status!r} is not one of {', '.join(STATUSES)}", field="status", remedy="Use one of them."
             )
         found: list[JobSummary] = []
-        while len(found) < limit:
+        left = _MOST_EXAMINED
+        while left and len(found) < limit:
             page = self._coordinator.journal.query(
                 "GSI4",
                 tenant=self._coordinator.tenant,
                 event_type=JOB_CREATED,
                 descending=True,
-                limit=limit - len(found),
+                limit=min(left, limit - len(found)),
                 cursor=cursor,
                 raw=True,
             )
             found += [each for event in page.events if (each := self._summary(event.entity_id, status)) is not None]
-            cursor = page.cursor
+            cursor, left = page.cursor, left - len(page.events)
             if cursor is None:
                 break
         return JobPage(found, cursor)

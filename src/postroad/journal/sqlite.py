@@ -67,6 +67,7 @@ SCHEMA: Final = Schema(
         CREATE INDEX journal_gsi6 ON journal_event (app, kind, place);
         CREATE INDEX journal_gsi7 ON journal_event (entity, kind, app, place);
         """,
+        "CREATE INDEX journal_task_running ON journal_task (tenant) WHERE state = 'processing'",
     ),
 )
 COLUMNS: Final[dict[str, tuple[str, ...]]] = {
@@ -127,6 +128,9 @@ SELECT task.entity, scope.name, task.state FROM journal_task AS task INDEXED BY 
 JOIN journal_scope AS scope ON scope.id = task.entity
 WHERE task.tenant = ? AND task.entity > ? AND task.state = coalesce(?, task.state) ORDER BY task.entity LIMIT 1000
 """
+_RUNNING: Final = _TASKS.replace("_tenant", "_running").replace(
+    "coalesce(?, task.state)", "? AND task.state = 'processing'"
+)
 _TASKS_OF_APP: Final = """
 SELECT task.entity, scope.name, task.state FROM journal_task AS task INDEXED BY journal_task_tenant
 JOIN journal_scope AS scope ON scope.id = task.entity
@@ -247,7 +251,7 @@ class SQLiteRecords:
                 yield name.rpartition("#")[2], found
 
     def _all(self, state: str | None, tenant: int, *app: int) -> Iterator[tuple[str, str]]:
-        statement, last = _TASKS_OF_APP if app else _TASKS, 0
+        statement, last = _TASKS_OF_APP if app else _RUNNING if state == "processing" else _TASKS, 0
         while rows := self._engine.read(partial(every, statement=statement, arguments=(tenant, last, state, *app))):
             yield from ((name, state) for _, name, state in rows)
             last = rows[-1][0]

@@ -8,10 +8,11 @@ import json
 import re
 import socket
 import ssl
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -125,7 +126,6 @@ class HealthCheck:
         """Check every running task, record the result and send alerts. `now` as a number is in milliseconds."""
         moment = self._milliseconds(now)
         report = self.look(now=moment)
-        summary, tasks = report.summary, report.tasks
         event = JournalEvent.create(
             HEALTH_CHECK,
             tenant_id=self._tenant,
@@ -133,19 +133,19 @@ class HealthCheck:
             app=self._app,
             timestamp=moment,
             context={"source": "system", "environment": self._backend.stage, "origin": "health-check"},
-            properties={"summary": summary, "tasks": tasks},
+            properties={"summary": report.summary, "tasks": report.tasks},
         )
         (result,) = self._journal.append([event])
         if result.error is not None:
             raise result.error
-        self._alert(CRITICAL, [task for task in tasks if task["health"] in (CRITICAL, OVERTIME)], moment)
-        self._alert(WARNING, [task for task in tasks if task["health"] == WARNING], moment)
+        self._alert(CRITICAL, [task for task in report.tasks if task["health"] in (CRITICAL, OVERTIME)], moment)
+        self._alert(WARNING, [task for task in report.tasks if task["health"] == WARNING], moment)
         return report
 
     def look(self, *, now: datetime | int | None = None, limit: int | None = None) -> HealthReport:
         """Examine every running task, or at most `limit` of them; nothing is recorded and nobody is alerted."""
         moment = self._milliseconds(now)
-        found = [self._examined(each, moment) for each in self._started(moment - self._lookback_ms)[:limit]]
+        found = [self._examined(each, moment) for each in islice(self._started(moment, limit), limit)]
         tasks = [
             {name: value for name, value in task.items() if name != "currentState" and value is not None}
             for task in found
@@ -156,20 +156,20 @@ class HealthCheck:
         }
         return HealthReport(summary, tasks)
 
-    def _started(self, since: int) -> list[str]:
-        """Return the tasks of the app that may be running: they have started since then and, if known, not ended."""
+    def _started(self, moment: int, limit: int | None) -> Iterator[str]:
+        """Yield the tasks of the app that may be running: they have started lately and, if known, not ended."""
+        kept, journal, since = None, self._journal, moment - self._lookback_ms
         asked: dict[str, Any] = {"tenant": self._tenant, "app": self._app, "event_type": STARTED, "start": since}
-        journal = self._journal
-        kept = None
         if isinstance(journal, StoredJournal):
             kept = journal.states(self._tenant, app=None, since=None, state="processing")
         if kept is None:
-            return list(dict.fromkeys(event.entity_id for event in every_event(journal, "GSI6", **asked, raw=True)))
-        return [
-            request_id
-            for request_id, _ in kept
-            if journal.query("GSI7", **asked, entity=("TASK", request_id), limit=1, raw=True).events
-        ]
+            events: Iterable[JournalEvent] = every_event(journal, "GSI6", **asked, raw=True)
+            if limit is not None:
+                events = journal.query("GSI6", **asked, descending=True, limit=limit, raw=True).events
+            yield from dict.fromkeys(event.entity_id for event in events)
+        for request_id, _ in kept or ():
+            if journal.query("GSI7", **asked, entity=("TASK", request_id), limit=1, raw=True).events:
+                yield request_id
 
     def is_due(self, every: float) -> bool:
         """Return whether the last check is so many seconds ago; true for one process only, which then has to check."""
