@@ -233,7 +233,7 @@ MUTANTS = (
         messages=1_000,
         kills=1,
     ),
-    _queue("peek-counts", "peek counts as a receive", "I14", _peek_counts),
+    _queue("peek-counts", "peek counts as a receive", "I14", _peek_counts, messages=1_000, kills=1),
     _queue(
         "stale-ack-accepted",
         "an ack with an old receipt is accepted",
