@@ -346,3 +346,5 @@ def read_rest(history: History, op: str, sub: str, queue: Queue, read: Read | No
 def _taken(queue: Queue) -> Iterator[Delivery]:
     while page := queue.receive(wait=1, visibility=600):
         yield from page
+        # In an ordered queue, what is held would hide what is behind it.
+        queue.ack(page)
