@@ -221,7 +221,7 @@ def test_failing_again_and_again_ends_in_the_dead_letters_and_the_group_goes_on(
     fixture: InboxFixture, backend: Backend, receives: int
 ) -> None:
     dead = backend.create_queue(DEAD)
-    queue = backend.create_queue(dataclasses.replace(FIFO, visibility=0.2, max_receives=receives))
+    queue = backend.create_queue(dataclasses.replace(FIFO, visibility=5, max_receives=receives))
     send(queue, event("tr_1", poison=True), event("tr_1", poison=False))
 
     def handler(event: DomainEvent, connection: Any) -> None:
