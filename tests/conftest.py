@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import shutil
@@ -11,7 +12,9 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import botocore.session
 import hypothesis
 import pytest
 from hypothesis.database import DirectoryBasedExampleDatabase
@@ -76,6 +79,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         fixtures: list[str] = getattr(item, "fixturenames", [])
         if any("postgres" in name for name in (*fixtures, item.name.partition("[")[2])):
             item.add_marker(pytest.mark.postgres)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _descriptions_of_aws_are_read_once() -> Iterator[None]:
+    """Let all sessions of boto3 share what they read: each would parse megabytes of JSON for its first clients."""
+
+    class Paths(list[str]):
+        def append(self, path: str) -> None:
+            # Each session of boto3 adds its own folder.
+            if path not in self:
+                super().append(path)
+
+    @functools.cache
+    def loader(search_path_string: str | None = None) -> Any:
+        made = create_loader(search_path_string)
+        made._search_paths = Paths(made.search_paths)
+        return made
+
+    module: Any = botocore.session
+    create_loader = module.create_loader
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "create_loader", loader)
+        yield
 
 
 @pytest.fixture
