@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import logging
 import os
 import shutil
@@ -11,7 +13,9 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import botocore.session
 import hypothesis
 import pytest
 from hypothesis.database import DirectoryBasedExampleDatabase
@@ -76,6 +80,50 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         fixtures: list[str] = getattr(item, "fixturenames", [])
         if any("postgres" in name for name in (*fixtures, item.name.partition("[")[2])):
             item.add_marker(pytest.mark.postgres)
+
+
+@pytest.hookimpl(trylast=True, specname="pytest_collection_modifyitems")
+def pytest_start_long_tests_first(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Give each test process its share of the long tests first, so that none of them is still running at the end.
+
+    Those of one file stay together: they may share a server. Short tests keep their random order.
+    """
+    workers: int = getattr(config, "workerinput", {}).get("workercount", 1)
+    shares: list[list[pytest.Item]] = [[] for _ in range(workers)]
+    long = [item for item in items if item.get_closest_marker("long")]
+    for _, together in itertools.groupby(long, key=lambda item: item.path):
+        min(shares, key=len).extend(together)
+    short = iter([item for item in items if not item.get_closest_marker("long")])
+    left, ordered = len(items), []
+    for index, share in enumerate(shares):
+        # xdist deals the list out in parts of this size, the first part to the first process.
+        size = left // (workers - index)
+        ordered += [*share, *itertools.islice(short, max(0, size - len(share)))]
+        left -= size
+    items[:] = [*ordered, *short]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _descriptions_of_aws_are_read_once() -> Iterator[None]:
+    """Let all sessions of boto3 share what they read: each would parse megabytes of JSON for its first clients."""
+
+    class Paths(list[str]):
+        def append(self, path: str) -> None:
+            # Each session of boto3 adds its own folder.
+            if path not in self:
+                super().append(path)
+
+    @functools.cache
+    def loader(search_path_string: str | None = None) -> Any:
+        made = create_loader(search_path_string)
+        made._search_paths = Paths(made.search_paths)
+        return made
+
+    module: Any = botocore.session
+    create_loader = module.create_loader
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "create_loader", loader)
+        yield
 
 
 @pytest.fixture

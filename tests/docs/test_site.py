@@ -9,7 +9,7 @@ import sys
 import pytest
 from tests.docs.pages import PAGES, ROOT
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 SITE = ROOT / "build" / "site"
 CREDIT = "https://zensical.org/"

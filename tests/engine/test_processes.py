@@ -169,6 +169,7 @@ def test_several_processes_share_a_queue_without_a_duplicate(url: str) -> None:
     assert Counter(got) == {f"got {n}": 1 for base in (0, 1_000) for n in range(base, base + 150)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("exists", [False, True], ids=["a new file", "an empty file"])
 def test_processes_that_open_it_at_the_same_moment_all_get_it(tmp_path: Path, exists: bool) -> None:
     failures: list[str] = []

@@ -87,6 +87,7 @@ def _names(path: str) -> dict[str, str] | None:
     return {name: KNOWN[name] for name in names} if names and set(names) <= set(KNOWN) else None
 
 
+@pytest.mark.long
 def test_every_answer_to_generated_requests_is_as_described(api: Api) -> None:
     caller = Caller(api)
     results: Any = caller.schema.get_all_operations()

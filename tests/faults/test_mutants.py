@@ -36,12 +36,14 @@ def test_an_unknown_mutant_is_refused_with_the_nearest_name() -> None:
     assert refused.value.nearest == "no-group-lock"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_a_mutant_is_caught_by_its_invariant(name: str) -> None:
     assert is_caught(find_mutant(name)), f"{name} escaped: {find_mutant(name).invariant} found nothing"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_bug_that_only_a_power_cut_shows_is_caught_and_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["synchronous-off"]) == 0

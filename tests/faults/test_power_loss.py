@@ -18,6 +18,7 @@ from postroad.testing.powerloss.trial import verify_power_loss
 FATES = {"dropped", "kept", "prefix", "subset", "torn"}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_two_thousand_power_cuts_lose_nothing_that_was_acknowledged() -> None:
     found = verify_power_loss(2_000, seed=8)

@@ -56,6 +56,7 @@ def test_the_runs_are_the_gate() -> None:
     assert sum(kills for _, kills in RUNS.values()) == size.kills
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("scenario", "store"), [pytest.param(*run, marks=MARKS[run[1]], id=" on ".join(run)) for run in RUNS]
 )

@@ -163,6 +163,7 @@ def test_messages_survive_killed_workers_failing_providers_and_dead_tokens(
         assert (len(apple.shown(f"a{user}")), len(google.shown(f"g{user}"))) == (count, count)
 
 
+@pytest.mark.long
 def test_workers_that_die_at_every_step_leave_one_row_and_one_alert_for_each_message(
     backend: Backend, store: NotificationStore, workers: Workers, apple: ApnsStandIn
 ) -> None:

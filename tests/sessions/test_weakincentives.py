@@ -35,6 +35,7 @@ def test_its_telemetry_arrives_in_another_process_as_it_was_sent(tmp_path: Path)
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_its_own_tests_pass_on_our_buses() -> None:
     done = subprocess.run([sys.executable, "-m", "tests.outside"], cwd=ROOT, capture_output=True, text=True)

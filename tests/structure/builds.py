@@ -1,7 +1,9 @@
-"""The wheel and the source archive, built once for each test process, and environments to try them in."""
+"""The wheel and the source archive, built once for all test processes, and environments to try them in."""
 
 from __future__ import annotations
 
+import fcntl
+import os
 import subprocess
 import sys
 import sysconfig
@@ -15,7 +17,17 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the wheel and the source archive, built without the network."""
-    out = tmp_path_factory.mktemp("dist")
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    out = shared / "dist"
+    with (shared / "dist.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not out.exists():
+            _build(tmp_path_factory.mktemp("dist")).rename(out)
+    return out
+
+
+def _build(out: Path) -> Path:
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -23,8 +35,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def clean_environment(directory: Path) -> str:
-    """Make an environment that borrows the dependencies of this one, and not the package; return its Python."""
-    subprocess.run([sys.executable, "-m", "venv", str(directory)], check=True)
+    """Make an environment that borrows the dependencies and pip of this one, and not the package; return its Python."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(directory)], check=True)
     python = str(directory / "bin" / "python")
     site = subprocess.run(
         [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],

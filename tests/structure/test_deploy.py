@@ -135,6 +135,7 @@ def test_the_command_that_makes_the_user_makes_it_in_an_empty_system(tmp_path: P
     assert f"postroad:x:{user}:{user}::/data:" in (tmp_path / "etc" / "passwd").read_text()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_the_commands_of_the_dockerfile_install_start_check_and_stop_it(tmp_path: Path) -> None:

@@ -115,6 +115,7 @@ def unpack(built: Path, place: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_the_commands_of_a_release_build_try_and_attach_wheel_and_archive(built: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tests.structure.builds import built, clean_environment, install
 
 __all__ = ["built"]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(400)]
 
 READ_THE_REPOSITORY = (
     "tests/docs/test_generated_pages.py",
@@ -86,7 +86,7 @@ def test_make_up_starts_it(unpacked: Path) -> None:
 
 
 def test_make_test_finds_every_test(unpacked: Path) -> None:
-    found, _ = make(unpacked, "test", "--collect-only -q -p no:randomly -n 0").communicate()
+    found, _ = make(unpacked, "test", "--collect-only -q -p no:randomly -n 0 --assert=plain").communicate()
 
     assert "error" not in found.splitlines()[-1], found
     files = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py")}
@@ -94,7 +94,7 @@ def test_make_test_finds_every_test(unpacked: Path) -> None:
 
 
 def test_make_test_passes_where_tests_read_the_files_of_the_repository(unpacked: Path) -> None:
-    process = make(unpacked, "test", f"-q -n 0 -m 'not slow' {' '.join(READ_THE_REPOSITORY)}")
+    process = make(unpacked, "test", f"-q -n 0 --assert=plain -m 'not slow' {' '.join(READ_THE_REPOSITORY)}")
     found, _ = process.communicate()
 
     assert process.returncode == 0, found

@@ -22,6 +22,7 @@ def run(command: list[str], *, wanted: str) -> None:
     assert done.returncode == 0, f"{done.stdout}{done.stderr}\nwanted: {wanted}"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("hook", BEFORE_A_COMMIT, ids=lambda hook: hook["id"])
 def test_the_code_passes_what_runs_before_each_commit(hook: dict[str, Any]) -> None:
@@ -30,6 +31,7 @@ def test_the_code_passes_what_runs_before_each_commit(hook: dict[str, Any]) -> N
     run([str(Path(sys.executable).parent / Path(program).name), *arguments], wanted=hook["name"])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_types_hold_under_pyright() -> None:

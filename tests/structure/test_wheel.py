@@ -59,6 +59,7 @@ def test_a_package_index_shows_the_readme_with_links_to_the_source_of_this_versi
     assert {kind for kind, _ in shown} == {"!", ""}
 
 
+@pytest.mark.long
 def test_the_wheel_installs_into_a_clean_environment_and_runs(built: Path, tmp_path: Path) -> None:
     (wheel,) = built.glob("*.whl")
     python = clean_environment(tmp_path / "env")

@@ -144,6 +144,7 @@ def test_the_program_of_the_documentation_runs(made: Made) -> None:
     assert found["aws:sqs/queue:Queue", "chat-rtchat-prod-push-queue"]["name"] == "rtchat-prod-push-queue"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_oldest_versions_that_are_declared_make_the_same(made: Made) -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]

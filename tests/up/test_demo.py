@@ -78,6 +78,7 @@ def test_the_whole_story_needs_nothing_that_an_extra_installs(tmp_path: Path) ->
     assert len(answer.stderr.splitlines()) == 3
 
 
+@pytest.mark.long
 def test_people_watch_a_failure_repair_it_and_redrive(start_up: StartUp, tmp_path: Path) -> None:
     up = start_up("--demo", TMPDIR=str(tmp_path))
     url = f"sqlite:///{tmp_path}/data.db"
@@ -104,6 +105,7 @@ def test_people_watch_a_failure_repair_it_and_redrive(start_up: StartUp, tmp_pat
     assert code == 0
 
 
+@pytest.mark.long
 def test_scenes_that_are_killed_go_on_and_lose_nothing(start_up: StartUp, tmp_path: Path) -> None:
     up = start_up("--demo", TMPDIR=str(tmp_path))
     eventually(lambda: sum(each["handled"] for each in up.get("/demo").json()["scenes"]) > 30)

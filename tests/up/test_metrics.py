@@ -46,6 +46,7 @@ def publish(up: Up, count: int) -> None:
         assert httpx.post(up.ready["url"] + "/topics/orders/events", json=body, headers=headers).status_code == 202
 
 
+@pytest.mark.long
 def test_handlers_of_the_runners_are_measured_and_a_new_start_begins_at_zero(start_up: StartUp, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(SHOP)
     first = start_up("--load", "shop")

@@ -105,6 +105,7 @@ def test_a_child_that_is_killed_is_started_again_while_the_other_goes_on(up: Up,
     assert [after[part] for part in others] == [before[part] for part in others]
 
 
+@pytest.mark.long
 def test_a_part_that_dies_again_and_again_is_failed_and_said_to_be(up: Up) -> None:
     def kill_again() -> bool:
         part = up.parts()["housekeeping"]

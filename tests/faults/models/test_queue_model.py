@@ -35,6 +35,7 @@ def sqlite(clock: FakeClock) -> Iterator[QueueStore]:
             engine.close()
 
 
+@pytest.mark.long
 def test_queues_agree_with_their_rules() -> None:
     check_model(queue_machine(memory, sqlite), steps=40)
 

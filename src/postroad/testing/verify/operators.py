@@ -6,7 +6,6 @@ import time
 from typing import Any
 
 from postroad.errors import PostroadError
-from postroad.operations import redrive
 from postroad.queues import OutgoingMessage, QueueSpec
 from postroad.testing.verify.scenario import Client
 from postroad.testing.verify.workload import read_body
@@ -53,6 +52,9 @@ def operate(client: Client) -> None:
 
 def _redriven(backend: Backend, dead: str, back: str, rounds: int) -> list[int]:
     """Send dead letters, redrive them, and return the order in which they are received."""
+    # Only operators pay for this import; the others start again after each kill.
+    from postroad.operations import redrive
+
     numbers = range(rounds * _MESSAGES, (rounds + 1) * _MESSAGES)
     backend.queue(dead).send([OutgoingMessage(str(number), group="g", dedup_id=str(number)) for number in numbers])
     redrive(backend, dead, to=back, reason="postroad verify", actor="postroad verify")
