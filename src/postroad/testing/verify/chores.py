@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import math
 import os
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -98,16 +98,17 @@ def work(client: Client) -> None:
             worker_id=client.name,
             drain_timeout=5.0,
         )
-        running = threading.Thread(target=worker.run)
-        running.start()
-        client.at_work()
-        while not client.stopping and running.is_alive():
-            pids = {task[3] for task in list(worker._presence._running._tasks.values())}
-            client.announce(holding=bool(pids))
-            _note(client.place, pids)
-            time.sleep(_LOOK_SECONDS)
-        worker.stop()
-        running.join()
+        with ThreadPoolExecutor(1) as thread:
+            running = thread.submit(worker.run)
+            client.at_work()
+            while not client.stopping and not running.done():
+                pids = {task[3] for task in list(worker._presence._running._tasks.values())}
+                client.announce(holding=bool(pids))
+                _note(client.place, pids)
+                time.sleep(_LOOK_SECONDS)
+            worker.stop()
+            # A store that was away at the start raises here, and the process is started again.
+            running.result()
 
 
 def _note(place: Place, pids: set[int]) -> None:
