@@ -115,5 +115,5 @@ SCENARIO = Scenario(
     unsettled=_unsettled,
     read_back=_read_back,
     weight=15,
-    stores=("sqlite", "aws"),
+    stores=("sqlite",),
 )
