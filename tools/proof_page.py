@@ -26,12 +26,12 @@ def _section() -> str:
     path = report.with_suffix(".md")
     numbers, _, _ = path.read_text().partition("## Violations")
     rows = [line for line in numbers.splitlines() if line.startswith("| ")]
-    link = f"[{path.relative_to(ROOT)}](../{path.relative_to(ROOT)})"
     versions = ", ".join(f"{name} {version}" for name, version in found.versions.items())
     return (
-        f"\n`{found.command}` ended with the verdict `{found.verdict}`. These figures come from {link}\n"
-        f"(seed {found.seed}; {versions}). `make proof` writes them here.\n\n"
-        + "\n".join([*rows[:1], "|---|---:|", *rows[1:], ""])
+        f"\n`{found.command}` ended with the verdict `{found.verdict}`. These figures come from\n"
+        f"`{path.relative_to(ROOT)}` (seed {found.seed}; {versions}). `make proof` writes them here.\n\n"
+        + "".join(f"- {reason}\n" for reason in found.reasons)
+        + "\n".join(["", *rows[:1], "|---|---:|", *rows[1:], ""])
     )
 
 

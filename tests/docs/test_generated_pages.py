@@ -26,3 +26,7 @@ def test_the_pages_of_the_reference_are_current() -> None:
     made = tool("reference_pages").pages()
 
     assert {page.name for page, text in made.items() if page.read_text() != text} == set(), "repair: make reference"
+
+
+def test_the_figures_of_the_last_soak_are_those_of_its_report() -> None:
+    assert (ROOT / "docs" / "proof.md").read_text() == tool("proof_page").page(), "repair: make proof"
