@@ -165,21 +165,6 @@ def test_an_open_outcome_is_unknown(make_bus: MakeBus, queue: Queue) -> None:
     assert bus.publish(Placed()).remote == "unknown"
 
 
-@pytest.mark.parametrize("last", [Unavailable("busy"), NotPermitted("no")])
-def test_a_failure_after_an_attempt_without_an_answer_is_unknown(
-    make_bus: MakeBus, queue: Queue, last: Exception
-) -> None:
-    errors = iter([OutcomeUnknown("timeout")])
-
-    def send(messages: Sequence[OutgoingMessage]) -> list[SendResult]:
-        raise next(errors, last)
-
-    result = make_bus(queue, send=send).publish(Placed())
-
-    assert (result.ok, result.remote) == (False, "unknown")
-    assert "an earlier attempt may have been sent" in str(result.errors[0].error)
-
-
 def test_a_retry_that_cannot_start_in_time_is_not_made(make_bus: MakeBus, queue: Queue) -> None:
     transport = Recording(Unavailable("busy"))
     config = replace(QUICK, publish_timeout_seconds=0.2, publish_retry_delay_seconds=60)

@@ -23,7 +23,7 @@ from postroad.bus import (
     RemoteEventBus,
 )
 from postroad.bus.endpoints import Outlet
-from postroad.errors import InvalidMessage, NotPermitted, Unavailable
+from postroad.errors import InvalidMessage, NotPermitted, OutcomeUnknown, Unavailable
 from postroad.testing import FakeClock
 
 BREAKER = CircuitBreakerConfig(failure_threshold=1, recovery_timeout_seconds=30.0)
@@ -218,3 +218,18 @@ def test_an_event_published_in_a_handler_belongs_to_the_handled_ones_trace(make_
     (caused,) = queue.peek()
     assert codec.decode(caused.body).traceparent == trace
     assert caused.attributes["TraceParent"] == trace
+
+
+@pytest.mark.parametrize("last", [Unavailable("busy"), NotPermitted("no")])
+def test_a_failure_after_an_attempt_without_an_answer_is_unknown(
+    make_bus: MakeBus, queue: Queue, last: Exception
+) -> None:
+    errors = iter([OutcomeUnknown("timeout")])
+
+    def send(messages: Sequence[OutgoingMessage]) -> list[SendResult]:
+        raise next(errors, last)
+
+    result = make_bus(queue, send=send).publish(Placed())
+
+    assert (result.ok, result.remote) == (False, "unknown")
+    assert "an earlier attempt may have been sent" in str(result.errors[0].error)

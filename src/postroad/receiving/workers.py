@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from concurrent.futures import Future
-from contextvars import ContextVar, copy_context
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from functools import partial
 
@@ -99,7 +99,7 @@ class Work:
             elif self._workers is None:
                 self._run(group)
             else:
-                self._workers.submit(partial(copy_context().run, self._run, group))
+                self._workers.submit(partial(self._run_in, copy_context(), group))
 
     def room(self, timeout: float) -> int:
         """Wait up to `timeout` seconds for a free thread and return how many are free; 0 at a stop."""
@@ -185,6 +185,9 @@ class Work:
         except BaseException as error:
             log_traceback(error, receiver=self.settlement.name)
             return [outcome_of(error)] * len(deliveries)
+
+    def _run_in(self, context: Context, group: Group) -> None:
+        context.run(self._run, group)
 
     def _run(self, group: Group) -> None:
         token = _inside.set(self)

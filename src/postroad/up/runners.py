@@ -141,7 +141,8 @@ def load_modules(names: Iterable[str], *, field: str = "load") -> None:
 
 def try_modules(names: Sequence[str]) -> None:
     """Raise what `load_modules` would; the modules are imported in a process of their own, which then ends."""
-    command = [sys.executable, "-P", "-c", f"from {__name__} import _try_here; _try_here()", str(os.getpid()), *names]
+    boot = f"from {__name__} import {_try_here.__name__}; {_try_here.__name__}()"
+    command = [sys.executable, "-P", "-c", boot, str(os.getpid()), *names]
     tried = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     if tried.returncode == _REFUSED:
         # Before this line stands what the modules print.
