@@ -23,7 +23,7 @@ from postroad.testing.verify.scenario import START_AGAIN, ChildConfig, Place, Ro
 
 _TICK_SECONDS = 0.001
 _START_SECONDS = 60.0
-_END_SECONDS = 15.0
+_END_SECONDS = 60.0
 _PATIENCE_SECONDS = 0.5
 """How long a kill waits for the process that the plan picked, before it takes another one that fits."""
 _GIVE_UP_SECONDS = 30.0
@@ -238,6 +238,9 @@ class Supervisor:
             slot.process.terminate()
             return True
         _signal(slot, signal.SIGSTOP)
+        if slot.process.returncode is not None:
+            # It ended just before, and is started again.
+            return False
         os.waitid(os.P_PID, slot.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         state = self._board.state(slot.row)
         if not self._fits(slot, action):
