@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 import logging
 import os
@@ -25,6 +26,7 @@ _ABSENT = "absent: "
 _MANY_LINES = 400
 _ROOM = 4 << 30
 _SERVERS = {"http", "aws", "senders"}
+_ONE_BROWSER = "dashboard"
 _NOT_CI = {"", "0", "false"}
 _ENDS_WITH_US = "multiprocessing.resource_tracker"
 _directory = pytest.StashKey[Path]()
@@ -55,6 +57,8 @@ hypothesis.settings.load_profile("postroad")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Give the whole run one temporary directory, short because Unix sockets live in it, and mark its processes."""
+    # What is collected stays until the end: to look for garbage in it takes time and finds none.
+    gc.disable()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A run in the background ignores Ctrl-C, and the processes that tests start would inherit that.
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -82,18 +86,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.postgres)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Look for garbage again, but only among what the tests make."""
+    gc.freeze()
+    gc.enable()
+
+
 @pytest.hookimpl(trylast=True, specname="pytest_collection_modifyitems")
 def pytest_start_long_tests_first(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Give each test process its share of the long tests first, so that none of them is still running at the end.
 
-    Those of one file stay together: they may share a server. Short tests keep their random order.
+    Those of one file stay together: they may share a server. So do all that share a browser and the servers it shows,
+    which take long to start. Short tests keep their random order.
     """
     workers: int = getattr(config, "workerinput", {}).get("workercount", 1)
     shares: list[list[pytest.Item]] = [[] for _ in range(workers)]
-    long = [item for item in items if item.get_closest_marker("long")]
-    for _, together in itertools.groupby(long, key=lambda item: item.path):
+    long: dict[Path, list[pytest.Item]] = {}
+    for item in filter(_is_long, items):
+        long.setdefault(item.path.parent if _has_the_browser(item) else item.path, []).append(item)
+    for together in long.values():
         min(shares, key=len).extend(together)
-    short = iter([item for item in items if not item.get_closest_marker("long")])
+    short = iter([item for item in items if not _is_long(item)])
     left, ordered = len(items), []
     for index, share in enumerate(shares):
         # xdist deals the list out in parts of this size, the first part to the first process.
@@ -101,6 +115,14 @@ def pytest_start_long_tests_first(config: pytest.Config, items: list[pytest.Item
         ordered += [*share, *itertools.islice(short, max(0, size - len(share)))]
         left -= size
     items[:] = [*ordered, *short]
+
+
+def _is_long(item: pytest.Item) -> bool:
+    return item.get_closest_marker("long") is not None or _has_the_browser(item)
+
+
+def _has_the_browser(item: pytest.Item) -> bool:
+    return item.path.parent.name == _ONE_BROWSER
 
 
 @pytest.fixture(scope="session", autouse=True)

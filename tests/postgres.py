@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import psycopg
 import pytest
 from benchmarks.postgres import database, programs, running
+from tests.sharing import shared
 
 _QUICK = {
     "fsync": "off",
     "full_page_writes": "off",
     "max_connections": "60",
     "shared_buffers": "32MB",
-    "autovacuum_naptime": "1s",
+    "autovacuum_naptime": "10s",
 }
 _END_OTHERS = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
@@ -43,8 +44,14 @@ def fresh_database(server: str) -> AbstractContextManager[str]:
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The DSN of a server on which tests may make databases."""
+    with shared("postgres", lambda: _with_a_database(tmp_path_factory)) as dsn:
+        yield dsn
+
+
+@contextmanager
+def _with_a_database(factory: pytest.TempPathFactory) -> Iterator[str]:
     with ExitStack() as stack:
-        dsn = os.environ.get("PG_DSN") or stack.enter_context(postgres_server(tmp_path_factory.mktemp("pg")))
+        dsn = os.environ.get("PG_DSN") or stack.enter_context(postgres_server(factory.mktemp("pg")))
         _reused[dsn] = stack.enter_context(fresh_database(dsn))
         yield dsn
 

@@ -9,6 +9,7 @@ import pytest
 from tests.aws.cloud import Cloud
 from tests.aws.emulators import ministack, moto
 from tests.aws.endpoint import Endpoint, endpoint
+from tests.sharing import shared
 
 from postroad.connections.aws import AwsConnection
 from postroad.journal.dynamodb import DynamoRecords
@@ -29,13 +30,13 @@ def _credentials() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def ministack_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with ministack(tmp_path_factory.mktemp("ministack")) as url:
+    with shared("ministack", lambda: ministack(tmp_path_factory.mktemp("ministack"))) as url:
         yield url
 
 
 @pytest.fixture(scope="session")
 def moto_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with moto(tmp_path_factory.mktemp("moto")) as url:
+    with shared("moto", lambda: moto(tmp_path_factory.mktemp("moto"))) as url:
         yield url
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -131,8 +130,8 @@ def test_a_look_at_a_job_does_not_pay_for_tasks_that_wait(backend: Backend, uniq
 def test_an_idle_worker_makes_at_most_ten_requests_a_minute(
     ministack_url: str, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pace = roles_of_jobs._FAR
-    monkeypatch.setattr(roles_of_jobs, "_FAR", replace(pace, wake_up_wait=1.0))
+    wait = roles_of_jobs._FAR_WAKE_UP_WAIT
+    monkeypatch.setattr(roles_of_jobs, "_FAR_WAKE_UP_WAIT", 1.0)
     backend = postroad.connect(f"aws://us-east-1?endpoint_url={ministack_url}&stage={unique('s')}")
     backend.journal().init()
     ensure_queues(backend)
@@ -144,7 +143,7 @@ def test_an_idle_worker_makes_at_most_ten_requests_a_minute(
         with counted(backend) as calls:
             role.run_once()
 
-        per_minute += len(calls) * 60 / (role.every or pace.wake_up_wait)
+        per_minute += len(calls) * 60 / (role.every or wait)
 
     backend.close()
     assert per_minute <= 10

@@ -200,8 +200,7 @@ def test_what_the_stream_refuses_comes_again_later_in_order(clock: FakeClock) ->
             envelope = codec.wrap(Placed(number), publisher_id="shop", key="k")
             message = OutgoingMessage(codec.encode(envelope), group="k", dedup_id=str(number))
             backend.topic("orders.fifo", fifo=True).publish([message])
-        stream = Apart(archive._stream)
-        archive._archiver = replace(archive._archiver, stream=stream)
+        archive._stream = stream = Apart(archive._stream)
         with pytest.raises(errors.Unavailable):
             archive.run_once()
         stream.fails = False
@@ -223,7 +222,7 @@ def test_an_event_is_archived_once_by_two_archivers_on_the_embedded_engine(tmp_p
         clock.advance(31)
 
         archived = second.run_once()
-        late = first._archiver.archive(slow)
+        late = first._archive(slow)
 
         assert (archived, late) == (1, 0)
         assert numbers(first) == [1]

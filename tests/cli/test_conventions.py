@@ -169,3 +169,14 @@ def test_a_variable_that_is_no_setting_is_one_warning(postroad: Postroad, monkey
     assert outcome.code == 0
     assert json.loads(outcome.out) == {"ok": True}
     assert outcome.err == "warning: variable POSTROAD_SERVICE_HOST is not a setting of Postroad; it is ignored\n"
+
+
+def test_a_verb_that_asks_for_its_settings_twice_warns_once(
+    postroad: Postroad, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSTROAD_SERVICE_HOST", "10.0.0.1")
+
+    outcome = postroad("task", "submit", "double", "--input", '{"n": 1}')
+
+    assert outcome.code == 0
+    assert outcome.err.count("warning: variable POSTROAD_SERVICE_HOST") == 1

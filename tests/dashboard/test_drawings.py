@@ -11,7 +11,7 @@ from postroad.dashboard import flow, level
 from postroad.dashboard.charts import area, bars, spark
 from postroad.dashboard.texts import NOTHING, ago, error_parts, number, seconds, size, with_code
 from postroad.http.audits import action_of
-from postroad.http.rates import STEP_SECONDS, STEPS, QueueRates
+from postroad.http.samples import STEP_SECONDS, STEPS, QueueRates
 from postroad.queues import QueueCounters, QueueOverview, QueueStats
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)

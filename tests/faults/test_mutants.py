@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from postroad.errors import InvalidInput
+from postroad.testing.checker import Report
 from postroad.testing.checker.report import INVARIANTS
-from postroad.testing.mutants import MUTANTS, find_mutant
+from postroad.testing.mutants import MUTANTS, Mutant, __main__ as command, find_mutant
 from postroad.testing.mutants.__main__ import is_caught, main
 from postroad.testing.verify.scenario import SCENARIOS
 
@@ -34,6 +35,24 @@ def test_an_unknown_mutant_is_refused_with_the_nearest_name() -> None:
         find_mutant("no-group-look")
 
     assert refused.value.nearest == "no-group-lock"
+
+
+def test_a_mutant_that_escapes_is_named_with_its_invariant_and_is_exit_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def found(mutant: Mutant, seed: int) -> Report:
+        """Another violation in every run, and the mutant's own only if it is not `peek-counts`."""
+        report = Report(verdict="violated")
+        report.blame("I1" if mutant.name == "peek-counts" else mutant.invariant, None, None, "seen")
+        return report
+
+    monkeypatch.setattr(command, "hunt", found)
+
+    assert main([]) == 1
+
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == len(MUTANTS) + 2
+    assert said[-2:] == [f"{len(MUTANTS) - 1} of {len(MUTANTS)} mutants were caught", "escaped: peek-counts (I14)"]
 
 
 @pytest.mark.long

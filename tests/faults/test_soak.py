@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections import Counter
 from itertools import islice
 from pathlib import Path
@@ -10,9 +12,11 @@ import msgspec
 import pytest
 
 from postroad.testing.checker import Report
+from postroad.testing.verify import soak as soaking
 from postroad.testing.verify.plan import SIZES
+from postroad.testing.verify.run import Options
 from postroad.testing.verify.scenario import SCENARIOS, find_scenario
-from postroad.testing.verify.soak import Soak, round_size, rounds
+from postroad.testing.verify.soak import Soak, round_size, rounds, soak
 
 NIGHT = 480
 
@@ -65,3 +69,29 @@ def test_the_report_tells_of_power_cuts_and_mutants_too(
     assert "| rounds | 2 |" in page
     assert "| power-loss images | 500 |" in page
     assert f"| mutants caught | {3 - len(done.escaped)} |" in page
+
+
+@pytest.mark.parametrize("noticed_by", ["the supervisor", "a process"])
+def test_on_a_full_disk_it_stops_with_the_report_so_far(
+    noticed_by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = os.strerror(errno.ENOSPC)
+    outcomes = iter([Report(verdict="ok", store="sqlite"), Report(verdict="inconclusive", reasons=[f"died: {full}"])])
+    played: list[str] = []
+
+    def run(options: Options, progress: object) -> Report:
+        played.append(options.plans[0].scenario)
+        options.report.mkdir()
+        if noticed_by == "the supervisor" and len(played) == 2:
+            raise OSError(errno.ENOSPC, full)
+        return next(outcomes)
+
+    monkeypatch.setattr(soaking, "run", run)
+    monkeypatch.setattr(Soak, "hunt", lambda self: None)
+    done = soak(tmp_path, hours=8, seed=7)
+
+    report = msgspec.json.decode((tmp_path / "report.json").read_bytes(), type=Report)
+    assert len(played) == 2
+    assert not done.is_ok
+    assert "stopped: the disk is full" in report.reasons
+    assert report.verdict == "inconclusive"

@@ -14,7 +14,7 @@ import httpx
 
 from postroad.clock import SYSTEM_CLOCK
 from postroad.http.app import create_app, make_server
-from postroad.http.context import Context, make_context
+from postroad.http.context import Context
 from postroad.settings import Settings
 from postroad.wiring import Backend, connect
 
@@ -63,7 +63,7 @@ def serving(
     """Serve the store at `url`, with the settings `given`, until the end of the block."""
     settings = replace(Settings(url=url, rate_limit=0), **given)
     backend = connect(url, clock=(options or {}).get("clock", SYSTEM_CLOCK))
-    context = make_context(settings, backend, admin=ADMIN, **(options or {}))
+    context = Context(settings, backend, admin=ADMIN, **(options or {}))
     # With its protocol named, so that asyncio turns Nagle's algorithm off.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     if send_buffer is not None:

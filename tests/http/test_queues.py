@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -183,3 +187,35 @@ def test_an_unknown_queue_is_404_with_the_nearest_name(api: Api) -> None:
     assert answer.status_code == 404
     assert answer.json()["type"] == "/errors/queue-not-found"
     assert "orders" in answer.json()["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "place"),
+    [
+        ("orders", "/ui/queues/orders"),
+        (" orders.fifo ", "/ui/queues/orders.fifo"),
+        ("order", "/ui/queues?name=order"),
+        ("orders-", "/ui/events/orders-"),
+        ("", "/ui/queues"),
+    ],
+)
+def test_a_search_goes_to_a_queue_to_those_whose_names_begin_so_or_to_a_story(
+    api: Api, wanted: str, place: str
+) -> None:
+    for name in ("orders", "orders.fifo", "ordersheet"):
+        api.backend.create_queue(QueueSpec(name, fifo=name.endswith(".fifo")))
+
+    answer = api.client.get("/ui/find", params={"q": wanted})
+
+    assert (answer.status_code, answer.headers["Location"]) == (303, place)
+
+
+def test_the_commands_on_the_empty_page_of_dead_letters_can_be_pasted_as_they_stand(api: Api) -> None:
+    text = api.client.get("/ui/dead-letters").text
+    commands = re.findall(r"<code>postroad (.*?)</code>", text)
+
+    for command in commands:
+        pasted = [sys.executable, "-m", "postroad", *shlex.split(command), "--url", api.context.settings.url]
+        subprocess.run(pasted, check=True)
+
+    assert api.backend.queue_spec("orders").dead_letter == "orders-dlq"

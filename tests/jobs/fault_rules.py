@@ -29,6 +29,18 @@ def pendings(floor: Floor) -> Counter[tuple[str, int]]:
 class DispatcherFaultRules:
     """What holds wherever dispatchers are killed."""
 
+    def test_a_task_whose_dispatcher_died_before_recording_it_is_sent_once(self, floor: Floor, url: str) -> None:
+        floor.jobs.submit_job(SEED, job_id="j")
+        floor.sent()
+        floor.end("j", "task-A")
+
+        killed(floor, url, "dispatcher.after_lease")
+        floor.dispatcher.reconcile()
+        Reconciler(floor.backend, tenant_id=floor.tenant, app=APP, stale_after=0).run_once()
+
+        assert floor.started() == ["task-C", "task-D"]
+        assert set(pendings(floor).values()) == {1}
+
     def test_a_task_whose_dispatcher_died_before_sending_it_is_sent_once(self, floor: Floor, url: str) -> None:
         floor.jobs.submit_job(SEED, job_id="j")
         floor.sent()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -27,13 +28,15 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-@pytest.mark.parametrize(("moment", "left"), [("before", 0), ("after", 1)])
+@pytest.mark.parametrize(("moment", "left"), [("inside add", 0), ("before", 0), ("after", 1)])
 def test_of_data_and_event_a_killed_producer_leaves_both_or_neither(
     fixture: OutboxFixture, moment: str, left: int
 ) -> None:
     fixture.run("CREATE TABLE orders (id int)")
+    failpoints = {"POSTROAD_FAILPOINTS": "outbox.add.after_insert=kill9"} if moment == "inside add" else {}
+    command = [sys.executable, "-c", PRODUCER, fixture.dsn, moment]
 
-    done = subprocess.run([sys.executable, "-c", PRODUCER, fixture.dsn, moment], capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **failpoints})
 
     assert done.returncode == -9, done.stderr
     assert (len(fixture.run("SELECT id FROM orders")), fixture.count()) == (left, left)

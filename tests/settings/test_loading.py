@@ -117,8 +117,6 @@ def test_a_variable_of_the_platform_is_one_warning() -> None:
         "POSTROAD_AGENT_RATE",
         "POSTROAD_AGENT_POLLS",
         "POSTROAD_FAILPOINTS",
-        "POSTROAD_SIGNING_KEYS",
-        "POSTROAD_REQUIRE_SIGNED",
     ],
 )
 def test_variables_of_other_parts_are_known(variable: str) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import subprocess
 import sys
 import sysconfig
 from pathlib import Path
 
 import pytest
+from tests.sharing import made_once
 
 ROOT = Path(__file__).parents[2]
 
@@ -17,21 +16,13 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the wheel and the source archive, built without the network."""
-    own = tmp_path_factory.getbasetemp()
-    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
-    out = shared / "dist"
-    with (shared / "dist.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not out.exists():
-            _build(tmp_path_factory.mktemp("dist")).rename(out)
-    return out
+    return made_once(tmp_path_factory, "dist", _build)
 
 
-def _build(out: Path) -> Path:
+def _build(out: Path) -> None:
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    return out
 
 
 def clean_environment(directory: Path) -> str:

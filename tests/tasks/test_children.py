@@ -33,7 +33,7 @@ def pool(
     made = ChildPool(
         (registry or TaskRegistry()).definitions(),
         imports=CHORES,
-        environment=for_children(()),
+        environment=for_children((), os.environ),
         child_reuse=child_reuse,
         max_output_bytes=max_output_bytes,
     )

@@ -17,6 +17,8 @@ from postroad.tasks import Reconciler, TaskRecords
 from postroad.tasks.attempts import Attempt
 from postroad.tasks.runner import TaskRunner
 
+pytestmark = pytest.mark.slow
+
 LASTING: dict[str, Any] = {"child_reuse": 10, "concurrency": 1}
 SHORT: dict[str, Any] = {"visibility_extension": 1.0, "extension_interval": 0.3}
 
@@ -85,7 +87,6 @@ def test_an_error_in_taking_the_next_task_does_not_hold_up_the_end_of_the_last(
         assert bench.state(each.request_id).attempt == 1
 
 
-@pytest.mark.slow
 def test_a_worker_killed_while_it_takes_the_next_task_has_not_ended_the_last(bench: Bench) -> None:
     first, second = bench.producer.submit("echo", {"n": 1}), bench.producer.submit("echo", {"n": 2})
 
@@ -101,7 +102,6 @@ def test_a_worker_killed_while_it_takes_the_next_task_has_not_ended_the_last(ben
     assert (bench.state(first.request_id).attempt, bench.state(second.request_id).attempt) == (2, 1)
 
 
-@pytest.mark.slow
 def test_a_worker_killed_after_it_took_the_next_task_has_ended_the_last(bench: Bench) -> None:
     first, second = bench.producer.submit("echo", {"n": 1}), bench.producer.submit("echo", {"n": 2})
 
@@ -115,7 +115,6 @@ def test_a_worker_killed_after_it_took_the_next_task_has_ended_the_last(bench: B
     assert Reconciler(bench.backend, tenant_id=TENANT, app=APP, stale_after=0).run_once() == 0
 
 
-@pytest.mark.slow
 def test_many_workers_that_keep_dying_end_every_task_once(bench: Bench, tmp_path: Path) -> None:
     handles = [bench.producer.submit("note", {"notes": str(tmp_path / "notes"), "n": n}) for n in range(24)]
     patient = {**SHORT, "child_reuse": 5, "max_attempts": 10}

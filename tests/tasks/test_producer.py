@@ -193,6 +193,7 @@ def test_the_queues_are_made_as_tasks_need_them(bench: Bench) -> None:
     assert bench.backend.queue_spec("tasks-dispatch").dead_letter is None
 
 
+@pytest.mark.slow
 def test_a_failed_task_is_retried_as_its_next_run(bench: Bench) -> None:
     failed = bench.run_one("fail-with", {"type": "ValueError"})
 
@@ -206,6 +207,7 @@ def test_a_failed_task_is_retried_as_its_next_run(bench: Bench) -> None:
     assert bench.types(failed.request_id) == ["Task Pending", "Task Processing Started", "Task Failed"] * 2
 
 
+@pytest.mark.slow
 def test_a_task_that_did_not_fail_is_not_retried(bench: Bench) -> None:
     pending = bench.producer.submit("echo", {"n": 1})
 
@@ -220,6 +222,7 @@ def test_a_task_that_did_not_fail_is_not_retried(bench: Bench) -> None:
     assert bench.state(pending.request_id).run == 1
 
 
+@pytest.mark.slow
 def test_two_retries_at_once_are_one_run(bench: Bench) -> None:
     failed = bench.run_one("fail-with", {"type": "ValueError"})
     outcomes: list[object] = []
@@ -239,6 +242,7 @@ def test_two_retries_at_once_are_one_run(bench: Bench) -> None:
     assert sorted(map(str, outcomes)) == ["2", "conflict"]
 
 
+@pytest.mark.slow
 def test_a_cancelled_task_that_waited_never_starts(bench: Bench) -> None:
     handle = bench.producer.submit("echo", {"n": 1})
 
@@ -252,6 +256,7 @@ def test_a_cancelled_task_that_waited_never_starts(bench: Bench) -> None:
     assert bench.producer.retry(handle.request_id).run == 2
 
 
+@pytest.mark.slow
 def test_an_ended_task_is_not_cancelled_and_an_unknown_one_is_not_found(bench: Bench) -> None:
     done = bench.run_one("echo")
 
@@ -263,6 +268,7 @@ def test_an_ended_task_is_not_cancelled_and_an_unknown_one_is_not_found(bench: B
     assert bench.producer.history("nobody") == []
 
 
+@pytest.mark.slow
 def test_a_state_is_told_as_it_was_at_a_moment(bench: Bench) -> None:
     done = bench.run_one("echo")
     history = bench.producer.history(done.request_id)
@@ -302,6 +308,7 @@ class _LosingQueue:
         return self._queue.send(messages)
 
 
+@pytest.mark.slow
 def test_a_send_that_fails_raises_and_the_reconciler_sends_once(bench: Bench) -> None:
     losing: Any = LosesSends(bench.backend)
     producer = TaskProducer(losing, tenant_id=TENANT, app=APP)

@@ -14,6 +14,8 @@ from postroad.journal import TaskProgress
 from postroad.tasks import TaskRegistry, TaskWorker
 from postroad.tasks.stories import task_story
 
+pytestmark = pytest.mark.slow
+
 
 def progress(bench: Bench, request_id: str) -> TaskProgress | None:
     return bench.state(request_id).progress

@@ -22,6 +22,8 @@ from postroad.journal import JournalEvent
 from postroad.journal.events import JobCompleted, JobFailureDetected, TaskCompleted, TaskFailed
 from postroad.tasks.event_publisher import EventPublisher
 
+pytestmark = pytest.mark.slow
+
 CLASSES = (TaskCompleted, TaskFailed, JobCompleted, JobFailureDetected)
 
 

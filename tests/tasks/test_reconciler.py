@@ -19,7 +19,7 @@ from postroad.journal.port import Entry
 from postroad.queues import AckResult, Delivery
 from postroad.tasks import DeadLetterHandler, Reconciler, TaskWorker
 from postroad.tasks.leases import Lease, Outcome, TaskRecords
-from postroad.tasks.reconciler import LeaseExpiry
+from postroad.tasks.reconciler import LeaseRound
 
 
 def reconcile(bench: Bench, **options: Any) -> int:
@@ -39,6 +39,7 @@ def pending(bench: Bench, request_id: str, **properties: Any) -> None:
     bench.backend.journal().append([event])
 
 
+@pytest.mark.slow
 def test_a_pending_task_without_a_lease_is_sent_and_runs_once(bench: Bench) -> None:
     pending(bench, "r1", run=1)
     pending(bench, "job-1.a", run=1, jobId="job-1", taskId="a", dependencyOutputs={"b": 2})
@@ -49,6 +50,19 @@ def test_a_pending_task_without_a_lease_is_sent_and_runs_once(bench: Bench) -> N
     assert [bench.state(name).output for name in ("r1", "job-1.a")] == [{"n": 1}, {"n": 1}]
     assert bench.last("job-1.a", "Task Completed").properties["jobId"] == "job-1"
     assert reconcile(bench) == 0
+
+
+def test_a_run_whose_submission_died_before_it_was_recorded_is_sent(bench: Bench) -> None:
+    records = TaskRecords(bench.backend, bench.backend.journal())
+    given = {"requestId": "r1", "name": "echo", "input": {"n": 1}, "run": 1}
+    event = JournalEvent.create("Task Pending", tenant_id=TENANT, entity_id="r1", app=APP, properties=given)
+    records.put(TENANT, "r1", Lease(name="echo", queue="tasks"), expect=None, owes=[event])
+
+    # The first round records what the lease owes, the second sends it.
+    assert (reconcile(bench), reconcile(bench), reconcile(bench)) == (0, 1, 0)
+    bench.work()
+
+    assert bench.state("r1").output == {"n": 1}
 
 
 def test_a_backlog_that_was_sent_is_not_sent_again(bench: Bench) -> None:
@@ -98,6 +112,7 @@ def recorded_before(bench: Bench, request_id: str, **properties: Any) -> None:
     assert journal._records.add([Entry.of(odd)], odd.timestamp, None) == [True]
 
 
+@pytest.mark.slow
 def test_a_row_that_no_worker_could_read_fails_alone_and_once(bench: Bench) -> None:
     pending(bench, "order:42")
     recorded_before(bench, "slow", timeoutMs=200_000.5)
@@ -136,6 +151,7 @@ def test_an_altered_blob_of_an_input_fails_its_task_alone(on_sqlite: Backend, tm
         bench.producer.retry("large")
 
 
+@pytest.mark.slow
 def test_a_large_input_that_was_not_sent_is_read_from_its_blob(bench: Bench) -> None:
     pending(bench, "large", input={"text": "x" * 300_000})
 
@@ -234,7 +250,7 @@ def test_a_lease_is_kept_for_thirty_days_after_its_run_ended(bench: Bench) -> No
     for name, ended in (("old", 31 * day), ("young", 29 * day)):
         records.put(TENANT, name, Lease(outcome=Outcome("Task Completed", "x", now - ended)), expect=None)
     records.put(TENANT, "open", Lease(begun_at=now - 400 * day), expect=None)
-    forgetting = LeaseExpiry(items, bench.backend.blobs(), TENANT)
+    forgetting = LeaseRound(items, bench.backend.blobs(), TaskRecords(bench.backend), TENANT)
 
     assert forgetting.step(now) == 1
 
@@ -243,6 +259,7 @@ def test_a_lease_is_kept_for_thirty_days_after_its_run_ended(bench: Bench) -> No
     assert records.read(TENANT, "young") is not None
 
 
+@pytest.mark.slow
 def test_a_dead_letter_of_a_running_task_waits_for_its_end(bench: Bench, tmp_path: Path) -> None:
     notes, go = tmp_path / "notes", tmp_path / "go"
     handle = bench.producer.submit("wait-for-file", {"notes": str(notes), "until": str(go)})
@@ -321,6 +338,7 @@ class _ForgetfulQueue:
         return [AckResult(ok=False) for _ in deliveries]
 
 
+@pytest.mark.slow
 def test_three_extensions_that_fail_in_a_row_kill_the_child_and_record_nothing(bench: Bench, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     handle = bench.producer.submit("sleep", {"notes": str(notes)})

@@ -14,6 +14,8 @@ import pytest
 from tests.tasks.benches import Bench
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.slow
+
 CODE = """
 from postroad.tasks import task
 from {helper} import word

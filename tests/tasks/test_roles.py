@@ -19,6 +19,8 @@ from postroad.queues import Delivery
 from postroad.tasks.runner import TaskRunner
 from postroad.tasks.threads import Poller, Role, RoleThreads, Shared
 
+pytestmark = pytest.mark.slow
+
 
 class Failing:
     """A duty that fails a number of times, and notes when it was done."""

@@ -450,6 +450,7 @@ def test_the_schedules_of_a_worker_are_those_that_its_children_found(on_sqlite: 
     }
 
 
+@pytest.mark.slow
 def test_four_processes_run_each_second_once_even_when_they_are_killed(on_sqlite: Backend) -> None:
     with ExitStack() as stack:
         started = [stack.enter_context(scheduling.scheduler(on_sqlite.url)) for _ in range(4)]
@@ -466,6 +467,7 @@ def test_four_processes_run_each_second_once_even_when_they_are_killed(on_sqlite
     assert on_sqlite.queue("tasks").stats().visible == len(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["after_claim", "after_submit"])
 def test_a_tick_whose_scheduler_was_killed_is_run_by_the_next_one(on_sqlite: Backend, place: str) -> None:
     with scheduling.scheduler(on_sqlite.url, failpoints=f"scheduler.{place}=kill9#1") as started:

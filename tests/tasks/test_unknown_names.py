@@ -40,6 +40,7 @@ def was_handed_back(bench: Bench) -> bool:
     return message.receive_count > 0 and message.state == "delayed"
 
 
+@pytest.mark.slow
 def test_a_task_that_one_worker_does_not_know_is_run_by_another_that_does(on_sqlite: Backend) -> None:
     bench = Bench(on_sqlite)
     handle = bench.producer.submit("echo", {"n": 1})
@@ -53,6 +54,7 @@ def test_a_task_that_one_worker_does_not_know_is_run_by_another_that_does(on_sql
     assert bench.state(handle.request_id).attempt == 1
 
 
+@pytest.mark.slow
 def test_an_unknown_name_is_logged_once_and_costs_no_attempt(bench: Bench) -> None:
     lines: list[str] = []
 
@@ -75,6 +77,7 @@ def test_an_unknown_name_is_logged_once_and_costs_no_attempt(bench: Bench) -> No
         assert (held.lease.attempts, held.lease.outcome) == (0, None)
 
 
+@pytest.mark.slow
 def test_an_unknown_task_fails_with_the_nearest_name_when_its_grace_is_over(bench: Bench) -> None:
     handle = bench.producer.submit("ehco")
     watching = bench.worker(unknown_grace=0.5)
@@ -103,6 +106,7 @@ def test_the_grace_of_a_task_with_a_delay_begins_when_the_delay_is_over(bench: B
     assert bench.types(handle.request_id) == ["Task Pending"]
 
 
+@pytest.mark.slow
 def test_an_unknown_task_fails_at_once_where_nobody_waits(bench: Bench) -> None:
     handle = bench.producer.submit("no-such-task")
 
@@ -111,6 +115,7 @@ def test_an_unknown_task_fails_at_once_where_nobody_waits(bench: Bench) -> None:
     assert bench.state(handle.request_id).error == "unknown task 'no-such-task'"
 
 
+@pytest.mark.slow
 def test_an_illegal_name_fails_at_once(bench: Bench) -> None:
     queue = bench.backend.queue("tasks")
     queue.send([OutgoingMessage(b'{"requestId": "r1", "name": "os:system"}', {"tenantId": TENANT})])

@@ -20,7 +20,7 @@ from tests.waiting import eventually
 
 from postroad import QueueSpec, connect
 from postroad.operations import failure_groups
-from postroad.up.demo import demo_database
+from postroad.up.demo.story import demo_database
 
 pytestmark = pytest.mark.slow
 SCENES = ["bus", "outbox", "tasks", "agents", "notifications"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,11 +63,9 @@ def test_tasks_run_fail_and_are_given_back_at_a_stop(start_up: StartUp, producer
 
     eventually(lambda: (state(producer, done), state(producer, bad)) == ("completed", "failed"))
     eventually(lambda: state(producer, long) == "processing")
-    started = time.monotonic()
     code, _ = up.stop()
 
     assert code == 0
-    assert time.monotonic() - started < 10
     assert producer.history(long)[-1].event_type == "Task Interrupted"
     found = producer.status(done)
     assert found is not None

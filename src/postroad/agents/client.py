@@ -100,7 +100,7 @@ class AgentClient(AgentProgram):
             AgentNotFound: The agent was deleted.
         """
         ends = _Ends()
-        receiver = self._receiver(ends, concurrency)
+        receiver = self._http_receiver(ends, concurrency)
         # On a thread of its own: it waits for running handlers, and the receiver's thread calls this.
         ends.then = lambda: threading.Thread(target=receiver.stop, name="agent-stop", daemon=True).start()
         run(receiver, stop)
@@ -113,7 +113,7 @@ class AgentClient(AgentProgram):
         """
         ends, over, loop = _Ends(), asyncio.Event(), asyncio.get_running_loop()
         ends.then = lambda: loop.call_soon_threadsafe(over.set)
-        receiver = self._receiver(ends, concurrency)
+        receiver = self._http_receiver(ends, concurrency)
         watching = None if stop is None else asyncio.create_task(_after(stop, over))
         try:
             await receiver.arun(over)
@@ -134,9 +134,9 @@ class AgentClient(AgentProgram):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _receiver(self, ends: _Ends, concurrency: int) -> Receiver:
+    def _http_receiver(self, ends: _Ends, concurrency: int) -> Receiver:
         queue = HttpAgentQueue(self._server, self.agent_id, ends.fail)
-        return self._handlers.receiver(queue, concurrency=concurrency, hooks=_HOOKS)
+        return self._receiver(queue, concurrency=concurrency, hooks=_HOOKS)
 
     def _change(self, method: str, what: str, body: object = None) -> None:
         self._server.call(method, f"/agents/{self.agent_id}/{what}", body, patience=self._timeout)
@@ -150,13 +150,11 @@ class _Ends:
         self.then: Callable[[], object] = lambda: None
 
     def fail(self, error: PostroadError) -> None:
-        """End the run with this error."""
         if self._error is None:
             self._error = error
             self.then()
 
     def check(self) -> None:
-        """Raise the error that ended the run, if one did."""
         if self._error is not None:
             raise self._error
 

@@ -71,7 +71,7 @@ class AgentHandle(AgentProgram):
             ConfigurationError: The agent has no handlers, or `concurrency` is out of range.
             AgentNotFound: The agent is not registered.
         """
-        receiver = self._handlers.receiver(self._agents.queue(self.agent_id), concurrency=concurrency)
+        receiver = self._receiver(self._agents.queue(self.agent_id), concurrency=concurrency)
         stop_moving = self._start_moving()
         try:
             run(receiver, stop)
@@ -84,7 +84,7 @@ class AgentHandle(AgentProgram):
         Async handlers run on this event loop.
         """
         queue = await in_thread(self._agents.queue, self.agent_id)
-        receiver = self._handlers.receiver(queue, concurrency=concurrency)
+        receiver = self._receiver(queue, concurrency=concurrency)
         stop_moving = self._start_moving()
         try:
             await receiver.arun(stop)

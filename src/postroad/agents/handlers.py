@@ -101,17 +101,27 @@ class _Progress:
     given_up: dict[Hashable, str] = field(default_factory=dict)
 
 
-class Handlers:
-    """The handlers of one agent, called by one `Receiver`."""
+class AgentProgram(abc.ABC):
+    """The program of one agent: the part that is the same with a store and over HTTP."""
 
-    def __init__(self) -> None:
+    def __init__(self, agent_id: str) -> None:
+        self.agent_id = agent_id
         self._registered: list[_Registered] = []
         self._lock = threading.Lock()
         self._loop_thread = LoopThread()
         self._progress: dict[str, _Progress] = {}
 
     def on(self, producer: str | None = None, event_type: str | None = None) -> Callable[[F], F]:
-        """Return a decorator that registers a handler for the events of this producer and of this type."""
+        """Return a decorator that registers a handler, a function of one argument, the `ReceivedEvent`.
+
+        Args:
+            producer: Only events of this agent; by default of all to which this one is subscribed.
+            event_type: Only events of this type, exact or `prefix.*`; by default of all types.
+
+        Raises:
+            InvalidName: `producer` is not an agent id.
+            InvalidInput: `event_type` is not a type, or the handler cannot be called with an event.
+        """
         if callable(producer):
             remedy = "Put parentheses behind the name of the decorator."
             raise InvalidInput("producer: is a function, not an agent id", field="producer", remedy=remedy)
@@ -127,7 +137,7 @@ class Handlers:
 
         return register
 
-    def receiver(self, queue: Queue, *, concurrency: int, hooks: Hooks = Hooks()) -> Receiver:  # noqa: B008  # frozen
+    def _receiver(self, queue: Queue, *, concurrency: int, hooks: Hooks = Hooks()) -> Receiver:  # noqa: B008  # frozen
         """Return the receiver of the queue; raise `ConfigurationError` if there is no handler."""
         if not self._registered:
             remedy = "Register a handler before the agent runs."
@@ -188,27 +198,6 @@ class Handlers:
             while len(self._progress) > _MOST_REMEMBERED:
                 del self._progress[next(iter(self._progress))]
         return progress
-
-
-class AgentProgram(abc.ABC):
-    """The program of one agent: the part that is the same with a store and over HTTP."""
-
-    def __init__(self, agent_id: str) -> None:
-        self.agent_id = agent_id
-        self._handlers = Handlers()
-
-    def on(self, producer: str | None = None, event_type: str | None = None) -> Callable[[F], F]:
-        """Return a decorator that registers a handler, a function of one argument, the `ReceivedEvent`.
-
-        Args:
-            producer: Only events of this agent; by default of all to which this one is subscribed.
-            event_type: Only events of this type, exact or `prefix.*`; by default of all types.
-
-        Raises:
-            InvalidName: `producer` is not an agent id.
-            InvalidInput: `event_type` is not a type, or the handler cannot be called with an event.
-        """
-        return self._handlers.on(producer, event_type)
 
     def publish(
         self,

@@ -146,7 +146,6 @@ class Server:
             time.sleep(pause)
 
     def close(self) -> None:
-        """Close the connections."""
         self._client.close()
 
     def _attempt(self, method: str, path: str, body: object, wait: float) -> bytes:

@@ -280,12 +280,10 @@ def checked(
 
 
 def is_agent_id(agent_id: object) -> bool:
-    """Return whether this is a valid agent id."""
     return isinstance(agent_id, str) and _AGENT_ID.fullmatch(agent_id) is not None
 
 
 def check_agent_id(agent_id: object, *, field: str = "agent_id") -> str:
-    """Return the id, or raise `InvalidName`."""
     if not is_agent_id(agent_id):
         raise InvalidName(
             f"{field}: {agent_id!r} is not an agent id", field=field, remedy="Use 1 to 64 letters, digits, '_' or '-'."

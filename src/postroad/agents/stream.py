@@ -24,14 +24,13 @@ from postroad.agents.model import (
 )
 from postroad.clock import Clock
 from postroad.errors import AgentNotFound, EventTooLarge, HeldBack, InvalidEvent, InvalidMessage, PostroadError
-from postroad.events import checked_bytes, refuse_what_json_cannot_hold, sendable, uuid7
+from postroad.events import NUL, checked_bytes, place_of_nul, refuse_what_json_cannot_hold, sendable, uuid7
 from postroad.streams import Record, Stream, StreamRecord
 from postroad.telemetry import valid_traceparent
 
 _MAX_BYTES: Final = 262_144
 _MAX_EVENT_ID: Final = 128
 _LONGEST_REASON: Final = 1_000
-_NUL: Final = b"\\u0000"
 _NAMESPACE: Final = uuid.UUID("6f0a7f1e-9d0b-5c53-8d7b-0d7a3c1f5e21")
 _CODES: dict[type[Exception], str] = {AgentNotFound: "agent_not_found", HeldBack: "held_back"}
 
@@ -73,7 +72,6 @@ class Rejected(msgspec.Struct, frozen=True):
     data: str
 
     def to_json(self) -> bytes:
-        """Return the record as the body of a message."""
         return sendable(msgspec.json.encode(msgspec.structs.replace(self, reason=self.reason[:_LONGEST_REASON])))
 
 
@@ -92,7 +90,6 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     traceparent: str | None = None
 
     def to_json(self) -> bytes:
-        """Return the event as the body of a message."""
         return sendable(msgspec.json.encode(self))
 
 
@@ -106,7 +103,6 @@ class Published(NamedTuple):
 
     @property
     def result(self) -> AgentPublishResult:
-        """The public form of the outcome."""
         error = None if self.error is None else _CODES.get(type(self.error)) or str(self.error)
         return AgentPublishResult(self.error is None, self.event_id, self.shard, self.sequence, error)
 
@@ -196,16 +192,8 @@ def _not_an_object(value: object) -> InvalidEvent:
 
 def _refuse_nul(encoded: bytes) -> None:
     """Refuse the character NUL, which SQS and terminals do not accept."""
-    if _NUL in encoded and _holds_nul(msgspec.json.decode(encoded)):
+    if NUL in encoded and place_of_nul(msgspec.json.decode(encoded), "data"):
         raise InvalidEvent("data: holds the character NUL", field="data")
-
-
-def _holds_nul(value: object) -> bool:
-    if isinstance(value, str):
-        return "\0" in value
-    if isinstance(value, dict):
-        return any("\0" in key or _holds_nul(child) for key, child in value.items())
-    return isinstance(value, list) and any(_holds_nul(child) for child in value)
 
 
 class _Wire(msgspec.Struct):

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from postroad.agents.port import Mover
-from postroad.connections import AwsConnection, Make, TableIndex, TableShape, api_name, make_table, translated
+from postroad.connections import AwsConnection, Make, TableIndex, TableShape, api_name, ask, make_table, translated
 from postroad.errors import ConfigurationError, NotPermitted, NotSupported, PostroadError, Throttled
 from postroad.queues import QueueSpec
 from postroad.settings import table_name
@@ -71,13 +71,13 @@ def nobody_sends(name: str) -> NotSupported:
 
 
 def queue_name(agent_id: str) -> str:
-    """Return the name of the queue from which an agent receives."""
     return f"agents-{agent_id}.fifo"
 
 
 MOST_AT_ONCE: Final = 100
 RESERVED: Final = {"#state": "state", "#key": "timestamp", "#notes": "notes"}
 """Attributes whose names DynamoDB reserves, and how expressions name them."""
+_MISSING: Final = "ResourceNotFoundException"
 PAUSES: Final = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 
 
@@ -87,18 +87,16 @@ class Tables:
     def __init__(self, connection: AwsConnection) -> None:
         self._connection = connection
         self._names = {table.name: table_name(table.variable, table.name) for table in TABLES}
-        self._known: dict[str, Make] = {"ResourceNotFoundException": _no_table}
+        self._known: dict[str, Make] = {_MISSING: _no_table}
 
     @property
     def client(self) -> DynamoDBClient:
         return self._connection.dynamodb
 
     def name(self, table: Table) -> str:
-        """Return the name of the table here."""
         return self._names[table.name]
 
     def call(self, operation: str, table: Table, **parameters: Any) -> Any:
-        """Call DynamoDB on one table."""
         with translated(f"DynamoDB {api_name(operation)} on {self.name(table)!r}", self._known):
             return getattr(self.client, operation)(TableName=self.name(table), **parameters)
 
@@ -175,7 +173,6 @@ class Tables:
                 raise Throttled(f"DynamoDB table {name!r} does not return all items in time", remedy="Try again.")
 
     def pages(self, operation: str, table: Table, **parameters: Any) -> Any:
-        """Yield all items of a query or scan."""
         start: dict[str, Any] = {}
         while True:
             answer = self.call(operation, table, **parameters, **start)
@@ -186,11 +183,10 @@ class Tables:
 
     def describe(self, table: Table) -> Mapping[str, Any] | None:
         """Return the description of the table; None when there is none."""
-        with translated(f"DynamoDB table {self.name(table)!r}"):
-            try:
-                return self.client.describe_table(TableName=self.name(table))["Table"]
-            except self.client.exceptions.ResourceNotFoundException:
-                return None
+        name = self.name(table)
+        answer = ask(f"DynamoDB table {name!r}", self.client.describe_table, _MISSING, TableName=name)
+        found: Mapping[str, Any] | None = None if answer is None else answer["Table"]
+        return found
 
     def provision(self) -> None:
         """Create the tables that are missing, and wait until they can be used."""
@@ -274,12 +270,10 @@ class AgentSetup:
         return any(each.get("State") in _READS for each in answer["EventSourceMappings"])
 
     def _describe_stream(self) -> Mapping[str, Any] | None:
-        client = self._connection.kinesis
-        with translated(f"Kinesis stream {self._stream!r}"):
-            try:
-                return client.describe_stream_summary(StreamName=self._stream)["StreamDescriptionSummary"]
-            except client.exceptions.ResourceNotFoundException:
-                return None
+        look = self._connection.kinesis.describe_stream_summary
+        answer = ask(f"Kinesis stream {self._stream!r}", look, _MISSING, StreamName=self._stream)
+        found: Mapping[str, Any] | None = None if answer is None else answer["StreamDescriptionSummary"]
+        return found
 
 
 def _seen(look: Callable[[], Mapping[str, Any] | None]) -> Mapping[str, Any] | None:

@@ -126,5 +126,4 @@ def check_data(ref: BlobRef, data: bytes) -> bytes:
 
 
 def missing(key: str) -> BlobNotFound:
-    """Return the error for a blob that does not exist."""
     return BlobNotFound(f"there is no blob {key!r}")

@@ -1,7 +1,7 @@
 """The event bus: typed publish and subscribe, in one process and across many."""
 
 from postroad.bus.archive import Archive
-from postroad.bus.aws_topics import EventBridgeEventBus, SNSEventBus
+from postroad.bus.aws import EventBridgeEventBus, SNSEventBus, SQSEventBus, SQSEventBusWithCircuitBreaker
 from postroad.bus.config import BusConfig, SQSEventBusConfig
 from postroad.bus.deduplication import DeduplicatingEventBus, DeduplicationCache
 from postroad.bus.groups import Group as Group
@@ -17,7 +17,6 @@ from postroad.bus.local import (
 from postroad.bus.publisher import attributes_of as attributes_of
 from postroad.bus.remote import RemoteEventBus
 from postroad.bus.replay import ArchivedEvent, ReplayReport
-from postroad.bus.sqs import SQSEventBus, SQSEventBusWithCircuitBreaker
 from postroad.bus.subscriptions import EventHandler, Middleware
 from postroad.bus.telemetry import BusHealth
 from postroad.bus.topic import Bus, TopicEventBus

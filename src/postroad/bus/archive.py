@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Self
 from uuid import UUID
@@ -34,88 +33,11 @@ from postroad.errors import InvalidMessage, MessageTooLarge, NotPermitted, NotSu
 from postroad.events import Codec
 from postroad.ports import Store
 from postroad.queues import MAX_RETENTION, Delivery, Queue, QueueSpec
-from postroad.streams import PutResult, Record, Stream
+from postroad.streams import PutResult, Record
 from postroad.telemetry import get_logger
 from postroad.topics import Topic
 
 _RETRY_SECONDS = (1.0, 5.0, 30.0, 120.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Archiver:
-    """Moves the events of one topic into a stream."""
-
-    topic: str
-    queue: Queue
-    stream: Stream
-    blobs: Blobs | None
-    codec: Codec
-    transaction: Callable[[], AbstractContextManager[None]] | None
-    """Commits an ack and a put together; None if the store cannot."""
-
-    def archive(self, deliveries: Sequence[Delivery]) -> int:
-        """Return how many were archived. Events that cannot be stored now are retried; bad ones become dead letters."""
-        packed: list[tuple[Delivery, Record]] = []
-        for delivery in deliveries:
-            try:
-                packed.append((delivery, self._record(delivery)))
-            except InvalidMessage as error:
-                reason = "undecodable" if error.field is None else "invalid"
-                try:
-                    self.queue.reject([delivery], reason=reason, error=describe(error))
-                except NotSupported:
-                    self._release([delivery], error)
-        if not packed:
-            return 0
-        if self.transaction is None or not self.stream.traits.joins_writes:
-            return self._put_then_ack(packed)
-        return self._together(packed, self.transaction())
-
-    def _together(self, packed: Sequence[tuple[Delivery, Record]], transaction: AbstractContextManager[None]) -> int:
-        """Ack and put in one commit: each event whose lease is still ours is archived exactly once."""
-        with transaction:
-            acks = self.queue.ack([delivery for delivery, _ in packed])
-            records = [record for (_, record), ack in zip(packed, acks, strict=True) if ack.ok]
-            for result in self.stream.put(records):
-                if result.error is not None:
-                    raise result.error
-        return len(records)
-
-    def _put_then_ack(self, packed: Sequence[tuple[Delivery, Record]]) -> int:
-        try:
-            results = self.stream.put([record for _, record in packed])
-        except PostroadError as error:
-            results = [PutResult(None, None, error) for _ in packed]
-        outcomes = list(zip((delivery for delivery, _ in packed), results, strict=True))
-        stored = [delivery for delivery, result in outcomes if result.ok]
-        if stored:
-            # If the ack fails, the event is delivered again: it is archived twice and replayed once.
-            self.queue.ack(stored)
-        failed = [(delivery, result.error) for delivery, result in outcomes if result.error is not None]
-        if failed:
-            self._release([delivery for delivery, _ in failed], failed[0][1])
-            if not stored:
-                raise failed[0][1]
-        return len(stored)
-
-    def _release(self, deliveries: Sequence[Delivery], error: Exception) -> None:
-        receives = max(delivery.receive_count for delivery in deliveries)
-        after = _RETRY_SECONDS[min(receives, len(_RETRY_SECONDS)) - 1]
-        # From last to first, so that no later event of a group comes before an earlier one.
-        self.queue.release(list(reversed(deliveries)), after=after, error=describe(error))
-
-    def _record(self, delivery: Delivery) -> Record:
-        envelope = self.codec.decode(delivery.body)
-        data = bytes(delivery.body)
-        if len(data) > self.stream.traits.max_record_bytes:
-            if self.blobs is None:
-                text = f"body: {len(data)} bytes is above the limit of the archive's stream"
-                raise MessageTooLarge(text, field="body")
-            key = f"{PREFIX}topic={self.topic}/{envelope.created_at:%Y%m%d}/{envelope.event_id.hex}"
-            data = msgspec.json.encode(Reference(self.blobs.put(key, data)))
-        return Record(key=delivery.group or order_key(envelope), data=data)
-
-
 _GROUP = "archive"
 _MOST = 10
 # Bad messages are rejected at once, so only a stream that does not answer is counted; it may be away for hours.
@@ -147,7 +69,7 @@ class Archive:
     def __init__(self, store: Store, topic: str, *, fifo: bool = False, retention: float = 2_592_000) -> None:
         names = names_of(topic, fifo=fifo)
         names.check(_GROUP)
-        self.topic = names.topic
+        self.topic, self._base = names.topic, names.base
         self._retention = retention
         self._store = store
         self._codec = Codec(store.registry, clock=store.clock)
@@ -155,14 +77,6 @@ class Archive:
         self._queue = _subscribed(store, open_topic(store, topic, names), names)
         self._blobs = store.blobs()
         self._reader = Reader(self._stream, self._codec, self._blobs, store.clock.now)
-        self._archiver = Archiver(
-            topic=names.base,
-            queue=self._queue,
-            stream=self._stream,
-            blobs=self._blobs,
-            codec=self._codec,
-            transaction=store.transaction if store.joins_writes else None,
-        )
         self._lifecycle = threading.Lock()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -192,7 +106,7 @@ class Archive:
         archived = 0
         wait = 0.0 if self._queue.traits.short_waits else _ONCE_SECONDS
         while deliveries := self._queue.receive(max_messages=_MOST, wait=wait):
-            archived += self._archiver.archive(deliveries)
+            archived += self._archive(deliveries)
         self._prune()
         return archived
 
@@ -265,7 +179,7 @@ class Archive:
                     if deliveries:
                         self._queue.release(list(reversed(deliveries)))
                     return
-                self._archiver.archive(deliveries)
+                self._archive(deliveries)
                 self._prune()
                 backoff.reset()
             except Exception as error:
@@ -279,7 +193,7 @@ class Archive:
             return
         self._prune_at = now + _PRUNE_SECONDS
         with suppress(PostroadError):
-            self._blobs.prune(f"{PREFIX}topic={self._archiver.topic}/", older_than=self._retention)
+            self._blobs.prune(f"{PREFIX}topic={self._base}/", older_than=self._retention)
 
     def _readable(self, found: Iterator[ArchivedEvent | Unreadable]) -> Iterator[ArchivedEvent]:
         for each in found:
@@ -288,6 +202,67 @@ class Archive:
                 continue
             fields = {"topic": self.topic, "sequence": each.sequence, "error": str(each.error)}
             get_logger("bus").warning("archive_unreadable", **fields)
+
+    def _archive(self, deliveries: Sequence[Delivery]) -> int:
+        """Return how many were archived. Events that cannot be stored now are retried; bad ones become dead letters."""
+        packed: list[tuple[Delivery, Record]] = []
+        for delivery in deliveries:
+            try:
+                packed.append((delivery, self._record(delivery)))
+            except InvalidMessage as error:
+                reason = "undecodable" if error.field is None else "invalid"
+                try:
+                    self._queue.reject([delivery], reason=reason, error=describe(error))
+                except NotSupported:
+                    self._release([delivery], error)
+        if not packed:
+            return 0
+        joins = self._store.joins_writes and self._stream.traits.joins_writes
+        return self._together(packed) if joins else self._put_then_ack(packed)
+
+    def _together(self, packed: Sequence[tuple[Delivery, Record]]) -> int:
+        """Ack and put in one commit: each event whose lease is still ours is archived exactly once."""
+        with self._store.transaction():
+            acks = self._queue.ack([delivery for delivery, _ in packed])
+            records = [record for (_, record), ack in zip(packed, acks, strict=True) if ack.ok]
+            for result in self._stream.put(records):
+                if result.error is not None:
+                    raise result.error
+        return len(records)
+
+    def _put_then_ack(self, packed: Sequence[tuple[Delivery, Record]]) -> int:
+        try:
+            results = self._stream.put([record for _, record in packed])
+        except PostroadError as error:
+            results = [PutResult(None, None, error) for _ in packed]
+        outcomes = list(zip((delivery for delivery, _ in packed), results, strict=True))
+        stored = [delivery for delivery, result in outcomes if result.ok]
+        if stored:
+            # If the ack fails, the event is delivered again: it is archived twice and replayed once.
+            self._queue.ack(stored)
+        failed = [(delivery, result.error) for delivery, result in outcomes if result.error is not None]
+        if failed:
+            self._release([delivery for delivery, _ in failed], failed[0][1])
+            if not stored:
+                raise failed[0][1]
+        return len(stored)
+
+    def _release(self, deliveries: Sequence[Delivery], error: Exception) -> None:
+        receives = max(delivery.receive_count for delivery in deliveries)
+        after = _RETRY_SECONDS[min(receives, len(_RETRY_SECONDS)) - 1]
+        # From last to first, so that no later event of a group comes before an earlier one.
+        self._queue.release(list(reversed(deliveries)), after=after, error=describe(error))
+
+    def _record(self, delivery: Delivery) -> Record:
+        envelope = self._codec.decode(delivery.body)
+        data = bytes(delivery.body)
+        if len(data) > self._stream.traits.max_record_bytes:
+            if self._blobs is None:
+                text = f"body: {len(data)} bytes is above the limit of the archive's stream"
+                raise MessageTooLarge(text, field="body")
+            key = f"{PREFIX}topic={self._base}/{envelope.created_at:%Y%m%d}/{envelope.event_id.hex}"
+            data = msgspec.json.encode(Reference(self._blobs.put(key, data)))
+        return Record(key=delivery.group or order_key(envelope), data=data)
 
     def __enter__(self) -> Self:
         return self

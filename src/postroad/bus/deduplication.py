@@ -58,13 +58,11 @@ class RecentKeys:
             self._times = deque(at for _, at in alive)
 
     def discard(self, key: Hashable) -> None:
-        """Forget the key if it is there."""
         if key in self._keys:
             self._keys.remove(key)
             self._void[key] += 1
 
     def expire(self, now: float) -> None:
-        """Forget the keys whose time has come."""
         while self._times and self._times[0] <= now:
             self._drop_first()
 

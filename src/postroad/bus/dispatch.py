@@ -163,7 +163,6 @@ class _Failure:
         return Done(self.subscription.handler, outcome.error, reason, self.subscription.name)
 
     def needs(self, config: BusConfig, attempt: int, *, has_end: bool) -> bool:
-        """Return whether the handler has attempts left."""
         return isinstance(self.outcome, Retry) and (not has_end or attempt < self.limits.most(config))
 
     def delay(self, config: BusConfig, attempt: int) -> float:

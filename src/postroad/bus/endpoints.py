@@ -241,7 +241,6 @@ class OwnQueue:
             self._remove(queue)
 
     def due(self) -> float | None:
-        """Return when the queue has to be renewed."""
         return None if self._queue is None else self._renewed_at + self._orphan_after / 2
 
     def run(self) -> None:

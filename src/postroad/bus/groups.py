@@ -26,7 +26,6 @@ class Names:
 
     @property
     def topic(self) -> str:
-        """The name of the topic itself."""
         return self.base + self._suffix
 
     def dead(self, group: str | None) -> str:
@@ -35,11 +34,9 @@ class Names:
         return check_name(f"{self.base}{middle}--dead{self._suffix}", field=field)
 
     def group(self, group: str) -> str:
-        """Return the name of the queue of a group."""
         return check_name(f"{self.base}--{group}{self._suffix}", field="group")
 
     def own(self, number: str) -> str:
-        """Return the name of the queue of one process."""
         return check_name(f"{self.own_prefix}{number}{self._suffix}", field="topic")
 
     def check(self, group: str | None) -> None:
@@ -50,7 +47,6 @@ class Names:
 
     @property
     def own_prefix(self) -> str:
-        """The prefix of all own queues of the topic."""
         return f"{self.base}--{_OWN}"
 
     @property
@@ -59,7 +55,6 @@ class Names:
 
 
 def is_group(group: object) -> bool:
-    """Return whether the text can be the name of a group."""
     if not isinstance(group, str) or _WORD.fullmatch(group) is None:
         return False
     return group not in _RESERVED and not group.startswith(_OWN) and "--" not in group

@@ -119,7 +119,6 @@ def local_part(bus: EventBus) -> EventBus:
 
 
 def _failure(event: object, subscription: Subscription, error: Exception) -> HandlerFailure:
-    """Log the failure and return it."""
     kind, name, text = type(event).__qualname__, subscription.name, legible(describe(error))
     get_logger("bus").warning("bus_handler_failed", type=kind, handler=name, error=text)
     log_traceback(error, part="bus", line="bus_handler_traceback", handler=name)

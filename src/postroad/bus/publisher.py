@@ -99,14 +99,12 @@ class Publisher:
         return f"<publisher of {self.outlet.name!r}>"
 
     def publish(self, event: E, key: str | None = None) -> PublishResult[E]:
-        """Run the local handlers, then send; both outcomes are in the result."""
         with tracing.publishing(self.outlet.name):
             prepared = self._prepare(event, key, alone=True)
             local = self._dispatch(prepared)
             return self._result(prepared, local, self._send([prepared], set())[0])
 
     def publish_many(self, events: Iterable[E]) -> list[PublishResult[E]]:
-        """Publish in order, ten to a request; one result for each, and no failure stops the rest."""
         results: list[PublishResult[E]] = []
         blocked: set[str | None] = set()
         rest = iter(events)
@@ -119,7 +117,6 @@ class Publisher:
         return results
 
     async def apublish(self, event: E, key: str | None = None) -> PublishResult[E]:
-        """Publish without blocking the loop: async handlers are awaited on it, all else runs in threads."""
         with tracing.publishing(self.outlet.name):
             prepared = self._prepare(event, key, alone=True)
             local: PublishResult[Any] | None = None

@@ -65,7 +65,6 @@ class Selection:
     session_id: str | None
 
     def takes(self, envelope: Envelope) -> bool:
-        """Return whether the event is wanted."""
         return (
             (self.since is None or envelope.created_at >= self.since)
             and (self.until is None or envelope.created_at < self.until)

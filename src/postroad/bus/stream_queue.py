@@ -53,7 +53,6 @@ class Window:
         return 0 if self._waits(now) else max(0, limit - len(self.entries))
 
     def add(self, records: Sequence[StreamRecord]) -> None:
-        """Add records that were read."""
         self.entries.extend(map(Entry, records))
         if records:
             self.after = records[-1].sequence
@@ -72,7 +71,6 @@ class Window:
         return given
 
     def settle(self, entry: Entry) -> None:
-        """Mark the entry as handled."""
         entry.done, entry.given = True, False
 
     def give_back(self, entries: Collection[Entry], ready_at: float, error: str | None) -> None:
@@ -164,7 +162,6 @@ class StreamQueue:
 
     @property
     def source(self) -> StreamQueue:
-        """The queue that a bus receives from."""
         return self
 
     def admit(self, types: Collection[str] | None) -> None:

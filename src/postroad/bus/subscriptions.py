@@ -123,7 +123,6 @@ def check_handler_name(name: object) -> None:
 
 
 def check_handler(handler: object) -> None:
-    """Raise ConfigurationError for what cannot be called."""
     if not callable(handler):
         raise ConfigurationError(
             f"handler: {handler!r:.80} cannot be called",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from datetime import datetime
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -127,13 +127,6 @@ def _taken(queue: Queue, deliveries: list[Delivery], codec: Codec) -> Generator[
                 queue.release(list(reversed(waiting)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Requested:
-    """The one field that the order of an event may depend on and that its envelope does not have."""
-
-    request_id: object
-
-
 def envelope_for(
     event_type: str,
     payload: Any,
@@ -172,5 +165,6 @@ def message_for(envelope: Envelope, body: bytes, *, fifo: bool) -> OutgoingMessa
 
 def order_key(envelope: Envelope) -> str:
     """Return what orders this event: its key, else its request, else its publisher."""
-    event = _Requested(envelope.payload.get("request_id"))
+    # The one field that the order of an event may depend on and that its envelope does not have.
+    event = SimpleNamespace(request_id=envelope.payload.get("request_id"))
     return group_of(None, envelope, event, fifo=True) or envelope.publisher_id

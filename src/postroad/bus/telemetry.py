@@ -85,13 +85,11 @@ class BusTelemetry:
 
     def __init__(self, bus: str) -> None:
         self._bus = bus
-        self.queue: str | None = None
-        """The queue that it received from last; an own queue is made when the receiver starts."""
         self._counter, self._logger = tracing.counter("postroad_bus_events_total"), _logger()
         self._outcomes: dict[str, Counter] = {}
         self._again_at: dict[tuple[str, str], float] = {}
         self.queue = bus
-        """The queue that it receives from, as metrics show it: that of a group, or the topic for an own queue."""
+        """The queue that it received from last; before the first receive that of the group, or the topic."""
         self._timings: dict[str, Histogram] = {}
         self.unhandled_remedy: str | None = None
         """How to keep types that no handler takes from coming, if the bus cannot do it by itself."""
@@ -121,7 +119,6 @@ class BusTelemetry:
         self._logger.log(level, event, bus=self._bus, **fields)
 
     def timed(self, handler: str, seconds: float) -> None:
-        """Note how long a handler took."""
         timing = self._timings.get(handler)
         if timing is None:
             timing = tracing.histogram("postroad_handler_seconds").labels(self._bus, self.queue, handler)
@@ -170,7 +167,6 @@ class BusTelemetry:
             self.log("bus_stop_timed_out")
 
     def count(self, name: str) -> None:
-        """Add one to a counter of health."""
         with self._lock:
             self._counts[name] += 1
 

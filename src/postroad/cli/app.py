@@ -17,7 +17,6 @@ from postroad.cli import (
     audit,
     bus,
     cost,
-    demo,
     doctor,
     inbox,
     journal,
@@ -26,7 +25,6 @@ from postroad.cli import (
     outbox_run,
     queues,
     redrive,
-    schedules,
     service,
     tasks,
     topology,
@@ -42,9 +40,8 @@ from postroad.settings import bus_variable, nearest
 from postroad.telemetry import counted
 
 _MODULES = (
-    worker,
-    demo,
     service,
+    worker,
     sys.modules[__name__],
     journal,
     doctor,
@@ -57,7 +54,6 @@ _MODULES = (
     inbox,
     work,
     tasks,
-    schedules,
     agents,
     agent_events,
     notifications,
@@ -212,7 +208,7 @@ def _shown(value: Any) -> Any:
 def check_config(call: Call) -> None:
     """Check flags, environment and file without starting anything."""
     from postroad.bus import BusConfig
-    from postroad.bus.sqs import checked_url
+    from postroad.bus.aws import checked_url
 
     settings = call.settings()
     failpoints.load(settings.failpoints)

@@ -7,7 +7,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeVar
 
@@ -37,6 +37,8 @@ class Call:
     no_color: bool = False
     may_create: bool = True
     """Whether the verb may create the embedded file; a verb that only reads must not."""
+    warned: set[str] = field(default_factory=set, compare=False)
+    """The warnings that were printed; a verb may ask for its settings more than once."""
 
     @property
     def color(self) -> bool:
@@ -44,10 +46,12 @@ class Call:
         return not (self.no_color or no_color())
 
     def settings(self, *, logs: bool = False, **flags: Any) -> Settings:
-        """Return the settings under these flags, and print warnings on stderr; `logs` configures the logs."""
+        """Return the settings under these flags, and print each warning once on stderr; `logs` configures the logs."""
         settings = load(flags={"url": self.url, **flags}, file=self.config)
         for warning in settings.warnings:
-            write(f"warning: {legible(warning)}", sys.stderr)
+            if warning not in self.warned:
+                self.warned.add(warning)
+                write(f"warning: {legible(warning)}", sys.stderr)
         if logs:
             configure_logs(settings.log_level, settings.log_format, color=not no_color())
         return settings

@@ -1,10 +1,10 @@
-"""`postroad up|worker`: start everything, or a worker of tasks."""
+"""`postroad worker`: run tasks, and the roles around them."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Collection
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,30 +25,6 @@ if TYPE_CHECKING:
 TASKS = "tasks"
 SCHEDULER = "scheduler"
 ROLES = (TASKS, "dispatcher", "dlq", "reconciler", SCHEDULER, "health", "events")
-
-
-@verb("up", "--port 9000 --open", until_stopped=True)
-def up(
-    call: Call,
-    host: Annotated[str | None, typer.Option(metavar="HOST", help="The address to listen on (127.0.0.1).")] = None,
-    port: Annotated[
-        int | None, typer.Option(metavar="PORT", help="The port to listen on (8787); 0 picks a free one.")
-    ] = None,
-    load: Annotated[list[str] | None, typer.Option(metavar="MODULE", help="A module to import; repeatable.")] = None,
-    read_only: Annotated[bool, typer.Option("--read-only", help="Refuse every change over HTTP.")] = False,
-    open_browser: Annotated[bool, typer.Option("--open", help="Open the browser when ready.")] = False,
-    demo: Annotated[bool, typer.Option("--demo", help="Play a demo, with data in postroad-demo.db.")] = False,
-) -> None:
-    """Run Postroad here, with its API and dashboard, until Ctrl-C."""
-    from postroad.up import run_up
-
-    settings = call.settings(host=host, port=port, load=load or None, read_only=read_only or None)
-    if demo and call.url is None:
-        from postroad.up.demo import DEMO_URL
-
-        # Never the data that the environment or a file names.
-        settings = replace(settings, url=DEMO_URL)
-    raise typer.Exit(run_up(settings, json_output=call.json, open_browser=open_browser, demo=demo))
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,6 +145,29 @@ def translated(what: str, known: Mapping[str, Make] | None = None) -> Iterator[N
         raise _translated(error, what, known or {}) from error
 
 
+class _Absent(PostroadError):
+    """There is no such resource; never leaves this file."""
+
+
+def ask(what: str, operation: Callable[..., Any], /, *missing: str, **parameters: Any) -> Any:
+    """Return the answer of AWS, or None if it is one of the error codes `missing`."""
+    try:
+        with translated(what, dict.fromkeys(missing, _Absent)):
+            return operation(**parameters)
+    except _Absent:
+        return None
+
+
+def pages(what: str, operation: Callable[..., Any], /, *missing: str, **parameters: Any) -> Iterator[Any]:
+    """Yield the pages of an answer of AWS, which end at one of the error codes `missing`."""
+    while (page := ask(what, operation, *missing, **parameters)) is not None:
+        yield page
+        name = next((name for name in ("NextToken", "PaginationToken") if page.get(name)), None)
+        if name is None:
+            return
+        parameters[name] = page[name]
+
+
 def _translated(error: Exception, what: str, known: Mapping[str, Make]) -> PostroadError:
     if (response := getattr(error, "response", None)) and isinstance(response, dict) and "Error" in response:
         return _answered(response, what, known)

@@ -71,7 +71,6 @@ class TableShape:
         }
 
     def stream_specification(self) -> dict[str, Any]:
-        """Return the specification of the table's stream of changes."""
         view = self.stream_view
         return {"StreamEnabled": False} if view is None else {"StreamEnabled": True, "StreamViewType": view}
 
@@ -113,12 +112,10 @@ def make_table(
 
 
 def wait_for_table(client: DynamoDBClient, name: str) -> None:
-    """Wait until the table can be used."""
     client.get_waiter("table_exists").wait(TableName=name, WaiterConfig=_TABLE_WAIT)
 
 
 def wait_for_removal(client: DynamoDBClient, name: str) -> None:
-    """Wait until the table is gone."""
     client.get_waiter("table_not_exists").wait(TableName=name, WaiterConfig=_TABLE_WAIT)
 
 
@@ -169,7 +166,6 @@ def make_subscription(
 
 
 def make_event_bus(client: EventBridgeClient, name: str, *, tags: Tags | None = None) -> None:
-    """Make the event bus if it is missing."""
     named: dict[str, Any] = {"Tags": tag_pairs(tags)} if tags else {}
     with suppress(client.exceptions.ResourceAlreadyExistsException):
         client.create_event_bus(Name=name, **named)
@@ -217,7 +213,6 @@ def make_stream(client: KinesisClient, name: str, shards: int) -> Mapping[str, A
 
 
 def wait_for_stream(client: KinesisClient, name: str) -> None:
-    """Wait until the stream can be used."""
     client.get_waiter("stream_exists").wait(StreamName=name, WaiterConfig=_STREAM_WAIT)
 
 
@@ -232,6 +227,11 @@ def make_bucket(client: S3Client, name: str, region: str) -> None:
 def tag_pairs(tags: Tags | None) -> list[dict[str, str]]:
     """Return tags in the form that most services of AWS take."""
     return [{"Key": key, "Value": value} for key, value in (tags or {}).items()]
+
+
+def tags_of(answer: Any, key: str = "Tags") -> dict[str, str]:
+    """Return the tags in an answer of AWS, in the form that most of its services use."""
+    return {entry["Key"]: entry["Value"] for entry in (answer or {}).get(key) or ()}
 
 
 def _has_table(client: DynamoDBClient, name: str) -> bool:

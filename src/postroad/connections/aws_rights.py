@@ -43,13 +43,11 @@ ASSUME: Final = "sts:AssumeRole"
 
 
 def allowed(actions: Sequence[str], resources: str | list[str], *, sid: str | None = None) -> Statement:
-    """Return the statement that allows these actions on these resources."""
     named = {} if sid is None else {"Sid": sid}
     return {**named, "Effect": "Allow", "Action": list(actions), "Resource": resources}
 
 
 def document(statements: list[Statement]) -> dict[str, Any]:
-    """Return a policy of these statements."""
     return {"Version": VERSION, "Statement": statements}
 
 

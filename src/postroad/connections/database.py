@@ -332,7 +332,6 @@ class IdleConnections(Generic[C]):
         weakref.finalize(self, _close_all, self._idle)
 
     def take(self) -> C | None:
-        """Return an idle connection, or None."""
         with self._lock:
             return self._idle.pop() if self._idle else None
 
@@ -345,7 +344,6 @@ class IdleConnections(Generic[C]):
             return False
 
     def close(self) -> None:
-        """Close them all."""
         with self._lock:
             _close_all(self._idle)
 
@@ -374,7 +372,6 @@ def dialect_of(dsn: object) -> Dialect:
 
 
 def path_of(dsn: str) -> str:
-    """Return the file that a DSN of SQLite names."""
     return dsn.removeprefix(_SQLITE)
 
 

@@ -1,6 +1,6 @@
 """The pages of the dashboard: templates, style, script and drawings. It gets documents and returns text."""
 
-from postroad.dashboard.charts import Chart as Chart, flow as flow, level as level
+from postroad.dashboard.charts import flow as flow, level as level
 from postroad.dashboard.drawings import (
     MOST_DRAWN as MOST_DRAWN,
     MOST_QUEUES as MOST_QUEUES,

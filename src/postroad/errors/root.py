@@ -47,6 +47,17 @@ class PostroadError(Exception):
             # Every traceback shows it.
             self.add_note(self.remedy)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Constructors take other arguments than `args`: a copy gets what the error holds instead.
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(cls: type[PostroadError], args: tuple[Any, ...], fields: dict[str, Any]) -> PostroadError:
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(fields)
+    return error
+
 
 class Conflict(PostroadError):
     """The object exists already, with a state or content that does not allow this."""
@@ -166,9 +177,6 @@ class RemoteError(PostroadError):
 
     def __str__(self) -> str:
         return f"{self.type_name}: {self.message}"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (RemoteError, (self.type_name, self.message, self.remote_args))
 
 
 class InvalidSnapshot(InvalidInput):

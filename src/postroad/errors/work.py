@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any
 from uuid import UUID
 
 from postroad.errors.root import (
@@ -49,10 +47,6 @@ class TaskRunFailed(PostroadError):
         self.traceback = traceback
         """The last lines of the traceback; empty if the child died without one."""
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        made = partial(TaskRunFailed, error=self.error, category=self.category, traceback=self.traceback)
-        return (made, (self.request_id, self.run))
-
 
 class TaskRunCancelled(PostroadError):
     """A run of a task was cancelled, so it has no result.
@@ -71,9 +65,6 @@ class TaskRunCancelled(PostroadError):
         self.request_id = request_id
         self.run = run
         self.reason = reason
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (TaskRunCancelled, (self.request_id, self.run, self.reason))
 
 
 class InvalidJob(InvalidInput):
@@ -171,9 +162,6 @@ class RequestFailed(PostroadError):
         self.request_id = request_id
         self.error = error
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (RequestFailed, (self.request_id, self.error))
-
 
 class RequestTimeout(PostroadError, TimeoutError):
     """No main loop answered the request in time; a late answer is ignored.
@@ -190,9 +178,6 @@ class RequestTimeout(PostroadError, TimeoutError):
         super().__init__(f"request {request_id} had no answer within {seconds:g} seconds")
         self.request_id = request_id
         self.seconds = seconds
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (RequestTimeout, (self.request_id, self.seconds))
 
 
 class DeadlineExceeded(PostroadError):

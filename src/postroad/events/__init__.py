@@ -13,6 +13,7 @@ from postroad.events.domain import (
 )
 from postroad.events.envelope import (
     MAX_BYTES as MAX_BYTES,
+    NUL as NUL,
     Envelope,
     UUID7Source,
     as_uuid as as_uuid,
@@ -20,8 +21,10 @@ from postroad.events.envelope import (
     envelope_of as envelope_of,
     explained as explained,
     is_strict as is_strict,
+    place_of_nul as place_of_nul,
     refusal as refusal,
     refuse_what_json_cannot_hold as refuse_what_json_cannot_hold,
+    repeated_key as repeated_key,
     sendable as sendable,
     unsendable as unsendable,
     uuid7,

@@ -99,7 +99,6 @@ class Tagging:
         return known
 
     def write(self, value: Any, shape: Shape) -> dict[str, Any]:
-        """Return the instance as a dict of JSON values."""
         if shape.is_model:
             return write_model(value)
         if shape.plain:
@@ -109,7 +108,6 @@ class Tagging:
         return {field.name: self._write_field(getattr(value, field.name), field) for field in shape.fields}
 
     def read(self, payload: Any, shape: Shape) -> Any:
-        """Return the instance that the dict of JSON values describes."""
         if shape.is_model:
             return read_model(shape.cls, payload)
         if shape.plain:

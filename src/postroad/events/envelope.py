@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, is_dataclass
 from datetime import UTC, datetime
@@ -25,6 +27,8 @@ MAX_BYTES = 104_857_600
 _LEVELS_OF_PAYLOAD = MAX_DEPTH - 1
 _SHOWN_PATH = 100
 
+NUL = b"\\u0000"
+"""The character NUL as JSON holds it."""
 _ALWAYS_STRICT = frozenset({str, int, bool, NoneType})
 _ONE_KIND_OF_BRACKET = bytes.maketrans(b"{}", b"[]")
 _ALL_BUT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
@@ -65,8 +69,31 @@ def checked_bytes(data: object, max_bytes: int) -> bytes:
     return data
 
 
+def repeated_key(data: bytes) -> str | None:
+    """Return the first key that an object of the JSON gives twice, which is all that msgspec does not check."""
+    repeated: list[str] = []
+
+    def look(pairs: list[tuple[str, Any]]) -> None:
+        repeated.extend(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+
+    json.loads(data, object_pairs_hook=look)
+    return repeated[0][:80] if repeated else None
+
+
+def place_of_nul(value: object, path: str) -> str | None:
+    """Return the path of a text with the character NUL, which neither databases nor SQS accept; None without one."""
+    if isinstance(value, str):
+        return path if "\0" in value else None
+    if isinstance(value, dict):
+        children = [(f"{path}.{name}", [name, child]) for name, child in value.items()]
+        return next((found for place, pair in children for part in pair if (found := place_of_nul(part, place))), None)
+    if isinstance(value, list | tuple):
+        places = (place_of_nul(child, f"{path}[{index}]") for index, child in enumerate(value))
+        return next((found for found in places if found), None)
+    return None
+
+
 def too_large(size: int, max_bytes: int) -> MessageTooLarge:
-    """Return the error for a message above the codec's own limit."""
     return MessageTooLarge(f"the message has {size:,} bytes, above the limit of {max_bytes:,}")
 
 
@@ -326,7 +353,6 @@ Envelope.keys = _NoKeys()  # type: ignore[assignment]  # a dataclass has no plac
 
 
 def without_defaults(fields: WireFields | EnvelopeFields) -> dict[str, Any]:
-    """Return the fields that differ from their defaults."""
     return {
         name: value
         for name, value in fields.items()
@@ -389,7 +415,6 @@ def in_utc(moment: object) -> datetime:
 
 
 def as_text(name: str, value: object) -> str:
-    """Return the value if it is text, else raise InvalidMessage."""
     if isinstance(value, str):
         return value
     raise InvalidMessage(f"{name}: expected text, got {type(value).__name__}", field=name)

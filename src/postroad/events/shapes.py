@@ -6,7 +6,7 @@ import builtins
 import dataclasses
 import sys
 from collections import abc
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from types import NoneType, UnionType
@@ -182,7 +182,7 @@ def shape_of(annotation: Any) -> Shape:
     """
     cls: Any = get_origin(annotation) or annotation
     if is_model(cls):
-        return _shape_of_model(cls)
+        return _shape(cls, cls.model_fields, reads=cls, checks=None, plain=False, fields=None, is_model=True)
     is_struct = hasattr(cls, "__struct_fields__")
     if not is_struct and not hasattr(cls, "__dataclass_fields__"):
         raise InvalidMessage(f"{cls.__qualname__} is not a dataclass, so it cannot travel as an event")
@@ -191,11 +191,9 @@ def shape_of(annotation: Any) -> Shape:
     declared = () if is_struct else tuple(_open_field(*found) for found in field_types(annotation))
     fields = declared if is_open else None
     names = cls.__struct_fields__ if is_struct else [field.name for field in dataclasses.fields(cls)]
-    return Shape(
-        cls=cls,
-        version=identity_of(cls).version,
-        has_event_id="event_id" in names or hasattr(cls, "event_id"),
-        has_session_id="session_id" in names or hasattr(cls, "session_id"),
+    return _shape(
+        cls,
+        names,
         reads=annotation if fields is None else _mirror(cls, fields),
         checks=annotation if is_struct else _mirror(cls, tuple(each for each in declared if each.closed and each.init)),
         plain=kinds <= _PLAIN,
@@ -203,18 +201,10 @@ def shape_of(annotation: Any) -> Shape:
     )
 
 
-def _shape_of_model(cls: Any) -> Shape:
-    return Shape(
-        cls=cls,
-        version=identity_of(cls).version,
-        has_event_id="event_id" in cls.model_fields or hasattr(cls, "event_id"),
-        has_session_id="session_id" in cls.model_fields or hasattr(cls, "session_id"),
-        reads=cls,
-        checks=None,
-        plain=False,
-        fields=None,
-        is_model=True,
-    )
+def _shape(cls: Any, names: Collection[str], **reading: Any) -> Shape:
+    own = {name: name in names or hasattr(cls, name) for name in ("event_id", "session_id")}
+    version, has_event_id, has_session_id = identity_of(cls).version, own["event_id"], own["session_id"]
+    return Shape(cls=cls, version=version, has_event_id=has_event_id, has_session_id=has_session_id, **reading)
 
 
 def _mirror(cls: Any, fields: tuple[OpenField, ...]) -> type:

@@ -6,7 +6,7 @@ from postroad.lazy import lazy_names
 
 if TYPE_CHECKING:
     from postroad.http.app import create_app as create_app, make_server as make_server
-    from postroad.http.context import Context as Context, Demo as Demo, make_context as make_context
+    from postroad.http.context import Context as Context, Demo as Demo
     from postroad.http.idempotency import AnswerStore as AnswerStore
     from postroad.http.polls import MAX_OPEN as MAX_OPEN
     from postroad.http.tokens import (
@@ -20,7 +20,7 @@ else:  # only the child that serves needs the framework
         __name__,
         {
             "postroad.http.app": "create_app make_server",
-            "postroad.http.context": "Context Demo make_context",
+            "postroad.http.context": "Context Demo",
             "postroad.http.idempotency": "AnswerStore",
             "postroad.http.polls": "MAX_OPEN",
             "postroad.http.tokens": "PREFIX TokenFile kept_secret read_secret",

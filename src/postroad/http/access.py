@@ -1,4 +1,4 @@
-"""What the routes use: agents with their limits, tasks and jobs, and the messages that this server has leased."""
+"""What the routes use: agents with their limits, leased messages, tasks and jobs, and the outbox."""
 
 from __future__ import annotations
 
@@ -13,11 +13,20 @@ import msgspec
 from postroad.agents import Agents
 from postroad.arguments import check
 from postroad.clock import Clock
-from postroad.errors import Conflict, InvalidTask, NotSupported, RateLimited, TooManyPolls
+from postroad.errors import (
+    Conflict,
+    InvalidTask,
+    NotSupported,
+    PostroadError,
+    RateLimited,
+    RouteNotFound,
+    TooManyPolls,
+)
 from postroad.http.operations import OperationRun
 from postroad.jobs import Jobs, JobViews
 from postroad.journal import TaskState
 from postroad.operations import RetryReport, TaskRetries
+from postroad.outbox import Outbox, OutboxStatus
 from postroad.queues import AckResult, Delivery, Queue
 from postroad.settings import Settings, agent_polls, agent_rate
 from postroad.tasks import (
@@ -226,3 +235,38 @@ class WorkAccess:
     def jobs(self) -> Jobs:
         """Submits, extends, resumes and cancels jobs."""
         return Jobs(self._backend, tenant_id=self._settings.tenant, app=self._settings.app)
+
+
+class OutboxAccess:
+    """The outbox of this server, opened when it is first used."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._dsn = settings.outbox_dsn
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the settings name an outbox."""
+        return self._dsn is not None
+
+    @cached_property
+    def outbox(self) -> Outbox:
+        """The outbox; raises `RouteNotFound` if the settings name none."""
+        if self._dsn is None:
+            raise RouteNotFound(
+                "no outbox is set", remedy="Set dsn in the table [outbox] of postroad.toml, or POSTROAD_OUTBOX_DSN."
+            )
+        return Outbox.open(self._dsn)
+
+    def status(self) -> OutboxStatus | str | None:
+        """Return what the outbox holds; a text says why it cannot be read, None that there is none."""
+        if not self.is_set:
+            return None
+        try:
+            return self.outbox.status()
+        except PostroadError as error:
+            return str(error)
+
+    def close(self) -> None:
+        """Close its connections."""
+        if "outbox" in self.__dict__:
+            self.outbox.close()

@@ -25,55 +25,27 @@ from postroad.http.openapi import Description
 from postroad.http.requests import ApiRequest, answer_error, encoded, guard
 from postroad.http.routes import (
     agents,
-    demo,
+    dead_letters,
     events,
     history,
+    jobs,
     leases,
-    notifications,
     outbox,
     overview,
     queues,
-    redrives,
     schedules,
     service,
+    tasks,
     topics,
     ui,
-    ui_agents,
-    ui_dead_letters,
-    ui_events,
-    ui_outbox,
-    ui_overview,
-    ui_queues,
-    ui_work,
-    work,
 )
 from postroad.views import PROBLEM_MEDIA_TYPE
 
 ROUTES = tuple(
     handler
     for module in (
-        service,
-        overview,
-        history,
-        queues,
-        redrives,
-        leases,
-        work,
-        schedules,
-        topics,
-        outbox,
-        agents,
-        events,
-        notifications,
-        demo,
-        ui,
-        ui_overview,
-        ui_queues,
-        ui_dead_letters,
-        ui_outbox,
-        ui_work,
-        ui_events,
-        ui_agents,
+        *(service, overview, history, queues, dead_letters, leases, tasks),
+        *(jobs, schedules, topics, outbox, agents, events, ui),
     )
     for handler in vars(module).values()
     if isinstance(handler, HTTPRouteHandler)

@@ -9,26 +9,24 @@ import hashlib
 import hmac
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
-from contextvars import copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
 
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import InvalidCursor, PostroadError
-from postroad.http.access import AgentAccess, LeasedMessages, RateLimits, WorkAccess
+from postroad.http.access import AgentAccess, LeasedMessages, OutboxAccess, RateLimits, WorkAccess
 from postroad.http.idempotency import AnswerStore, KeyLocks
 from postroad.http.live import LiveOverviews
 from postroad.http.metrics import RequestMetrics
 from postroad.http.operations import Operations
-from postroad.http.outbox import OutboxAccess
 from postroad.http.overview import Overviews
 from postroad.http.polls import MAX_OPEN, Polls
 from postroad.http.redrives import KIND, Redrives
 from postroad.http.server_sent_events import AgentStreams
 from postroad.http.sessions import FailedLogins, Sessions
+from postroad.http.threads import Threads
 from postroad.http.tokens import Identities, TokenFile, kept_secret
 from postroad.settings import Settings, beside
 from postroad.views import DemoShown, Part, PartState, Ready
@@ -51,42 +49,79 @@ class Demo:
     """Repairs what fails, with an audit record of the actor."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """One server's backend, tokens and limits."""
+    """One server's backend, tokens and limits. Secrets come from the files beside the data.
 
-    settings: Settings
-    backend: Backend
-    tokens: TokenFile
-    identities: Identities
-    sessions: Sessions
-    failed_logins: FailedLogins
-    cursors: Cursors
-    answer_store: AnswerStore
-    key_locks: KeyLocks
-    parts: Parts
-    polls: Polls
-    streams: AgentStreams
-    leased: LeasedMessages
-    rates: RateLimits
-    request_metrics: RequestMetrics
-    readiness: Readiness
-    agent_access: AgentAccess
-    work: WorkAccess
-    outbox: OutboxAccess
-    overviews: Overviews
-    live: LiveOverviews
-    redrives: Redrives
-    operations: Operations
-    threads: ThreadPoolExecutor
-    clock: Clock
-    body_seconds: float
-    demo: Demo | None = None
-    started_at: float = field(default_factory=time.monotonic)
+    Args:
+        settings: Where the data is, and the limits.
+        backend: The backend, which the caller closes.
+        admin: The secret of the admin token.
+        clock: The time.
+        body_seconds: How long a request may take to send its body.
+        max_polls: How many long polls and streams may be open.
+        demo: The demo, if one plays; the caller closes it.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        backend: Backend,
+        *,
+        admin: str,
+        clock: Clock = SYSTEM_CLOCK,
+        body_seconds: float = _BODY_SECONDS,
+        max_polls: int = MAX_OPEN,
+        demo: Demo | None = None,
+    ) -> None:
+        secret = kept_secret(beside(settings.url, "secret"))
+        self.settings = settings
+        self.backend = backend
+        self.clock = clock
+        self.body_seconds = body_seconds
+        self.demo = demo
+        self.started_at = time.monotonic()
+        self.threads = Threads(_THREADS, name="http")
+        self.tokens = TokenFile(beside(settings.url, "tokens.json"), clock=clock)
+        self.identities = Identities(self.tokens, admin=admin, clock=clock)
+        self.sessions = Sessions(secret, clock)
+        self.failed_logins = FailedLogins(clock)
+        self.cursors = Cursors(secret)
+        self.answer_store = AnswerStore(
+            backend.items(), tenant=settings.tenant, clock=clock, joins_writes=backend.joins_writes
+        )
+        self.key_locks = KeyLocks()
+        self.parts = Parts()
+        self.readiness = Readiness(backend.check, self.parts, threads=self.threads, clock=clock)
+        self.rates = RateLimits(settings.rate_limit, clock)
+        self.request_metrics = RequestMetrics()
+        self.polls = Polls(max_open=max_polls)
+        self.leased = LeasedMessages()
+        self.agent_access = AgentAccess(backend.agents(**settings.agents), clock)
+        self.streams = AgentStreams(self.polls, self.agent_access, self.identities, self.leased)
+        self.work = WorkAccess(backend, settings)
+        self.outbox = OutboxAccess(settings)
+        self.overviews = Overviews(
+            backend,
+            settings,
+            work=self.work,
+            agents=self.agent_access.agents,
+            outbox=self.outbox,
+            parts=lambda: tuple(self.parts),
+            threads=self.threads,
+        )
+        self.live = LiveOverviews(self.overviews, self.polls)
+        self.redrives = Redrives(backend)
+        self.operations = Operations(
+            backend.items(),
+            tenant=settings.tenant,
+            clock=clock,
+            kinds={"task.retry": self.work.retry_tasks, KIND: self.redrives.work},
+            alone=backend.joins_writes,
+        )
 
     async def run(self, work: Callable[[], Result]) -> Result:
         """Run work that may wait for the disk or the network on a thread, so that other requests go on."""
-        return await asyncio.get_running_loop().run_in_executor(self.threads, copy_context().run, work)
+        return await self.threads.run(work)
 
     async def stop(self) -> None:
         """Stop being ready, and answer those who wait."""
@@ -100,74 +135,8 @@ class Context:
     def close(self) -> None:
         """Stop the threads."""
         self.polls.close()
-        self.threads.shutdown(wait=True)
+        self.threads.shutdown()
         self.outbox.close()
-
-
-def make_context(
-    settings: Settings,
-    backend: Backend,
-    *,
-    admin: str,
-    clock: Clock = SYSTEM_CLOCK,
-    body_seconds: float = _BODY_SECONDS,
-    max_polls: int = MAX_OPEN,
-    demo: Demo | None = None,
-) -> Context:
-    """Return what a server with these settings needs; secrets come from the files beside the data.
-
-    `admin` is the secret of the admin token. A request may take `body_seconds` to send its body, and `max_polls` long
-    polls and streams may be open. The caller closes the backend, and the `demo` if there is one.
-    """
-    tokens = TokenFile(beside(settings.url, "tokens.json"), clock=clock)
-    secret = kept_secret(beside(settings.url, "secret"))
-    threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="http")
-    parts = Parts()
-    identities = Identities(tokens, admin=admin, clock=clock)
-    polls = Polls(max_open=max_polls)
-    leased = LeasedMessages()
-    work, outbox, redrives = WorkAccess(backend, settings), OutboxAccess(settings), Redrives(backend)
-    access = AgentAccess(backend.agents(**settings.agents), clock)
-    overviews = Overviews(
-        backend, settings, work=work, agents=access.agents, outbox=outbox, parts=lambda: tuple(parts), threads=threads
-    )
-    return Context(
-        settings=settings,
-        backend=backend,
-        tokens=tokens,
-        identities=identities,
-        sessions=Sessions(secret, clock),
-        failed_logins=FailedLogins(clock),
-        cursors=Cursors(secret),
-        answer_store=AnswerStore(
-            backend.items(), tenant=settings.tenant, clock=clock, joins_writes=backend.joins_writes
-        ),
-        key_locks=KeyLocks(),
-        parts=parts,
-        polls=polls,
-        streams=AgentStreams(polls, access, identities, leased),
-        leased=leased,
-        rates=RateLimits(settings.rate_limit, clock),
-        request_metrics=RequestMetrics(),
-        readiness=Readiness(backend.check, parts, threads=threads, clock=clock),
-        agent_access=access,
-        work=work,
-        outbox=outbox,
-        overviews=overviews,
-        live=LiveOverviews(overviews, polls),
-        redrives=redrives,
-        operations=Operations(
-            backend.items(),
-            tenant=settings.tenant,
-            clock=clock,
-            kinds={"task.retry": work.retry_tasks, KIND: redrives.work},
-            alone=backend.joins_writes,
-        ),
-        threads=threads,
-        clock=clock,
-        body_seconds=body_seconds,
-        demo=demo,
-    )
 
 
 class Parts:
@@ -196,7 +165,7 @@ class Parts:
 class Readiness:
     """Checks the storage, at most once a second, and the parts; a server that stops is not ready."""
 
-    def __init__(self, check_storage: Callable[[], None], parts: Parts, *, threads: Executor, clock: Clock) -> None:
+    def __init__(self, check_storage: Callable[[], None], parts: Parts, *, threads: Threads, clock: Clock) -> None:
         self._check_storage = check_storage
         self._parts = parts
         self._threads = threads
@@ -218,7 +187,7 @@ class Readiness:
     async def _ask_storage(self) -> str:
         async with self._checking:
             if self._clock.monotonic() - self._checked_at >= _FRESH_SECONDS:
-                self._storage = await asyncio.get_running_loop().run_in_executor(self._threads, self._answer)
+                self._storage = await self._threads.run(self._answer)
                 self._checked_at = self._clock.monotonic()
         return self._storage
 

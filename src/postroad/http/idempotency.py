@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from litestar import Response
+from litestar.types import ASGIApp, HTTPResponseBodyEvent, HTTPResponseStartEvent, Receive, Scope, Send
 
 from postroad.clock import Clock
 from postroad.errors import IdempotencyKeyReused, InvalidInput, PostroadError, Unavailable
@@ -249,8 +250,30 @@ def _refusal(request: ApiRequest, error: PostroadError) -> Answer:
     return Answer(error.status, problem(error, request_id=request.request_id))
 
 
+class _Encoded(Response[Any]):
+    """An answer that is encoded already: the framework would encode, copy and look up what is known here."""
+
+    def __init__(self, answer: Answer, headers: list[tuple[bytes, bytes]]) -> None:
+        body = b"" if answer.status == 204 else msgspec.json.encode(answer.document)
+        super().__init__(body, status_code=answer.status)
+        if body:
+            media_type = PROBLEM_MEDIA_TYPE if answer.status >= 400 else "application/json"
+            headers += ((b"content-type", media_type.encode()), (b"content-length", b"%d" % len(body)))
+        self._start: HTTPResponseStartEvent = {
+            "type": "http.response.start",
+            "status": answer.status,
+            "headers": headers,
+        }
+        self._body: HTTPResponseBodyEvent = {"type": "http.response.body", "body": body, "more_body": False}
+
+    def to_asgi_response(self, *_: Any, **__: Any) -> ASGIApp:  # type: ignore[override]  # it is only ever called
+        """Return what the framework calls to send the answer."""
+        return self._send
+
+    async def _send(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send(self._start)
+        await send(self._body)
+
+
 def _response(answer: Answer, *, replayed: bool = False) -> Response[Any]:
-    headers = {"Idempotency-Replayed": "true"} if replayed else {}
-    media_type = PROBLEM_MEDIA_TYPE if answer.status >= 400 else "application/json"
-    body = b"" if answer.status == 204 else msgspec.json.encode(answer.document)
-    return Response(body, status_code=answer.status, media_type=media_type, headers=headers)
+    return _Encoded(answer, [(b"idempotency-replayed", b"true")] if replayed else [])

@@ -17,7 +17,7 @@ from litestar.types import Receive, Send
 
 from postroad.errors import PostroadError
 from postroad.http.overview import Overviews
-from postroad.http.polls import Polls
+from postroad.http.polls import Polls, gone
 from postroad.views import Overview
 
 KEEP_ALIVE_SECONDS: Final = 15.0
@@ -153,7 +153,7 @@ class Viewer:
         `start` sends the head of the answer, `send` the rest. `TooManyPolls` is raised before anything is sent.
         """
         with self._live.polls.counted():
-            leaving = asyncio.create_task(_gone(receive))
+            leaving = asyncio.create_task(gone(receive))
             leaving.add_done_callback(lambda _: self.end())
             try:
                 await start({"type": "http.response.start", "status": 200, "headers": _HEADERS})
@@ -192,9 +192,3 @@ async def _write(send: Send, body: bytes) -> None:
     message: Any = {"type": "http.response.body", "body": body, "more_body": True}
     async with asyncio.timeout(_STUCK_SECONDS):
         await send(message)
-
-
-async def _gone(receive: Receive) -> None:
-    """Return when the caller has closed the connection."""
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -64,7 +64,7 @@ class OperationRun:
     matched: int = 0
     read_progress: Callable[[], bytes | None] = lambda: None
     """Returns what the work stored last, by this or an earlier server."""
-    write_progress: Callable[[bytes], None] = lambda _: None
+    write_progress: Callable[[bytes], object] = lambda _: None
     """Stores how far the work is; inside a transaction, if and only if it commits."""
     moved_before: int = field(init=False)
     """What an earlier server had done when it ended."""
@@ -178,7 +178,7 @@ class Operations:
             moved=before.moved,
             matched=before.matched,
             read_progress=lambda: self._read_progress(operation_id),
-            write_progress=lambda value: self._write_progress(operation_id, value),
+            write_progress=lambda value: self._items.put(self._progress + operation_id, value),
         )
         ended: dict[str, Any] = {}
         worker = threading.Thread(target=self._do, args=(before.kind, run, ended), name="operation-work", daemon=True)
@@ -242,10 +242,6 @@ class Operations:
     def _read_progress(self, operation_id: str) -> bytes | None:
         item = self._items.get(self._progress + operation_id)
         return None if item is None else item.value
-
-    def _write_progress(self, operation_id: str, value: bytes) -> None:
-        before = self._items.get(self._progress + operation_id)
-        self._items.put(self._progress + operation_id, value, expect=ABSENT if before is None else before.version)
 
     def _every(self) -> Iterator[Item]:
         cursor = None

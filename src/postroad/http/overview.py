@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence, Sized
-from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,11 +18,9 @@ from postroad.clock import Clock
 from postroad.dashboard import MOST_QUEUES
 from postroad.errors import PostroadError
 from postroad.http import attention
-from postroad.http.access import WorkAccess
-from postroad.http.outbox import OutboxAccess
-from postroad.http.rates import QueueRates
-from postroad.http.samples import FINE_SECONDS, Sample, Samples
-from postroad.items import ABSENT
+from postroad.http.access import OutboxAccess, WorkAccess
+from postroad.http.samples import FINE_SECONDS, QueueRates, Sample, Samples
+from postroad.http.threads import Threads
 from postroad.journal import JournalEvent
 from postroad.operations import AuditLog, Finding, file_findings
 from postroad.outbox import OutboxStatus
@@ -126,7 +123,7 @@ class Overviews:
         agents: Agents,
         outbox: OutboxAccess,
         parts: Callable[[], tuple[Part, ...]],
-        threads: Executor,
+        threads: Threads,
     ) -> None:
         self._backend = backend
         self._settings = settings
@@ -151,7 +148,7 @@ class Overviews:
         async with self._measuring:
             if not self._measured.due:
                 return self._measured.get()
-            return await asyncio.get_running_loop().run_in_executor(self._threads, self._measured.get)
+            return await self._threads.run(self._measured.get)
 
     async def document(self, window: int) -> Overview:
         """Return the overview with the charts of the last `window` seconds."""
@@ -191,7 +188,6 @@ class Overviews:
 
     async def keep_sampling(self) -> None:
         """Sample the counters until it is cancelled, so that the charts have no gaps while nobody watches."""
-        loop = asyncio.get_running_loop()
         # The first sample is stored at once: after a crash, what happened since is the difference to it.
         save_at = self._clock.monotonic()
         while True:
@@ -200,7 +196,7 @@ class Overviews:
                     return
                 if self._clock.monotonic() >= save_at:
                     save_at = self._clock.monotonic() + _SAVE_SECONDS
-                    await loop.run_in_executor(self._threads, self.save)
+                    await self._threads.run(self.save)
             await asyncio.sleep(FINE_SECONDS)
 
     def save(self) -> None:
@@ -210,16 +206,11 @@ class Overviews:
             return
         now, wall = self._clock.monotonic(), self._clock.now().timestamp()
         try:
-            self._put(self._samples.dump(now=now, wall=wall))
+            self._backend.items().put(self._key, self._samples.dump(now=now, wall=wall))
         except PostroadError as error:
             get_logger("http").warning("samples_not_saved", error=str(error))
         else:
             self._saved = newest
-
-    def _put(self, value: bytes) -> None:
-        items, key = self._backend.items(), self._key
-        before = items.get(key)
-        items.put(key, value, expect=ABSENT if before is None else before.version)
 
     @property
     def _key(self) -> str:

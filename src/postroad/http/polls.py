@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from litestar.types import Receive
+
 from postroad.errors import PostroadError, TooManyPolls
 from postroad.queues import AckResult, Delivery, OverflowingQueue, Queue, Watchable
 
@@ -424,6 +426,12 @@ def _run_check(line: _Line, checked: Sequence[Waiter]) -> _Result:
         return line, failed, None if line.watchable is None else line.watchable.due_seconds()
     except PostroadError as error:
         return line, [(waiter, error) for waiter in tuple(line.waiters)], None
+
+
+async def gone(receive: Receive) -> None:
+    """Return when the caller has closed the connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _left(leased: asyncio.Future[list[Delivery]], gone: Gone, wait: float) -> bool:

@@ -314,17 +314,6 @@ async def page(
     of: str,
     cursor: str | None,
     find: Callable[[str | None], tuple[list[Any], str | None]],
-) -> Response[Page]:
-    """Answer one page of the list `of`, as `one_page` finds it."""
-    return Response(await one_page(request, into, of, cursor, find))
-
-
-async def one_page(
-    request: ApiRequest,
-    into: Callable[[list[Any], str | None], Page],
-    of: str,
-    cursor: str | None,
-    find: Callable[[str | None], tuple[list[Any], str | None]],
 ) -> Page:
     """Return one page of the list `of`, whose name includes its filters: a cursor is valid for this list only.
 
@@ -338,12 +327,6 @@ async def one_page(
         return into(rows, None if following is None else cursors.seal(of, following))
 
     return await request.context.run(look)
-
-
-async def gone(request: ApiRequest) -> None:
-    """Return when the caller has closed the connection."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def _too_large(limit: int) -> BodyTooLarge:

@@ -1,5 +1,7 @@
 """Samples of the counters, from which the charts are drawn: every 5 seconds of ten minutes, every minute of a day.
 
+What was sent to each queue is counted for the sparklines beside them, in steps of 15 seconds.
+
 The counters only grow, so what happened between two samples is their difference, however many processes took part and
 whether or not this server ran. Times are those of the monotonic clock; only what is stored has the wall clock's.
 """
@@ -10,15 +12,20 @@ import threading
 import zlib
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Final, NamedTuple
 
 import msgspec
 
+from postroad.queues import QueueOverview
+
 FINE_SECONDS: Final = 5
 COARSE_SECONDS: Final = 60
 LONGEST_SECONDS: Final = 86_400
+STEP_SECONDS: Final = 15
+STEPS: Final = 40
+"""Ten minutes."""
 _FINE_WINDOW: Final = 600
 _POINTS: Final = 60
 
@@ -126,3 +133,44 @@ class _Ring:
         """Return the last sample before this time; the first one if there is none."""
         place = bisect_left(self._samples, end, key=lambda each: each.at)
         return self._samples[max(0, place - 1)] if self._samples else Sample(end, 0, 0, 0, 0)
+
+
+class QueueRates:
+    """What was sent to each queue in each step; one that gets nothing takes no room. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._before: dict[str, int] | None = None
+        self._steps: deque[tuple[int, dict[str, int]]] = deque(maxlen=STEPS + 1)
+
+    def add(self, queues: Iterable[QueueOverview], now: float) -> None:
+        """Add what was sent since the last call; `now` is the monotonic clock's."""
+        totals = {each.spec.name: each.counters.sent for each in queues if each.counters is not None}
+        with self._lock:
+            step = int(now // STEP_SECONDS)
+            if not self._steps or self._steps[-1][0] != step:
+                self._steps.append((step, {}))
+            counts = self._steps[-1][1]
+            if self._before is not None:
+                for name, total in totals.items():
+                    # A queue that was deleted and made again begins with 0.
+                    sent = total - self._before.get(name, 0)
+                    if sent > 0:
+                        counts[name] = counts.get(name, 0) + sent
+            self._before = totals
+
+    def of(self, name: str, now: float) -> list[int]:
+        """Return what was sent to the queue in each step of the last ten minutes, oldest first."""
+        last = int(now // STEP_SECONDS)
+        with self._lock:
+            known = {step: counts.get(name, 0) for step, counts in self._steps}
+        return [known.get(step, 0) for step in range(last - STEPS + 1, last + 1)]
+
+    def busiest(self, most: int) -> list[str]:
+        """Return the names of the queues to which most was sent, the busiest first."""
+        sums: dict[str, int] = {}
+        with self._lock:
+            for _, counts in self._steps:
+                for name, count in counts.items():
+                    sums[name] = sums.get(name, 0) + count
+        return sorted(sums, key=lambda name: (-sums[name], name))[:most]

@@ -17,7 +17,7 @@ from litestar.types import Receive, Send
 
 from postroad.errors import PostroadError, TooManyPolls
 from postroad.http.access import AgentAccess, LeasedMessages
-from postroad.http.polls import Polls, Waiter, give_back
+from postroad.http.polls import Polls, Waiter, give_back, gone
 from postroad.http.tokens import Identities
 from postroad.queues import Delivery, Queue
 from postroad.telemetry import get_logger
@@ -179,8 +179,7 @@ class AgentStream:
             async with asyncio.timeout(None) as self._ending:
                 if self.streams.stopping:
                     self.end()
-                while (await receive())["type"] != "http.disconnect":
-                    pass
+                await gone(receive)
             return
         except TimeoutError:
             # The server ends the stream.

@@ -362,7 +362,6 @@ class ConsumerTelemetry:
         self._labels, self._handler = (service, queue), handler
 
     def observe(self, what: str, delivery: Delivery | None, /, **fields: Any) -> None:
-        """Write the log line of what the receiver did with a message."""
         log, event = get_logger("inbox"), fields.get("about")
         about: dict[str, Any] = dict(self._names)
         if delivery is not None:
@@ -390,7 +389,6 @@ class ConsumerTelemetry:
             log.warning(_LINES[what], **({"error": str(fields["error"])} if "error" in fields else {}), **about)
 
     def warn(self, event: str, **fields: str) -> None:
-        """Write a warning about the consumer itself."""
         get_logger("inbox").warning(event, **fields, **self._names)
 
     def collect(self) -> Iterator[Metric]:
@@ -410,12 +408,10 @@ class ConsumerTelemetry:
 
     @cached_property
     def in_handling(self) -> _InHandling:
-        """The events in handling, with the gauge of their lag."""
         return _in_handling(*self._labels)
 
     @cached_property
     def handler_seconds(self) -> Histogram:
-        """The histogram of the handler's times."""
         return histogram("postroad_handler_seconds").labels(*self._labels, self._handler)
 
     @cached_property

@@ -114,7 +114,6 @@ class InDatabase:
         return Ack()
 
     async def check(self) -> None:
-        """Raise while the inbox cannot be written."""
         async with self._opened() as connection:
             await self.inbox.try_to_write(connection, is_async=self.is_async)
 

@@ -122,7 +122,6 @@ class Outside:
     """Whether the handler is async; the inbox, which is not, is then called in threads."""
 
     async def apply(self, event: DomainEvent, passed: object, fingerprint: str) -> Outcome:
-        """Make the effect unless it was made before, and return what to do with the message."""
         effect = await self._run(self._begin, event)
         if not isinstance(effect, Effect):
             return effect
@@ -147,7 +146,6 @@ class Outside:
         return Ack()
 
     async def check(self) -> None:
-        """Raise while the inbox cannot be written."""
         await self._run(self.inbox.check)
 
     def _begin(self, event: DomainEvent) -> Effect | Outcome:

@@ -134,7 +134,6 @@ _SQLITE_PHRASES: Final = {
 
 
 def statements(dialect: Dialect, *, table: str, schema: str | None) -> Statements:
-    """Return the statements of the inbox in this table."""
     tables = {"inbox": table, "meta": f"{table}_meta", "audit": f"{table}_audit"}
     qualified = {name: f'"{each}"' if schema is None else f'"{schema}"."{each}"' for name, each in tables.items()}
     written, phrases = (_POSTGRES, _POSTGRES_PHRASES) if dialect == "postgresql" else (_SQLITE, _SQLITE_PHRASES)

@@ -121,7 +121,6 @@ class Items(Protocol):
 
 
 def check_key(key: object) -> str:
-    """Return the key, or refuse it."""
     _, rest = _parts(key, "key")
     if not rest:
         raise InvalidInput(f"key: {key!r} names a tenant and nothing after it", field="key", remedy=_REMEDY)

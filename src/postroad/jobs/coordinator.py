@@ -121,7 +121,7 @@ class JobCoordinator:
                 self.cancel_tasks(job_id, progress.graph)
             return DispatchResult(), held
         leases = self.leases(job_id)
-        waiting = [task_id for task_id in progress.graph.tasks if task_id not in leases]
+        waiting = [each for each in progress.graph.tasks if each not in leases or leases[each].lease.is_unsent]
         states = self.states(job_id, progress.graph, leases)
         for task_id, state in states.items():
             if state == "completed":
@@ -208,13 +208,18 @@ class JobCoordinator:
     ) -> tuple[list[str], bool]:
         """Begin those of the tasks that are ready and were never begun; return their ids.
 
-        The second value says whether a task had to wait because the journal does not show the results it needs yet.
+        A task whose submission was interrupted is completed. The second value says whether a task had to wait because
+        the journal does not show the results it needs yet.
         """
         begun, hidden, is_completed = list[str](), False, self._is_completed(job_id, states)
         for task_id in tasks:
-            if not progress.is_ready(task_id, is_completed) or self.lease(job_id, task_id) is not None:
+            if not progress.is_ready(task_id, is_completed):
                 continue
-            submission = self._submission(job_id, progress, task_id, run=1, known=known or {})
+            held = self.lease(job_id, task_id)
+            if held is not None and not held.lease.is_unsent:
+                continue
+            run = 1 if held is None else held.lease.run
+            submission = self._submission(job_id, progress, task_id, run=run, known=known or {})
             if submission is None:
                 hidden = True
             elif self.submissions.begin(submission).created:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -158,17 +157,9 @@ class JobDispatcher:
 ROLES: Final = ("dispatcher", "dlq", "reconciler", "scheduler", "health", "events")
 
 
-@dataclass(frozen=True, slots=True)
-class _Pace:
-    """The intervals of the roles, in seconds."""
-
-    reconcile: float
-    wake_up_wait: float
-
-
-_NEAR: Final = _Pace(reconcile=30.0, wake_up_wait=0.5)
-# Each look is a request that costs money: an idle worker makes at most ten a minute.
-_FAR: Final = _Pace(reconcile=75.0, wake_up_wait=20.0)
+_RECONCILE_SECONDS, _WAKE_UP_WAIT = 30.0, 0.5
+# Far away each look is a request that costs money: an idle worker makes at most ten a minute.
+_FAR_RECONCILE_SECONDS, _FAR_WAKE_UP_WAIT = 75.0, 20.0
 
 
 def worker_roles(
@@ -214,7 +205,8 @@ def _queue_roles(
     """Return the roles that look at one queue. Where looks cost requests, one worker of the tenant reconciles."""
     found = []
     is_near = open_queue(backend, queue).traits.short_waits
-    pace = _NEAR if is_near else _FAR
+    every = _RECONCILE_SECONDS if is_near else _FAR_RECONCILE_SECONDS
+    wait = _WAKE_UP_WAIT if is_near else _FAR_WAKE_UP_WAIT
     if "dlq" in roles:
         found.append(DeadLetterHandler(backend, queue=queue, tenant_id=tenant_id, app=app).role())
     looks: dict[str, Callable[[], int]] = {}
@@ -223,15 +215,13 @@ def _queue_roles(
     if "dispatcher" in roles:
         dispatcher = JobDispatcher(backend, queue=queue, tenant_id=tenant_id, app=app, publish_events=False)
         looks["jobs"] = dispatcher.reconcile
-        found.append(Role("dispatcher", 0.0, lambda: dispatcher.run_once(wait=pace.wake_up_wait)))
+        found.append(Role("dispatcher", 0.0, lambda: dispatcher.run_once(wait=wait)))
     if is_near:
-        return found + [Role(name, pace.reconcile, look) for name, look in looks.items()]
+        return found + [Role(name, every, look) for name, look in looks.items()]
     if looks:
         tenant = tenant_and_app(tenant_id, app)[0]
-        lease = ReconcilerLease(backend, tenant=tenant, queue=queue, seconds=2 * pace.reconcile)
-        found.append(
-            Role("reconciler", pace.reconcile, lambda: _each(looks.values()) if lease.hold() else 0, lease.give_up)
-        )
+        lease = ReconcilerLease(backend, tenant=tenant, queue=queue, seconds=2 * every)
+        found.append(Role("reconciler", every, lambda: _each(looks.values()) if lease.hold() else 0, lease.give_up))
     return found
 
 

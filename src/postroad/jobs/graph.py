@@ -20,7 +20,7 @@ from postroad.errors import InvalidJob, InvalidTask, OutcomeUnknown
 from postroad.items import ABSENT, Expect
 from postroad.journal import Appends, Journal, JournalEvent, Owing, OwingItems, owing_nothing, tasks_of_job
 from postroad.ports import Store
-from postroad.tasks import TaskName, check_input, open_job_key
+from postroad.tasks import TaskName, check_input, open_job_key, scan
 
 MAX_NEW_TASKS: Final = 50
 MAX_TASKS: Final = 10_000
@@ -146,7 +146,6 @@ class GraphProgress:
         self._finished = 0
 
     def note_completed(self, task_id: str) -> None:
-        """Note that the task is completed."""
         self._done.add(task_id)
 
     def is_ready(self, task_id: str, is_completed: IsCompleted) -> bool:
@@ -159,7 +158,6 @@ class GraphProgress:
         return met == len(needs)
 
     def is_finished(self, is_completed: IsCompleted) -> bool:
-        """Return whether every task is completed."""
         while self._finished < len(self._order) and self._known(self._order[self._finished], is_completed):
             self._finished += 1
         return self._finished == len(self._order)
@@ -190,7 +188,6 @@ class GraphCache:
         return progress if len(progress.graph) == job.total else None
 
     def keep(self, job_id: str, graph: Graph) -> GraphProgress:
-        """Remember a graph."""
         progress = self._kept[job_id] = GraphProgress(graph)
         while len(self._kept) > _KEPT:
             self._kept.popitem(last=False)
@@ -282,12 +279,9 @@ class JobRecords:
 
     def open_jobs(self) -> Iterator[str]:
         """Yield the jobs that may have something to do."""
-        prefix, cursor = open_job_key(self._tenant, ""), None
-        while True:
-            page = self._items.scan(prefix, limit=200, cursor=cursor)
-            yield from (item.key.removeprefix(prefix) for item in page.items)
-            if (cursor := page.cursor) is None:
-                return
+        prefix = open_job_key(self._tenant, "")
+        for item in scan(self._items, prefix, limit=200):
+            yield item.key.removeprefix(prefix)
 
     def _key(self, job_id: str) -> str:
         return f"{self._tenant}/JOB#{job_id}"

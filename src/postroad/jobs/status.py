@@ -219,7 +219,6 @@ class JobViews:
         return cls(JobCoordinator(backend, queue="tasks", tenant=tenant_id, app=app))
 
     def job_status(self, job_id: str) -> JobStatus | None:
-        """Return the status of the job and of each task; None if there is no such job."""
         check(job_id, JobId, "jobId", InvalidJob)
         held = self._coordinator.jobs.read(job_id)
         return None if held is None else status_of(self._coordinator, job_id, held.job)
@@ -254,7 +253,6 @@ class JobViews:
         return list(islice(self._coordinator.jobs.open_jobs(), most))
 
     def graph(self, job_id: str, format: Literal["text", "mermaid", "dot"] = "text") -> str:
-        """Return the graph with the state of each task, as text or as input for Mermaid or Graphviz."""
         found = self.job_status(job_id)
         if found is None:
             raise not_found(job_id)
@@ -268,7 +266,6 @@ class JobViews:
 
 
 def not_found(job_id: str) -> NotFound:
-    """Return the error for a job that does not exist."""
     return NotFound(f"there is no job {job_id!r}")
 
 

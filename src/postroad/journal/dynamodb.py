@@ -36,7 +36,6 @@ _TOO_LARGE = 10**37
 
 
 def _attribute(value: Any) -> dict[str, Any]:
-    """Return a JSON value as an attribute."""
     if isinstance(value, bool):
         return {"BOOL": value}
     if isinstance(value, str):
@@ -49,7 +48,6 @@ def _attribute(value: Any) -> dict[str, Any]:
 
 
 def _value(attribute: Mapping[str, Any]) -> Any:
-    """Return the JSON value of an attribute."""
     ((kind, value),) = attribute.items()
     if kind == "N":
         return int(value) if value.lstrip("-").isdigit() else float(value)
@@ -126,13 +124,11 @@ class DynamoRecords:
                 _check(name, [f"its items end at {expires_at}, not at {EVENTS.ttl_attribute}"])
 
     def add(self, entries: Sequence[Entry], received_at: int, ttl: int | None) -> list[bool | PostroadError]:
-        """Store each entry: True if it is new, False if it was stored before, or why it could not be stored."""
         added = {"receivedAt": received_at} if ttl is None else {"receivedAt": received_at, "ttl": ttl}
         sent = [Sent({**entry.event.to_item(), **added}) for entry in entries]
         return deliver(sent, self._put, most=1, most_bytes=1)
 
     def has(self, event: JournalEvent) -> bool:
-        """Return whether an event of this tenant, time and id is stored."""
         keys = keys_of(event)
         with translated("DynamoDB get of an event", self._known):
             answer = self._client.get_item(
@@ -149,14 +145,12 @@ class DynamoRecords:
         return True
 
     def remove(self, events: Sequence[JournalEvent]) -> None:
-        """Delete these events; an event that is not stored changes nothing."""
         sent = [Sent({name: keys_of(event)[name] for name in ("PK", "SK")}) for event in events]
         for result in deliver(sent, self._delete, most=1, most_bytes=1):
             if isinstance(result, PostroadError):
                 raise result
 
     def read(self, query: Query, low: bytes, high: bytes, limit: int) -> list[JournalEvent]:
-        """Return up to `limit` events between two places; neither place belongs to the answer."""
         if _first_time(low) > _last_time(high):
             return []
         inside = (event for event in self._in_order(query, low, high, limit) if low < place_of(event) < high)

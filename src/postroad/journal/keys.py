@@ -31,7 +31,6 @@ _SORT_PREFIXES: Final = {
 
 
 def table_name(stage: str) -> str:
-    """Return the name of the table that holds the events of a stage."""
     return f"events-{stage}"
 
 

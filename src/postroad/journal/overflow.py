@@ -88,7 +88,6 @@ class Overflow:
 
 
 def blob_key(entity_id: str, event_id: UUID) -> str:
-    """Return the key of an event's blob."""
     return f"events/{entity_id}/{event_id}-payload.json"
 
 

@@ -33,7 +33,6 @@ class Owing(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def owes(self) -> bool:
-        """Whether the record owes events."""
         return bool(self.owed or self.owed_at)
 
 
@@ -62,7 +61,6 @@ class OwingItems(Generic[Record, Held]):
         self._journal = journal
 
     def read(self, key: str) -> Held | None:
-        """Return the record under the key, or None."""
         item = self._items.get(key)
         return None if item is None else self.decoded(item)
 
@@ -72,7 +70,6 @@ class OwingItems(Generic[Record, Held]):
         return result.ok, None if result.item is None else self.decoded(result.item)
 
     def decoded(self, item: Item) -> Held:
-        """Return the record of an item."""
         return self._held(self._decode(item.value), item.version)
 
     def append(self, events: Sequence[JournalEvent]) -> None:
@@ -103,7 +100,6 @@ class OwingItems(Generic[Record, Held]):
         return msgspec.structs.replace(record, owed=[], owed_at=self._blobs.put(path, data))
 
     def owed(self, record: Record) -> list[JournalEvent]:
-        """Return the events that the record owes."""
         items = record.owed
         if record.owed_at is not None:
             if self._blobs is None:
@@ -128,5 +124,4 @@ class OwingItems(Generic[Record, Held]):
 
 
 def owing_nothing(record: Record) -> Record:
-    """Return the record without owed events."""
     return msgspec.structs.replace(record, owed=[], owed_at=None)

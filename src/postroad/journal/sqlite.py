@@ -174,12 +174,9 @@ class SQLiteRecords:
         self._engine.prepare(SCHEMA)
 
     def add(self, entries: Sequence[Entry], received_at: int, ttl: int | None) -> list[bool | PostroadError]:
-        """Store each entry: True if it is new, False if it was stored before."""
         return self._engine.write(lambda tx: self._add(tx, entries, received_at, ttl))
 
     def has(self, event: JournalEvent) -> bool:
-        """Return whether an event of this tenant, time and id is stored."""
-
         def look(connection: apsw.Connection) -> bool:
             tenant = self._scopes.find(connection, [event.tenant_id])
             return tenant is not None and one(connection, _HAS, (*tenant, place_of(event))) is not None
@@ -197,7 +194,6 @@ class SQLiteRecords:
         self._engine.write(lambda tx: self._remove(tx.connection, events), durable=False)
 
     def read(self, query: Query, low: bytes, high: bytes, limit: int) -> list[JournalEvent]:
-        """Return up to `limit` events between two places; neither place belongs to the answer."""
         statement = (BACKWARD if query.descending else FORWARD)[query.index]
         tenant, entity = query.tenant, query.entity or ("", "")
         scopes = {

@@ -355,12 +355,10 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
     next: str = NOTHING
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of the story."""
         return dict(msgspec.to_builtins(self))
 
 
 def steps_of(events: Iterable[JournalEvent], *, where: str | None) -> list[Step]:
-    """Return a step for each event, in their order."""
     return [_step(event, where) for event in events]
 
 

@@ -96,11 +96,9 @@ class StoredJournal:
         self._sender = sender
 
     def init(self) -> None:
-        """Create the storage if it is missing, or raise an error that says how it differs from what is needed."""
         self._records.init()
 
     def append(self, events: Sequence[JournalEvent]) -> list[AppendResult]:
-        """Store each event once, durably. An event that is refused does not affect the others."""
         if self._sender is not None:
             return self._sender.append(events)
         entries = [self._entry(event) for event in events]

@@ -12,7 +12,6 @@ from postroad.jobs import JobDispatcher
 from postroad.journal import event_of_detail
 from postroad.lambdas import failures, opened_backend
 from postroad.tasks import log_event
-from postroad.wiring import Backend
 
 
 def handler(event: Mapping[str, Any], context: object = None) -> dict[str, Any]:
@@ -32,7 +31,5 @@ def _is_handled(dispatcher: JobDispatcher, record: Mapping[str, Any]) -> bool:
     return True
 
 
-@functools.lru_cache(maxsize=8)
-def _dispatcher(backend: Backend) -> JobDispatcher:
-    """Return the dispatcher of a backend, made once while the function stays warm."""
-    return JobDispatcher(backend)
+_dispatcher = functools.lru_cache(maxsize=8)(JobDispatcher)
+"""Returns the dispatcher of a backend, made once while the function stays warm."""

@@ -55,7 +55,5 @@ def _moment(milliseconds: str | None) -> datetime:
     return datetime.fromtimestamp(int(milliseconds or 0) / 1000, UTC)
 
 
-@functools.lru_cache(maxsize=8)
-def _letters(backend: Backend) -> DeadLetterHandler:
-    """Return the handler of a backend's dead letters, made once while the function stays warm."""
-    return DeadLetterHandler(backend)
+_letters = functools.lru_cache(maxsize=8)(DeadLetterHandler)
+"""Returns the handler of a backend's dead letters, made once while the function stays warm."""

@@ -42,7 +42,6 @@ class RetryPolicy:
     """Seconds for which the queue keeps a message."""
 
     def is_last(self, receive_count: int) -> bool:
-        """Return whether this receive is the last try of the message."""
         return receive_count >= min(self.max_receives or len(self.delays) + 1, len(self.delays) + 1)
 
     def pause(self, receive_count: int, chance: float, asked: float = 0.0) -> float:
@@ -51,13 +50,11 @@ class RetryPolicy:
         return min(max(delay * (0.8 + 0.4 * chance), asked), _MOST_RELEASE)
 
     def is_stale(self, made_at: datetime, now: datetime) -> bool:
-        """Return whether a push is too old to wait any longer."""
         most = max(self.retention - _STALE_BEFORE_END, self.retention / 2)
         return (now - made_at).total_seconds() > most
 
 
 def rejected(reason: str, error: str) -> Reject:
-    """Return the outcome that gives up a message."""
     return Reject(reason, error, after=_NOT_REJECTED_SECONDS)
 
 
@@ -216,7 +213,6 @@ class EventLog:
         self._queue, self._handler = queue, handler
 
     def observe(self, what: str, delivery: Delivery | None, /, **fields: Any) -> None:
-        """Count what the receiver did with a message, and write its log line."""
         about = {"queue": self._queue} if delivery is None else self._about(delivery)
         if what in ("retried", "rejected"):
             about |= {"error": fields["error"], "attempt": fields["attempt"], "handler": self._handler}

@@ -95,7 +95,6 @@ def offline_push_id(user_id: str, message_id: str) -> str:
 
 
 def push_id_of_event(event_id: UUID) -> str:
-    """Return the id of the push that has this id in the outbox."""
     return f"offline:{event_id.hex}"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -12,7 +11,7 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 
 from postroad.errors import InvalidMessage, InvalidNotification
-from postroad.events import MAX_BYTES, checked_bytes, sendable
+from postroad.events import MAX_BYTES, checked_bytes, repeated_key, sendable
 
 PUSH: Final = "push_notification"
 OFFLINE: Final = "offline_message"
@@ -201,24 +200,14 @@ def _payload(value: Any) -> PushPayload:
 def _read_object(body: str | bytes) -> dict[str, Any]:
     try:
         data = checked_bytes(body, MAX_BYTES)
-        found = msgspec.json.decode(data)
-        # msgspec checks everything but repeated keys.
-        json.loads(data, object_pairs_hook=_refuse_repeated)
-    except InvalidNotification:
-        raise
+        found, repeated = msgspec.json.decode(data), repeated_key(data)
     except (msgspec.MsgspecError, InvalidMessage, ValueError, RecursionError) as error:
         raise InvalidNotification(f"the notification is not valid JSON: {str(error)[:_SHOWN]}") from error
+    if repeated is not None:
+        raise InvalidNotification(f"the key {repeated!r} is given twice")
     if not isinstance(found, dict):
         raise InvalidNotification("the notification is not a JSON object")
     return found
-
-
-def _refuse_repeated(pairs: list[tuple[str, Any]]) -> None:
-    seen: set[str] = set()
-    for name, _ in pairs:
-        if name in seen:
-            raise InvalidNotification(f"the key {name[:80]!r} is given twice")
-        seen.add(name)
 
 
 def _member(document: dict[str, Any], name: str) -> Any:

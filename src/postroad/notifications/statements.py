@@ -128,7 +128,6 @@ DELETE FROM {push_results} WHERE (push_id, token_hash) IN (
 
 
 def statements(tables: Tables) -> Statements:
-    """Return the statements for one database."""
     own = {table: tables.qualified(table) for table in ("offline_messages", "devices", "push_results")}
     sql = tables.with_phrases({**own, "time": _TIME[tables.dialect]})
     written = Statements(lock=_LOCK[tables.dialect])

@@ -21,7 +21,7 @@ _MOST: int = 100
 _DATABASE = "NOTIFICATIONS_DATABASE_URL"
 
 
-class DeviceShown(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceShown(msgspec.Struct, frozen=True):
     """A device of the user; its token is shown as a hash only."""
 
     token_hash: str
@@ -42,7 +42,7 @@ class PendingShown(msgspec.Struct, frozen=True, kw_only=True):
     push_id: str
 
 
-class PushShown(msgspec.Struct, frozen=True, kw_only=True):
+class PushShown(msgspec.Struct, frozen=True):
     """What became of one push to one device."""
 
     push_id: str
@@ -99,27 +99,13 @@ def show_user(store: NotificationStore, user_id: str) -> UserShown:
 
 def _device(row: Row) -> DeviceShown:
     token, platform, registered_at, dropped_at, reason = row
-    return DeviceShown(
-        token_hash=token_hash(token),
-        platform=platform,
-        registered_at=moment(registered_at),
-        dropped_at=None if dropped_at is None else moment(dropped_at),
-        drop_reason=reason,
-    )
+    dropped = None if dropped_at is None else moment(dropped_at)
+    return DeviceShown(token_hash(token), platform, moment(registered_at), dropped, reason)
 
 
 def _push(row: Row) -> PushShown:
     push_id, hashed, outcome, attempts, status, reason, provider_id, updated_at = row
-    return PushShown(
-        push_id=push_id,
-        token_hash=hashed,
-        outcome=outcome,
-        attempts=attempts,
-        status=status,
-        reason=reason,
-        provider_id=provider_id,
-        updated_at=moment(updated_at),
-    )
+    return PushShown(push_id, hashed, outcome, attempts, status, reason, provider_id, moment(updated_at))
 
 
 def push_results(store: NotificationStore, push_id: str) -> Sequence[PushShown]:

@@ -383,5 +383,4 @@ def refuse_engine_file(backend_url: str, database_url: str, *, field: str = "url
 
 
 def relay(store: NotificationStore, push_queue: Queue) -> OutboxDispatcher:
-    """Return the dispatcher that sends the recorded pushes to the queue."""
     return OutboxDispatcher(store.outbox, push_queue, _RELAY, service="notifications", render=push_message)

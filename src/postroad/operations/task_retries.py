@@ -168,7 +168,6 @@ class _Run:
         return self.report("done")
 
     def report(self, status: Status) -> RetryReport:
-        """Return the counts so far."""
         refused = 0 if status == "dry_run" else self.matched - self.retried
         skipped = {"refused": refused} if refused else {}
         return RetryReport(run_id=self.id, status=status, matched=self.matched, retried=self.retried, skipped=skipped)

@@ -13,14 +13,22 @@ import msgspec
 
 from postroad.clock import Clock
 from postroad.errors import InvalidMessage, MessageTooLarge
-from postroad.events import Codec, DomainEvent, EventRegistry, as_key, as_uuid, domain_json, ordering_key
+from postroad.events import (
+    NUL,
+    Codec,
+    DomainEvent,
+    EventRegistry,
+    as_key,
+    as_uuid,
+    domain_json,
+    ordering_key,
+    place_of_nul,
+)
 from postroad.outbox.cipher import AesGcmCipher
-from postroad.telemetry import traceparent
+from postroad.telemetry import traceparent, valid_traceparent
 
 _TYPE: Final = re.compile(r"[A-Za-z0-9._:-]{1,200}")
 _TENANT: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
-_NUL: Final = b"\\u0000"
 NO_OVERRIDES: Final[Mapping[str, Any]] = {}
 _KEY_REMEDY: Final = 'Give the key that orders the event, as in key={"transferId": "tr_1"}.'
 
@@ -48,7 +56,7 @@ class Drafts:
         domain = _traced(self._domain(event, overrides))
         _check(domain)
         body = domain_json(domain, domain.payload)
-        if _NUL in body and (path := _place_of_nul(msgspec.to_builtins(domain.payload), "payload")) is not None:
+        if NUL in body and (path := place_of_nul(msgspec.to_builtins(domain.payload), "payload")) is not None:
             raise InvalidMessage(f"{path}: holds the character NUL, which no database stores", field=path)
         if len(body) > self._max_bytes:
             raise MessageTooLarge(
@@ -88,7 +96,7 @@ def _traced(event: DomainEvent) -> DomainEvent:
     if event.traceparent is None:
         current = traceparent()
         return event if current is None else replace(event, traceparent=current)
-    return event if _TRACEPARENT.fullmatch(str(event.traceparent)) else replace(event, traceparent=None)
+    return event if valid_traceparent(event.traceparent) else replace(event, traceparent=None)
 
 
 def _check(event: Any) -> None:
@@ -118,18 +126,6 @@ def _check_key(key: object) -> None:
             raise InvalidMessage(f"key: {_shown(text)} is not a text, or is empty", field="key", remedy=_KEY_REMEDY)
         if not text.isprintable() and any(each == "\0" or "\ud800" <= each <= "\udfff" for each in text):
             raise InvalidMessage(f"key: {text!r} holds NUL or a lone surrogate", field="key")
-
-
-def _place_of_nul(value: object, path: str) -> str | None:
-    if isinstance(value, str):
-        return path if "\0" in value else None
-    if isinstance(value, dict):
-        children = [(f"{path}.{name}", [name, child]) for name, child in value.items()]
-        return next((found for place, pair in children for part in pair if (found := _place_of_nul(part, place))), None)
-    if isinstance(value, list | tuple):
-        places = (_place_of_nul(child, f"{path}[{index}]") for index, child in enumerate(value))
-        return next((found for found in places if found), None)
-    return None
 
 
 def _refused(field: str, why: str) -> InvalidMessage:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 from uuid import UUID
 
 import msgspec
 
-from postroad.connections import Caller, Dialect, in_transaction, is_deadlock, lacks_tables, marked
-from postroad.errors import DeadlockDetected, DuplicateEvent, NotInTransaction, SchemaMismatch
+from postroad import failpoints
+from postroad.connections import Caller, Dialect, in_async_transaction, is_deadlock, lacks_tables, marked
+from postroad.errors import DeadlockDetected, DuplicateEvent, SchemaMismatch
 from postroad.outbox.drafts import Draft
 from postroad.outbox.schema import Tables
 
@@ -51,7 +51,6 @@ _ROLLBACK: Final = "ROLLBACK TO SAVEPOINT postroad_add_many"
 _RELEASE: Final = "RELEASE SAVEPOINT postroad_add_many"
 _CHUNK_BYTES: Final = 16_777_216
 _ACCEPTED: Final = "psycopg AsyncConnection, asyncpg Connection, SQLAlchemy AsyncConnection or AsyncSession"
-_IDLE: Final = 0
 _INIT: Final = "Run `postroad outbox init`, then begin the transaction again."
 
 
@@ -87,6 +86,7 @@ class Inserts:
             missing = len(drafts) - insert(caller, drafts) if drafts else 0
         if missing:
             raise DuplicateEvent(f"{missing} of {len(drafts)} events are recorded already; none was added")
+        failpoints.hit("outbox.add.after_insert")
         return [draft.event_id for draft in drafts]
 
     def _insert_on_postgres(self, caller: Caller, drafts: Sequence[Draft]) -> int:
@@ -110,36 +110,14 @@ class Inserts:
 
     async def add_async(self, connection: Any, draft: Callable[[], Draft]) -> UUID:
         """Insert one row as `add` does, on a connection that is awaited."""
-        psycopg, asyncpg = sys.modules.get("psycopg"), sys.modules.get("asyncpg")
-        if psycopg is not None and isinstance(connection, psycopg.AsyncConnection):
-            return await self._add_on_psycopg(connection, draft)
-        # A connection of a pool of asyncpg comes in the pool's own wrapper.
-        if asyncpg is not None and isinstance(connection, asyncpg.Connection | asyncpg.pool.PoolConnectionProxy):
-            return await self._add_on_asyncpg(connection, draft)
-        if hasattr(connection, "run_sync"):
-            # SQLAlchemy runs functions for its synchronous connections on its asynchronous ones.
-            added: UUID = await connection.run_sync(lambda inner: self.add(in_transaction(inner), draft()))
-            return added
-        raise TypeError(f"connection: {type(connection).__qualname__} is not one of {_ACCEPTED}")
-
-    async def _add_on_psycopg(self, connection: Any, draft: Callable[[], Draft]) -> UUID:
-        if connection.autocommit and connection.info.transaction_status == _IDLE:
-            raise NotInTransaction("AsyncConnection commits every statement by itself")
-        self._check("postgresql")
-        row = draft()
-        # The caller's own row factory may return anything.
-        async with connection.cursor(row_factory=sys.modules["psycopg"].rows.tuple_row) as cursor:
-            with _translated:
-                await cursor.execute(self._adds["%s"], _values(row))
-            return _added(row, await cursor.fetchone())
-
-    async def _add_on_asyncpg(self, connection: Any, draft: Callable[[], Draft]) -> UUID:
-        if not connection.is_in_transaction():
-            raise NotInTransaction("asyncpg commits every statement outside of connection.transaction() by itself")
-        self._check("postgresql")
+        # aiosqlite itself is not supported, only SQLAlchemy on it.
+        if type(connection).__module__.partition(".")[0] == "aiosqlite":
+            raise TypeError(f"connection: {type(connection).__qualname__} is not one of {_ACCEPTED}")
+        caller = await in_async_transaction(connection)
+        self._check(caller.dialect)
         row = draft()
         with _translated:
-            added = await connection.fetch(self._adds["$"], *_values(row))
+            added = await caller.rows(self._adds[caller.mark], _values(row))
         return _added(row, added)
 
     def _check(self, dialect: Dialect) -> None:
@@ -174,6 +152,7 @@ def _values(draft: Draft) -> tuple[Any, ...]:
 def _added(draft: Draft, added: object) -> UUID:
     if not added:
         raise DuplicateEvent(f"event {draft.event_id} is recorded already")
+    failpoints.hit("outbox.add.after_insert")
     return draft.event_id
 
 

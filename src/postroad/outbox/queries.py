@@ -191,7 +191,6 @@ class Queries:
         self._tables = tables
 
     def get(self, event_id: EventId) -> OutboxRow | None:
-        """Return the row of the event; None if there is none."""
         rows = self._rows(_GET, stored_id(event_id))
         return row_of(rows[0]) if rows else None
 
@@ -204,7 +203,6 @@ class Queries:
         return [row_of(row) for row in self._rows(_FAILED, seq, limit)]
 
     def failed_groups(self) -> list[FailureGroup]:
-        """Count the failed rows by type and kind of error, the most frequent first."""
         groups: dict[str, list[OutboxRow]] = {}
         for row in self.failed():
             groups.setdefault(group_of(row), []).append(row)
@@ -215,7 +213,6 @@ class Queries:
         return sorted(counted, key=lambda group: -group.count)
 
     def audit(self, limit: int) -> list[AuditEntry]:
-        """Return what operators did, the newest first."""
         return [
             AuditEntry(seq, moment(at), actor, action, event_id_of(event_id), reason, before, after)
             for seq, at, actor, action, event_id, reason, before, after in self._rows(_AUDIT, limit)
@@ -227,7 +224,6 @@ class Queries:
             return self._keys(session, blocked, limit)
 
     def why(self, event_id: EventId) -> str:
-        """Say in one sentence what the event waits for."""
         with self._database.reading() as session:
             found = session.rows(self._tables(_ONE), (stored_id(event_id),))
             if not found:
@@ -239,7 +235,6 @@ class Queries:
         return why(row, Place(*heads[0]) if heads else row, target_error)
 
     def status(self) -> OutboxStatus:
-        """Count the rows by state, and measure how old the oldest is."""
         with self._database.reading() as session:
             pending, age = session.rows(self._tables(_PENDING))[0]
             sent, skipped = self._done(session)

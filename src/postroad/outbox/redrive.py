@@ -73,7 +73,6 @@ class Selection:
     limit: int | None = None
 
     def fits(self, row: OutboxRow) -> bool:
-        """Return whether the row fits every filter given."""
         return (
             self.lane in (None, row.lane)
             and self.tenant_id in (None, row.tenant_id)

@@ -18,6 +18,7 @@ from postroad.queues.markers import (
 from postroad.queues.match import Match, RedriveReport, event_type as event_type, failure as failure
 from postroad.queues.overflow import (
     ATTRIBUTE as ATTRIBUTE,
+    KEEP_FOR as KEEP_FOR,
     PREFIX as PREFIX,
     OverflowingQueue as OverflowingQueue,
     Pruning as Pruning,

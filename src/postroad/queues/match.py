@@ -159,7 +159,6 @@ class Selection:
         return mine
 
     def chooses(self, message: PeekedMessage) -> bool:
-        """Return whether the message is to be moved."""
         if self.has_returned(message):
             return False
         if message.state == "in_flight":
@@ -183,7 +182,6 @@ class Selection:
         self.skipped[why] += 1
 
     def count(self, step: MoveStep) -> None:
-        """Add what a step did."""
         self.moved.update(to for _, to in step.moved)
         self.count_moved_only()
         self.skipped["in_flight"] += step.in_flight
@@ -191,7 +189,6 @@ class Selection:
 
     @property
     def full(self) -> bool:
-        """Return whether the limit is reached."""
         return self._cap is not None and self._chosen >= self._cap
 
     @property
@@ -200,7 +197,6 @@ class Selection:
         return None if self._cap is None else max(0, self._cap - self._chosen)
 
     def report(self, status: Status, destinations: Mapping[str, int] | None = None) -> RedriveReport:
-        """Return what is known so far."""
         return RedriveReport(
             run_id=self.run_id,
             status=status,

@@ -135,19 +135,16 @@ def check_spec(spec: object) -> None:
 
 
 def queue_missing(name: str) -> QueueNotFound:
-    """Return the error for a queue that does not exist."""
     return QueueNotFound(f'queue "{name}" does not exist', field="name")
 
 
 def dead_letter_missing(name: str) -> ConfigurationError:
-    """Return the error for a dead-letter queue that does not exist."""
     command = f"postroad queue create {name}{' --fifo' if name.endswith('.fifo') else ''}"
     remedy = f"Create the dead-letter queue first: `{command}`."
     return ConfigurationError(f'dead_letter: queue "{name}" does not exist', field="dead_letter", remedy=remedy)
 
 
 def settings_differ(name: str, differences: dict[str, tuple[Any, Any]]) -> QueueExists:
-    """Return the error for a queue that exists with other settings."""
     shown = ", ".join(f"{field} is {there!r}, not {wanted!r}" for field, (there, wanted) in differences.items())
     return QueueExists(f'queue "{name}" exists with other settings: {shown}', differences=differences)
 

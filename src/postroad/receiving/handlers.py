@@ -145,7 +145,6 @@ class LoopThread:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop, which runs."""
         with self._lock:
             if self._loop is None or self._pid != os.getpid():
                 self._loop, self._pid = asyncio.new_event_loop(), os.getpid()
@@ -301,7 +300,6 @@ class Workers:
         self._idle = self._count = 0
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Run the job on a thread as soon as one is free."""
         with self._changed:
             self._jobs.append(job)
             if len(self._jobs) > self._idle and self._count < self._most:

@@ -139,7 +139,6 @@ class Leases:
         return len(self._held)
 
     def take(self, queue: Queue, deliveries: Iterable[Delivery]) -> list[Held]:
-        """Hold messages that were just received."""
         until = self._monotonic() + self.visibility
         taken = [Held(queue, delivery, until) for delivery in deliveries]
         with self._lock:
@@ -170,7 +169,6 @@ class Leases:
         return None if until == math.inf else until - self._ahead
 
     def run(self) -> None:
-        """Extend the leases that are due now or soon."""
         with self._extending:
             soon = self._monotonic() + self._ahead + self.visibility * _SOON
             with self._lock:
@@ -229,7 +227,6 @@ class Acks:
         self.wake: Callable[[], None] = lambda: None
 
     def add(self, queue: Queue, delivery: Delivery) -> None:
-        """Ack it soon."""
         with self._lock:
             self._waiting.append(_Waiting(queue, delivery))
             first = self._first_at is None
@@ -247,7 +244,6 @@ class Acks:
         return None if first_at is None else first_at + _LATEST_SECONDS
 
     def flush(self) -> None:
-        """Ack all that wait, now."""
         with self._lock:
             batch, self._waiting, self._first_at = self._waiting, [], None
         for queue in {id(each.queue): each.queue for each in batch}.values():
@@ -313,7 +309,6 @@ class Attempts:
             self._expected[delivery.message_id] = self._monotonic() + after
 
     def seen(self, deliveries: Sequence[Delivery]) -> None:
-        """Note that these have come."""
         if not self._expected:
             return
         with self._lock:

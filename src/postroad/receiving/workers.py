@@ -113,7 +113,6 @@ class Work:
             return self._changed.wait_for(lambda: self._open_groups == 0, timeout)
 
     def halt(self) -> None:
-        """Begin on nothing more."""
         with self._changed:
             self.stopping.set()
             self._changed.notify_all()
@@ -368,11 +367,9 @@ class Loop:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it still receives."""
         return self._thread.is_alive() and not self._work.stopping.is_set()
 
     def start(self) -> None:
-        """Receive on a thread from now on."""
         self._thread.start()
 
     def halt(self) -> None:

@@ -5,8 +5,7 @@ from postroad.sessions.client import MainLoopClient, PendingRequest, SQSMainLoop
 from postroad.sessions.loop import Adapter, MainLoop
 from postroad.sessions.session import Session
 from postroad.sessions.slices import SliceAccessor, reducer
-from postroad.sessions.snapshots import Snapshot
-from postroad.sessions.state import Subscription
+from postroad.sessions.state import Snapshot, Subscription
 from postroad.sessions.vocabulary import (
     Budget,
     MainLoopCompleted,

@@ -22,8 +22,7 @@ from postroad.sessions.slices import (
     is_dataclass_type,
     slice_of_step,
 )
-from postroad.sessions.snapshots import Snapshot
-from postroad.sessions.state import Ledger, Slices, State, Subscription
+from postroad.sessions.state import Ledger, Slices, Snapshot, State, Subscription
 from postroad.sessions.vocabulary import TELEMETRY, event_id_of, known, registry_of, session_id_of, utc_now
 
 T = TypeVar("T")

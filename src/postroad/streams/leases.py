@@ -63,7 +63,6 @@ class ItemLeases:
         self._prefix = f"postroad/streams/{stream}"
 
     def state(self, consumer: str, shard: str) -> ShardState:
-        """Return the lease and position of the shard."""
         return _read(self._items.get(self._key(consumer, shard)))
 
     def checkpoint(self, consumer: str, shard: str, sequence: str, lease: ShardLease | None) -> bool:

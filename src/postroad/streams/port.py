@@ -163,7 +163,6 @@ class Stream(Protocol):
 
 
 def other_shards(name: str, existing: int, wanted: int) -> ConfigurationError:
-    """Return the error for a stream that exists with another number of shards."""
     return ConfigurationError(
         f"shards: stream {name!r} has {existing} shards, not {wanted}",
         field="shards",
@@ -200,7 +199,6 @@ def check_records(records: object) -> None:
 
 
 def shard_missing(stream: str, shard: str) -> StreamNotFound:
-    """Return the error for a shard that the stream does not have."""
     return StreamNotFound(f"stream {stream!r} has no shard {shard!r}", field="shard")
 
 

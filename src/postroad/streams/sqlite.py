@@ -75,7 +75,6 @@ class SQLiteStreams:
         return SQLiteStream(self._engine, name, stream, found)
 
     def streams(self) -> list[str]:
-        """Return the names of all streams, sorted."""
         return self._engine.read(lambda connection: [str(name) for (name,) in every(connection, _NAMES)])
 
     def settings(self, name: str) -> tuple[int, float] | None:

@@ -35,6 +35,7 @@ from postroad.tasks.messages import (
     log_event as log_event,
     open_queue as open_queue,
     queue_specs as queue_specs,
+    scan as scan,
     tenant_and_app as tenant_and_app,
     wants_events as wants_events,
 )

@@ -25,6 +25,7 @@ from postroad.journal import (
     TaskProgress,
 )
 from postroad.queues import Delivery, legible
+from postroad.tasks.child_output import Progress
 from postroad.tasks.leases import Failure, Held, Lease, Then, first_lease, lease_end, pause_before_retry
 from postroad.tasks.messages import TaskMessage, log_event
 from postroad.tasks.processes import Order, Report, TaskEntry, resident_bytes
@@ -43,11 +44,6 @@ _PROGRESS_SECONDS = 1.0
 _FAR_PROGRESS_SECONDS = 5.0
 QUARANTINED = "max attempts"
 _LOG_EVENTS = {COMPLETED: "task_completed", FAILED: "task_failed", TIMEOUT: "task_timed_out"}
-
-
-class _Reported(msgspec.Struct):
-    fraction: float
-    message: str | None = None
 
 
 class Attempt:
@@ -113,7 +109,6 @@ class Attempt:
         self._log("task_started", pid=self._pid)
 
     def order(self) -> Order:
-        """Return the order for the child."""
         lease = self._lease
         return Order(
             name=self._message.name,
@@ -163,7 +158,7 @@ class Attempt:
         self._activity = activity
         if progress is None:
             return
-        found = msgspec.json.decode(progress, type=_Reported)
+        found = msgspec.json.decode(progress, type=Progress)
         before = self._progress
         if before is None or (before.fraction, before.message) != (found.fraction, found.message):
             at = self._shared.factory.now_ms()

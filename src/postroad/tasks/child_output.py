@@ -33,7 +33,6 @@ class Tail:
         self._size = 0
 
     def feed(self, data: bytes) -> None:
-        """Add output."""
         self._parts.append(data)
         self._size += len(data)
         while self._size - len(self._parts[0]) >= TAIL_BYTES:
@@ -101,29 +100,11 @@ class Unchanged:
     """Writes the output of a child to the worker's standard error as it is; what nobody reads in time is dropped."""
 
     def feed(self, data: bytes) -> None:
-        """Add output."""
         while data and _write_some(data[: select.PIPE_BUF]):
             data = data[select.PIPE_BUF :]
 
     def end(self) -> None:
-        """Do nothing: everything is written."""
-
-
-class Dropped:
-    """Writes nothing."""
-
-    def feed(self, data: bytes) -> None:
-        """Do nothing with the output."""
-
-    def end(self) -> None:
-        """Do nothing."""
-
-
-def echo_of(mode: str, request_id: str, *, is_result: bool = False) -> Echo | Unchanged | Dropped:
-    """Return what writes the output of a child: `log`, `inherit` or `drop`."""
-    if mode == "log":
-        return Echo(request_id, is_result=is_result)
-    return Unchanged() if mode == "inherit" else Dropped()
+        """Everything is written."""
 
 
 class Echo:
@@ -143,7 +124,6 @@ class Echo:
         self._at = time.monotonic()
 
     def feed(self, data: bytes) -> None:
-        """Add output."""
         now = time.monotonic()
         self._left = min(_ECHO_BYTES, self._left + (now - self._at) * _ECHO_BYTES)
         self._at = now
@@ -166,7 +146,6 @@ class Echo:
         self._open = self._held = b""
 
     def end(self) -> None:
-        """Write what is left."""
         self._line(self._open)
         if b'"output"' not in self._held:
             self._write_line(self._held)
@@ -217,15 +196,23 @@ class _Activity(msgspec.Struct, omit_defaults=True):
     stepName: str | None = None
     timestamp: Annotated[int, msgspec.Meta(ge=0, le=_LAST_SECOND)] | None = None
 
+    def __post_init__(self) -> None:
+        self.type, self.stepName = self.type[:100], self.stepName and self.stepName[:200]
 
-class _Progress(msgspec.Struct, omit_defaults=True):
+
+class Progress(msgspec.Struct, omit_defaults=True):
+    """How much a child says is done."""
+
     fraction: Annotated[float, msgspec.Meta(ge=0, le=1)]
     message: str | None = None
+
+    def __post_init__(self) -> None:
+        self.message = self.message and self.message[:200]
 
 
 class _Line(msgspec.Struct):
     lastActivity: _Activity | None = None
-    progress: _Progress | None = None
+    progress: Progress | None = None
 
 
 class Reported(msgspec.Struct, frozen=True):
@@ -242,13 +229,13 @@ class Reported(msgspec.Struct, frozen=True):
 def reported_activity(data: bytes) -> Reported | None:
     """Return an activity that a function sent; None for anything else."""
     found = _decoded(data, _Activity)
-    return None if found is None else Reported(activity=_activity(found))
+    return None if found is None else Reported(activity=msgspec.json.encode(found))
 
 
 def reported_progress(data: bytes) -> Reported | None:
     """Return a progress that a function sent; None for anything else."""
-    found = _decoded(data, _Progress)
-    return None if found is None else Reported(progress=_progress(found))
+    found = _decoded(data, Progress)
+    return None if found is None else Reported(progress=msgspec.json.encode(found))
 
 
 def reported_by(line: bytes | bytearray) -> Reported | None:
@@ -259,8 +246,8 @@ def reported_by(line: bytes | bytearray) -> Reported | None:
     if found is None or (found.lastActivity is None and found.progress is None):
         return None
     return Reported(
-        activity=None if found.lastActivity is None else _activity(found.lastActivity),
-        progress=None if found.progress is None else _progress(found.progress),
+        activity=None if found.lastActivity is None else msgspec.json.encode(found.lastActivity),
+        progress=None if found.progress is None else msgspec.json.encode(found.progress),
     )
 
 
@@ -276,15 +263,6 @@ def _decoded(data: bytes, kind: type[_Found]) -> _Found | None:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, ValueError, RecursionError):
         return None
-
-
-def _activity(found: _Activity) -> bytes:
-    step = None if found.stepName is None else found.stepName[:200]
-    return msgspec.json.encode(_Activity(found.type[:100], step, found.timestamp))
-
-
-def _progress(found: _Progress) -> bytes:
-    return msgspec.json.encode(_Progress(found.fraction, None if found.message is None else found.message[:200]))
 
 
 def _clean(line: str) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from datetime import datetime
-from typing import NamedTuple
 
 import msgspec
 
@@ -19,7 +18,7 @@ from postroad.journal import FAILED
 from postroad.ports import Store
 from postroad.tasks.delays import PutOff, put_off_key
 from postroad.tasks.leases import Held, TaskRecords
-from postroad.tasks.messages import EventFactory, TaskMessage, log_event
+from postroad.tasks.messages import EventFactory, TaskMessage, log_event, scan
 from postroad.tasks.submissions import Submission, Submissions
 
 MOST_FAILURES = 3
@@ -32,16 +31,6 @@ _RETRY_SECONDS = 1.0
 _ORPHAN_SECONDS = 3_600
 _decode_put_off = msgspec.json.Decoder(PutOff).decode
 _decode_message = msgspec.json.Decoder(TaskMessage).decode
-
-
-def scan(items: Items, prefix: str, *, limit: int) -> Iterator[Item]:
-    """Yield all items whose key begins with the prefix, read `limit` at a time."""
-    cursor = None
-    while True:
-        page = items.scan(prefix, limit=limit, cursor=cursor)
-        yield from page.items
-        if (cursor := page.cursor) is None:
-            return
 
 
 class Retries:
@@ -73,13 +62,6 @@ class Retries:
         self.in_a_row = 0
         for name in names if self._backoffs else ():
             self._backoffs.pop(name, None)
-
-
-class _Result(NamedTuple):
-    """Whether a task was sent, and the blob that is not needed any more."""
-
-    sent: bool
-    blob: BlobRef | None
 
 
 class DelayedTasks:
@@ -149,17 +131,20 @@ class DelayedTasks:
             errors.append(error)
             return 0
         self._retries.succeeded(item.key for item in items)
-        for result in results:
-            if result.blob is not None and (blobs := self._backend.blobs()) is not None:
-                blobs.delete(result.blob)
-        return sum(result.sent for result in results)
+        for _, blob in results:
+            if blob is not None and (blobs := self._backend.blobs()) is not None:
+                blobs.delete(blob)
+        return sum(sent for sent, _ in results)
 
     def _due_at(self, item: Item) -> float:
         """Return when it is due, in seconds since 1970."""
         return int(item.key.removeprefix(self._prefix).partition("#")[0]) / 1_000
 
-    def _send_one(self, item: Item, moment: float) -> _Result:
-        """Send it and delete the item; one that is not to be sent is deleted, too, once that is sure."""
+    def _send_one(self, item: Item, moment: float) -> tuple[bool, BlobRef | None]:
+        """Send it and delete the item; one that is not to be sent is deleted, too, once that is sure.
+
+        Return whether it was sent, and the blob that is not needed any more.
+        """
         request_id = item.key.removeprefix(self._prefix).partition("#")[2]
         due_at = self._due_at(item)
         held = self._records.read(self._tenant, request_id)
@@ -167,13 +152,13 @@ class DelayedTasks:
         is_ours = held is not None and held.lease.due_at == round(due_at * 1_000)
         if is_open and not is_ours and moment < due_at + _ORPHAN_SECONDS:
             # Its submission may be about to write the lease, or it died and another one took its place.
-            return _Result(False, None)
+            return False, None
         waits = _decode_put_off(item.value)
         if held is not None and is_open and is_ours:
             self._send(waits, held, request_id, delay=max(0.0, due_at - moment))
         failpoints.hit("scheduler.after_send")
         self._items.delete(item.key, expect=item.version)
-        return _Result(is_open and is_ours, waits.blob)
+        return is_open and is_ours, waits.blob
 
     def _send(self, waits: PutOff, held: Held, request_id: str, *, delay: float) -> None:
         message = self._message(waits)

@@ -88,7 +88,6 @@ class EventPublisher:
             self.run_once()
 
     def role(self) -> Role:
-        """Return the role `events` of a worker."""
         is_near = self._items.traits.joins_writes
         return Role("events", _NEAR_SECONDS if is_near else _FAR_SECONDS, self.run_once, self.close)
 

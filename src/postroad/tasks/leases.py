@@ -98,6 +98,11 @@ class Lease(Owing, frozen=True, kw_only=True, rename="camel"):
         """Return the run that the lease is about."""
         return TaskId(tenant_id=tenant, request_id=request_id, run=self.run, job_id=self.job_id, task_id=self.task_id)
 
+    @property
+    def is_unsent(self) -> bool:
+        """Whether the message of this run is to be sent at once and is not known to be sent."""
+        return self.sent_at is None and self.outcome is None and self.due_at is None
+
     def is_live(self, now: float) -> bool:
         """Return whether a worker holds it."""
         return self.owner is not None and now < self.effective_until
@@ -293,8 +298,21 @@ class TaskRecords:
         self._wake_up_queues: dict[str, Queue] = {}
         self.append = self._leases.append
 
-    def put(self, tenant: str, request_id: str, lease: Lease, *, expect: Held | None) -> Written:
-        """Write the lease alone, if it is still as expected."""
+    def put(
+        self,
+        tenant: str,
+        request_id: str,
+        lease: Lease,
+        *,
+        expect: Held | None,
+        owes: Sequence[JournalEvent] = (),
+    ) -> Written:
+        """Write the lease alone, if it is still as expected.
+
+        The caller records the events in `owes`; where that is another write, the lease owes them until then.
+        """
+        if owes and not self.together:
+            lease = self._owing(request_id, lease, [*self._leases.owed(lease), *owes])
         return Written(*self._leases.put(lease_key(tenant, request_id), lease, _version(expect)))
 
     def remove(self, tenant: str, request_id: str, *, expect: Held) -> None:
@@ -370,8 +388,7 @@ class TaskRecords:
                 if ok and lease.outcome is not None:
                     self.wake_job(tenant, lease, state=lease.outcome.state)
                 return Written(ok, held, ok, ok and also is not None)
-        path = f"{LEASES}{request_id}/{lease.run}-{lease.token}.json"
-        ok, held = self._leases.put(key, self._leases.owing(lease, due, path), version)
+        ok, held = self._leases.put(key, self._owing(request_id, lease, due), version)
         if not ok:
             return Written(ok, held)
         recorded = self.record(due)
@@ -382,7 +399,7 @@ class TaskRecords:
             log_event("task_ack_failed", error=error)
         if lease.outcome is not None:
             self.wake_job(tenant, lease, state=lease.outcome.state)
-        return Written(True, self._paid(held) if recorded else held, recorded)
+        return Written(True, self.paid(held) if recorded and held is not None else held, recorded)
 
     def record(self, events: Sequence[JournalEvent]) -> bool:
         """Append the events; if the journal rejects them, log it and return False."""
@@ -401,12 +418,15 @@ class TaskRecords:
         """Append the events that the lease owes; return whether it owes nothing now."""
         recorded = self.record(self._leases.owed(held.lease))
         if recorded:
-            self._paid(held)
+            self.paid(held)
         return recorded
 
-    def _paid(self, held: Held | None) -> Held | None:
-        """Return the lease without owed events; the item says so at its next write."""
-        if held is None or not held.lease.owes:
+    def _owing(self, request_id: str, lease: Lease, events: Sequence[JournalEvent]) -> Lease:
+        return self._leases.owing(lease, events, f"{LEASES}{request_id}/{lease.run}-{lease.token}.json")
+
+    def paid(self, held: Held) -> Held:
+        """Return the lease without the owed events, which are recorded; the item says so at its next write."""
+        if not held.lease.owes:
             return held
         self._leases.forget(held.lease)
         return Held(owing_nothing(held.lease), held.version)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from heapq import merge
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
@@ -32,6 +32,7 @@ from postroad.journal import (
     Journal,
     JournalEvent,
     TaskState,
+    every_event,
     fold,
     task_history,
 )
@@ -109,8 +110,6 @@ def since_of(given: str | int | None, now_ms: int) -> int | None:
 
 
 class ListedTask(msgspec.Struct, frozen=True):
-    """A task of a list."""
-
     name: str
     queue: str
     state: TaskState
@@ -160,28 +159,19 @@ class TaskList:
         end = wanted.until
         if before is not None:
             end = before[0] if end is None else min(end, before[0])
-        streams = (self._of_type(each, wanted.since, end) for each in _BEGINS[wanted.state])
+        asked: dict[str, Any] = {
+            "tenant": self._tenant,
+            "start": wanted.since,
+            "end": end,
+            "descending": True,
+            "raw": True,
+        }
+        streams = (
+            every_event(self._journal, "GSI4", event_type=each, limit=_PAGE, **asked) for each in _BEGINS[wanted.state]
+        )
         for event in merge(*streams, key=_place, reverse=True):
             if before is None or _place(event) < before:
                 yield event
-
-    def _of_type(self, event_type: str, start: int | None, end: int | None) -> Iterator[JournalEvent]:
-        cursor = None
-        while True:
-            page = self._journal.query(
-                "GSI4",
-                tenant=self._tenant,
-                event_type=event_type,
-                start=start,
-                end=end,
-                descending=True,
-                limit=_PAGE,
-                cursor=cursor,
-                raw=True,
-            )
-            yield from page.events
-            if (cursor := page.cursor) is None:
-                return
 
     def _listed(self, event: JournalEvent, wanted: TaskFilter) -> ListedTask | None:
         """Return the task if it matches, and if this is the event by which it is listed."""

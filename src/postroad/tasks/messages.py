@@ -1,4 +1,4 @@
-"""What tasks send and record: the message of a run, the queues it goes to, the events of a task, and log lines."""
+"""What tasks send, record and log: the message of a run, the queues it goes to, the events of a task, and log lines."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Final
@@ -16,6 +17,7 @@ from postroad.arguments import text
 from postroad.clock import Clock
 from postroad.errors import InvalidMessage, InvalidTask, QueueNotFound, describe
 from postroad.events import checked_bytes, is_strict, sendable, unsendable
+from postroad.items import Item, Items
 from postroad.journal import JournalEvent, NestedId, Number, TimeoutMs, is_simple
 from postroad.ports import Store
 from postroad.queues import MAX_RETENTION, Delivery, OutgoingMessage, PeekedMessage, Queue, QueueSpec, legible
@@ -90,7 +92,6 @@ class TaskMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         )
 
     def task(self, tenant: str) -> TaskId:
-        """Return the run that the message is about."""
         return TaskId(
             tenant_id=tenant, request_id=self.request_id, run=self.run, job_id=self.job_id, task_id=self.task_id
         )
@@ -226,7 +227,6 @@ class EventFactory:
     worker_id: str | None = None
 
     def event(self, event_type: str, task: TaskId, *, token: int | None = None, **properties: Any) -> JournalEvent:
-        """Return an event of a task."""
         ids = {"requestId": task.request_id, "jobId": task.job_id, "taskId": task.task_id, "run": task.run}
         return self.record(event_type, task.tenant_id, task.request_id, **ids, token=token, **properties)
 
@@ -246,8 +246,17 @@ class EventFactory:
         )
 
     def now_ms(self) -> int:
-        """Return the wall clock in milliseconds."""
         return int(self.clock.now().timestamp() * 1_000)
+
+
+def scan(items: Items, prefix: str, *, limit: int) -> Iterator[Item]:
+    """Yield all items whose key begins with the prefix, read `limit` at a time."""
+    cursor = None
+    while True:
+        page = items.scan(prefix, limit=limit, cursor=cursor)
+        yield from page.items
+        if (cursor := page.cursor) is None:
+            return
 
 
 _standard = logging.getLogger("postroad.tasks")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -50,14 +51,12 @@ class TaskRows:
     def submit(self, events: Sequence[DomainEvent]) -> list[PostroadError | None]:
         """Submit what the rows hold; return for each the error, or None. A row that is submitted again is harmless."""
         found = [self._read(event) for event in events]
-        queues = {each[1] for each in found if not isinstance(each, PostroadError)}
-        if len(queues) == 1 and len(found) > 1 and not any(isinstance(each, PostroadError) for each in found):
-            try:
-                # One commit for all; if that fails, each for itself.
-                self._submissions(queues.pop()).begin_many([each[0] for each in found if isinstance(each, tuple)])
-            except PostroadError:
-                return [self._submit(each) for each in found]
-            return [None] * len(found)
+        readable = [each for each in found if isinstance(each, tuple)]
+        if len(readable) == len(found) > 1 and len({queue for _, queue in readable}) == 1:
+            # One commit for all; if that fails, each for itself.
+            with suppress(PostroadError):
+                self._submissions(readable[0][1]).begin_many([submission for submission, _ in readable])
+                return [None] * len(found)
         return [self._submit(each) for each in found]
 
     def _submit(self, found: tuple[Submission, str] | PostroadError) -> PostroadError | None:

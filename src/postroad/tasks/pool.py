@@ -51,7 +51,6 @@ class ChildSlot:
         self._events.register(end, select.POLLIN)
 
     def order(self, order: Order) -> None:
-        """Let the waiting child run an order."""
         self._send(processes.message(order))
 
     def halt(self, grace: float) -> None:
@@ -291,7 +290,6 @@ class Sources:
         }
 
     def changed(self) -> list[str]:
-        """Return the files that differ from what was loaded."""
         return [name for name, stamp in self._known.items() if _stamp(name) != stamp]
 
 

@@ -15,6 +15,7 @@ import msgspec
 from postroad.clock import Clock
 from postroad.errors import PostroadError
 from postroad.items import Items
+from postroad.tasks.messages import scan
 from postroad.tasks.processes import resident_bytes
 
 RENEW_SECONDS: Final = 30.0
@@ -69,6 +70,11 @@ class RunningTasks:
         finally:
             with self._lock:
                 del self._tasks[me]
+
+    def pids(self) -> set[int]:
+        """Return the children that run a task now."""
+        with self._lock:
+            return {pid for _, _, _, pid in self._tasks.values()}
 
     def now(self) -> list[RunningTask]:
         """Return what runs now, the longest first."""
@@ -136,12 +142,8 @@ def worker_page(items: Items, clock: Clock, tenant: str, *, limit: int, after: s
 
 
 def _every(items: Items, tenant: str) -> Iterator[WorkerShown]:
-    cursor = None
-    while True:
-        page = items.scan(_prefix(tenant), limit=_PAGE, cursor=cursor)
-        yield from (msgspec.json.decode(item.value, type=WorkerShown) for item in page.items)
-        if (cursor := page.cursor) is None:
-            return
+    for item in scan(items, _prefix(tenant), limit=_PAGE):
+        yield msgspec.json.decode(item.value, type=WorkerShown)
 
 
 def _prefix(tenant: str) -> str:

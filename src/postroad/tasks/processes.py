@@ -160,7 +160,6 @@ def frame(data: bytes) -> bytes:
 
 
 def message(value: Any) -> bytes:
-    """Return the frame of a value."""
     return frame(encode(value))
 
 
@@ -202,7 +201,6 @@ def read_frame(descriptor: int) -> bytes | None:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write all of the data."""
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
@@ -231,18 +229,15 @@ class WorkerLink:
         self._frames = Frames()
 
     def fileno(self) -> int:
-        """Return the descriptor, for polls."""
         return self._end.fileno()
 
     def send(self, *values: FromMonitor) -> None:
-        """Send messages to the worker."""
         try:
             self._end.sendall(b"".join(map(message, values)))
         except OSError as error:
             raise WorkerGone from error
 
     def receive(self) -> list[ToMonitor]:
-        """Wait for messages of the worker and return them."""
         try:
             data = self._end.recv(1 << 18)
         except OSError as error:
@@ -355,7 +350,6 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _parents() -> dict[int, int]:
-    """Return the parent of every process."""
     found = {}
     for entry in os.scandir("/proc") if _LINUX else ():
         if entry.name.isdigit():

@@ -1,6 +1,7 @@
 """The reconciler: it sends runs that were recorded as pending and never sent, and deletes what ended long ago.
 
-It works in small steps: leases are deleted thirty days after their runs ended, events after `EVENTS_TTL_DAYS`.
+It works in small steps: leases are deleted thirty days after their runs ended, events after `EVENTS_TTL_DAYS`. On the
+way through the leases it records the `Task Pending` that an interrupted submission left owed, and so sends its run.
 """
 
 from __future__ import annotations
@@ -28,12 +29,16 @@ KEPT_SECONDS = 30 * 86_400
 _AT_ONCE = 200
 
 
-class LeaseExpiry:
-    """Deletes the leases of a tenant whose runs ended thirty days ago, round after round."""
+class LeaseRound:
+    """Looks at the leases of a tenant, round after round.
 
-    def __init__(self, items: Items, blobs: Blobs | None, tenant: str) -> None:
+    It deletes those whose runs ended thirty days ago, and records what interrupted submissions owe to the journal.
+    """
+
+    def __init__(self, items: Items, blobs: Blobs | None, records: TaskRecords, tenant: str) -> None:
         self._items = items
         self._blobs = blobs
+        self._records = records
         self._prefix = lease_key(tenant, "")
         self.cursor: str | None = None
         """The position of a round that is under way; None between two rounds."""
@@ -43,8 +48,10 @@ class LeaseExpiry:
         page = self._items.scan(self._prefix, limit=_AT_ONCE, cursor=self.cursor)
         forgotten = 0
         for item in page.items:
-            outcome = decode_lease(item.value).outcome
-            if outcome is not None and outcome.at < now_ms - KEPT_SECONDS * 1_000:
+            lease = decode_lease(item.value)
+            if lease.is_unsent and lease.owes:
+                self._records.record_owed(Held(lease, item.version))
+            elif lease.outcome is not None and lease.outcome.at < now_ms - KEPT_SECONDS * 1_000:
                 # The lease of a run that began again meanwhile has another version, and stays.
                 forgotten += self._items.delete(item.key, expect=item.version).ok
         self.cursor = page.cursor
@@ -138,7 +145,7 @@ class Reconciler:
         self._submissions.open_queue()
         self._overflow = Overflow(backend.blobs())
         self._factory = EventFactory(app=app, environment=backend.stage, origin="dispatcher", clock=backend.clock)
-        self._lease_expiry = LeaseExpiry(self._items, backend.blobs(), self._tenant)
+        self._leases = LeaseRound(self._items, backend.blobs(), self._records, self._tenant)
         self._expiry = Expiry(self._journal, self._tenant)
         self._seen: set[tuple[str, int]] = set()
         self._marked: int | None = None
@@ -171,8 +178,8 @@ class Reconciler:
         if self._marked is None or watermark - self._marked >= _MARK_EVERY_MS:
             self._items.put(self._mark, msgspec.json.encode(watermark))
             self._marked = watermark
-        if now - self._forgot_at >= _FORGET_EVERY_MS or self._lease_expiry.cursor is not None:
-            self._lease_expiry.step(now)
+        if now - self._forgot_at >= _FORGET_EVERY_MS or self._leases.cursor is not None:
+            self._leases.step(now)
             self._forgot_at = now
         self._expiry.step(now)
         return sent

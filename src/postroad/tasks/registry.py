@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -177,12 +176,11 @@ class TaskDefinition:
         return None
 
 
-def passed(names: Iterable[str], env: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the variables of this process with these names; `SHOP_*` names all that begin with `SHOP_`."""
+def passed(names: Iterable[str], env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables with these names; `SHOP_*` names all that begin with `SHOP_`."""
     names = frozenset(names)
     starts = tuple(name[:-1] for name in names if name.endswith("*"))
-    here = os.environ if env is None else env
-    return {name: value for name, value in here.items() if name in names or name.startswith(starts)}
+    return {name: value for name, value in env.items() if name in names or name.startswith(starts)}
 
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING
@@ -87,7 +87,6 @@ class TaskRunner:
         slot.halt(grace)
 
     def close(self) -> None:
-        """Close the slot."""
         if self._slot is not None:
             self._slot.close()
 
@@ -220,7 +219,8 @@ class TaskRunner:
         report: Report | None = None
         verdict: Verdict | None
         try:
-            with attempt.span(), self._noted(attempt):
+            name, now = attempt.name, self._shared.clock.now()
+            with attempt.span(), self._shared.running.noted(attempt.task.request_id, name, now, self._pid or 0):
                 report = self._watch(attempt)
                 verdict = None if report is None else verdict_of(report, is_command=attempt.is_command)
                 if isinstance(verdict, Failed | TimedOut):
@@ -244,11 +244,6 @@ class TaskRunner:
             if not attempt.along:
                 # Nothing was taken, or it is not known whether it was: then the message comes back.
                 self._next = None
-
-    def _noted(self, attempt: Attempt) -> AbstractContextManager[None]:
-        """Count the task among those that run."""
-        running, now = self._shared.running, self._shared.clock.now()
-        return running.noted(attempt.task.request_id, attempt.name, now, self._pid or 0)
 
     def _watch(self, attempt: Attempt) -> Report | None:
         """Return the report of the child; None if it was killed because the lease was lost."""

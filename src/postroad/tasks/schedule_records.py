@@ -17,8 +17,7 @@ from postroad.events import uuid7
 from postroad.items import Item, Items
 from postroad.ports import Store
 from postroad.settings import nearest
-from postroad.tasks.delayed_tasks import scan
-from postroad.tasks.messages import NAME, log_event, tenant_and_app
+from postroad.tasks.messages import NAME, log_event, scan, tenant_and_app
 from postroad.tasks.producer import TaskProducer
 from postroad.tasks.schedules import Schedule
 
@@ -53,15 +52,15 @@ class ScheduleState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
         ticks, done_with = self.schedule.due(now, after=after)
         if done_with == after:
             return None
-        state = msgspec.structs.replace(self, after=_epoch(done_with), owed=tuple(map(_epoch, ticks)))
-        return state.ran(_epoch(ticks[-1]), tick_id(self.task, ticks[-1])) if ticks else state
+        owed = tuple(map(_epoch, ticks))
+        state = msgspec.structs.replace(self, after=_epoch(done_with), owed=owed)
+        return state.ran(owed[-1], tick_id(self.task, owed[-1])) if owed else state
 
     def settled(self) -> Self:
         """Return the state of a schedule whose runs are all submitted."""
         return msgspec.structs.replace(self, owed=())
 
     def ran(self, at: int, request_id: str) -> Self:
-        """Return the state with its last run."""
         return msgspec.structs.replace(self, last_at=at, last_request_id=request_id)
 
     def defined(self, schedule: Schedule, queue: str, now: datetime) -> Self:
@@ -83,9 +82,8 @@ class ScheduleState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
         return msgspec.structs.replace(self, paused=False, after=_epoch(now))
 
 
-def tick_id(task: str, tick: datetime) -> str:
-    """Return the request id of the run of a tick."""
-    return f"schedule-{task}-{tick.astimezone(UTC):%Y%m%dT%H%M%SZ}"
+def tick_id(task: str, tick: int) -> str:
+    return f"schedule-{task}-{datetime.fromtimestamp(tick, UTC):%Y%m%dT%H%M%SZ}"
 
 
 def schedule_key(tenant: str, name: str) -> str:
@@ -209,7 +207,6 @@ def _shown(name: str, state: ScheduleState) -> ScheduleShown:
 
 
 def read_all(items: Items, tenant: str) -> dict[str, KnownSchedule]:
-    """Return every schedule of the tenant by its name."""
     prefix = schedule_key(tenant, "")
     return dict(_readable(scan(items, prefix, limit=_PAGE), prefix))
 

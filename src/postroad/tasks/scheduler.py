@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from datetime import UTC, datetime
+from datetime import datetime
 from math import inf
 from typing import Any, NamedTuple
 
@@ -54,10 +54,6 @@ class _Claim(NamedTuple):
     name: str
     known: KnownSchedule
     ticks: tuple[int, ...]
-
-
-def _request_id(name: str, tick: int) -> str:
-    return tick_id(name, datetime.fromtimestamp(tick, UTC))
 
 
 class Scheduler:
@@ -268,13 +264,13 @@ class Scheduler:
         calls: dict[str, list[tuple[str, Mapping[str, Any], str]]] = {}
         for claim in claims:
             of_queue = calls.setdefault(claim.known.state.queue, [])
-            of_queue += [(claim.known.state.task, {}, _request_id(claim.name, tick)) for tick in claim.ticks]
+            of_queue += [(claim.known.state.task, {}, tick_id(claim.name, tick)) for tick in claim.ticks]
         return sum(
             handle.created for queue, found in calls.items() for handle in self._producer(queue).submit_many(found)
         )
 
     def _submit_tick(self, claim: _Claim, tick: int) -> bool:
-        request_id = _request_id(claim.name, tick)
+        request_id = tick_id(claim.name, tick)
         try:
             return self._producer(claim.known.state.queue).submit(claim.known.state.task, request_id=request_id).created
         except (InvalidInput, Conflict) as error:

@@ -1,8 +1,9 @@
 """Submissions: a run is submitted once, by its lease, its `Task Pending` and its message.
 
 A submission writes the lease, records `Task Pending` and sends the message, in this order. On the embedded engine this
-is one commit. Elsewhere a process may die in between: a later submission with the same request id completes what it
-finds, and the Reconciler sends what was recorded and not sent.
+is one commit. Elsewhere a process may die in between. Until `Task Pending` is recorded the lease owes it, so a later
+submission with the same request id, or the next look at its job, completes what it finds; the Reconciler sends what was
+recorded and not sent.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,8 +30,7 @@ from postroad.tasks.messages import EventFactory, TaskMessage, open_queue, outgo
 from postroad.telemetry import tracing
 
 # How long another submission of the same request may take before it counts as dead.
-_WAIT_SECONDS = 5.0
-_LOOK_AGAIN = 0.02
+_PATIENCE_MS = 5_000
 
 
 class Begun(NamedTuple):
@@ -118,7 +117,6 @@ class Submissions:
         # Most requests are new: where nothing is stored unless all is, nothing has to be read before.
         if self._records.together and self._begin([first])[0]:
             return Begun(request_id, submission.message.run, True)
-        deadline = time.monotonic() + _WAIT_SECONDS
         while True:
             held = self._records.read(tenant, request_id)
             if held is None:
@@ -132,14 +130,18 @@ class Submissions:
                     field="requestId",
                     remedy="Use a new request id for a new task.",
                 )
-            # It is sent, or it is recorded and the Reconciler sends it.
-            begun = lease.sent_at is not None or lease.outcome is not None or lease.token > 0
-            if begun or last_pending(self._backend.journal(), tenant, request_id, run=lease.run) is not None:
-                return Begun(request_id, lease.run, False)
-            if time.monotonic() > deadline:
-                self._begin([_Start(submission, lease, held)])
-                return Begun(request_id, lease.run, False)
-            time.sleep(_LOOK_AGAIN)
+            if lease.is_unsent:
+                self._complete(submission, held)
+            return Begun(request_id, lease.run, False)
+
+    def _complete(self, submission: Submission, held: Held) -> None:
+        """Complete a submission that is under way or died: record what it owes, and send it if it is old."""
+        is_old = submission.pending.timestamp - held.lease.begun_at > _PATIENCE_MS
+        if is_old and submission.message.run == held.lease.run:
+            self.resend(submission, held)
+        else:
+            # Its own process sends it; if that has died, the Reconciler does.
+            self._records.append(self._records.owed(held))
 
     def begin_many(self, submissions: Sequence[Submission]) -> list[Begun]:
         """Begin all of the runs with few commits and calls; find those that exist, as `begin` does.
@@ -192,7 +194,8 @@ class Submissions:
                 elif records.together:
                     # What is written in one commit with the message can say so at once.
                     first = _sent(submission, first)
-                result = records.put(submission.tenant, submission.message.request_id, first, expect=expect)
+                request_id, owes = submission.message.request_id, [submission.pending]
+                result = records.put(submission.tenant, request_id, first, expect=expect, owes=owes)
                 if due_at is not None and result.ok and records.together:
                     self._put_off(submission, due_at)
                 written.append(result)
@@ -203,7 +206,9 @@ class Submissions:
             ]
             if begun:
                 self._record(begun, is_new=starts[0].expect is None)
-                failed = self._send([start for start in begun if start.submission.due_at is None], traceparent)
+                failed = self._send(
+                    [start.paid(records) for start in begun if start.submission.due_at is None], traceparent
+                )
             return written, failed
 
         written, failed = self._backend.together(unit) if records.together else unit()
@@ -216,6 +221,8 @@ class Submissions:
 
     def _record(self, begun: Sequence[_Start], *, is_new: bool) -> None:
         records = self._records
+        if any(start.submission.message.job_id is not None for start in begun):
+            failpoints.hit("dispatcher.after_lease")
         try:
             records.append([start.submission.pending for start in begun])
         except PostroadError:
@@ -254,6 +261,12 @@ class _Start(NamedTuple):
     submission: Submission
     lease: Lease
     expect: Held | None = None
+
+    def paid(self, records: TaskRecords) -> _Start:
+        """Return it after its `Task Pending` was recorded."""
+        assert self.expect is not None
+        held = records.paid(self.expect)
+        return _Start(self.submission, held.lease, held)
 
 
 def _sent(submission: Submission, lease: Lease) -> Lease:

@@ -82,7 +82,6 @@ def _settle_in(monitor: int, ends: Sequence[int]) -> None:
 
 
 def reply(data: bytes) -> None:
-    """Send a reply to the monitor."""
     processes.write_all(REPLIES, processes.frame(data))
 
 
@@ -292,22 +291,13 @@ def _clean(text: str, most: int) -> str:
 
 
 _MAIN = "__main__"
-_OPTIONS = (
-    "timeout",
-    "max_attempts",
-    "memory_limit",
-    "pass_env",
-    "fresh",
-    "retry_base",
-    "retry_cap",
-    "schedule",
-    "queue",
-)
 _CLASSES = ("retry_on", "never_retry")
+_OPTIONS = [
+    name for name in TaskEntry.__struct_fields__ if name not in ("name", "module", "qualname", "command", *_CLASSES)
+]
 
 
 def entry_of(definition: TaskDefinition) -> TaskEntry:
-    """Return the task as another process can find it."""
     options: dict[str, Any] = {name: getattr(definition, name) for name in _OPTIONS}
     options |= {name: tuple(_place(definition, each) for each in getattr(definition, name)) for name in _CLASSES}
     function = definition.function

@@ -54,11 +54,9 @@ class Shared:
     """Unknown names of tasks that were logged."""
 
     def now(self) -> float:
-        """Return the wall clock in seconds."""
         return self.clock.now().timestamp()
 
     def release(self, delivery: Delivery, *, after: float = 0.0, error: str | None = None) -> None:
-        """Release the message."""
         self.queue.release([delivery], after=after, error=error)
 
     def reject(self, delivery: Delivery, *, reason: str, error: str | None = None) -> None:
@@ -131,7 +129,6 @@ class FreeRunners:
         return True
 
     def done(self) -> None:
-        """Note that a runner is free again."""
         with self._lock:
             self.busy -= 1
         self._free.release()
@@ -156,7 +153,6 @@ class Poller:
         self._found = False
 
     def run(self) -> None:
-        """Receive until stopped or idle."""
         backoff, empty, stopping = Backoff(), 0, self._runners.stopping
         while not stopping.is_set():
             shares = len(self._queues) > 1
@@ -232,12 +228,10 @@ class Waker:
             return
 
     def wait(self, seconds: float) -> None:
-        """Wait for a wake-up, at most so many seconds."""
         if select.select([self._receiver], [], [], None if seconds == inf else max(0.0, seconds))[0]:
             self._receiver.recv(4096)
 
     def close(self) -> None:
-        """Close both ends."""
         self._sender.close()
         self._receiver.close()
 

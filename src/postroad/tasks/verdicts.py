@@ -97,7 +97,6 @@ class _CommandError(msgspec.Struct):
 
 
 def verdict_of(report: Report, *, is_command: bool) -> Verdict:
-    """Return the verdict on a child that ended with this report."""
     report = msgspec.structs.replace(report, last_lines=tuple(redact(line) for line in report.last_lines))
     if report.timed_out:
         return TimedOut(report.killed_with or "SIGTERM", report.last_lines)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from postroad.tasks import processes
-from postroad.tasks.child_output import Lines, Reported, Tail, echo_of, reported_activity, reported_progress
+from postroad.tasks.child_output import Echo, Lines, Reported, Tail, Unchanged, reported_activity, reported_progress
 from postroad.tasks.processes import Halt, Order, Report, WorkerGone, WorkerLink
 from postroad.tasks.task_child import ChildSetup, run_child
 
@@ -65,7 +65,6 @@ class Child:
         return self.status is not None
 
     def close(self) -> None:
-        """Close all pipes."""
         for end in (self.orders, self.replies, self.out, self.err):
             if end >= 0:
                 os.close(end)
@@ -134,11 +133,13 @@ class Watch:
         child.frames.limit = setup.plan.max_output_bytes + _FRAME_BYTES
         self._tail = Tail()
         self._streams = {child.out: Lines(setup.plan.max_output_bytes), child.err: Lines(setup.plan.max_output_bytes)}
-        is_command = self._task.command is not None
-        self._echoes = {
-            child.out: echo_of(setup.plan.task_output, order.request_id, is_result=is_command),
-            child.err: echo_of(setup.plan.task_output, order.request_id),
-        }
+        self._echoes: dict[int, Echo | Unchanged] = {}
+        """What writes the output to the log; nothing if it is dropped."""
+        if setup.plan.task_output == "inherit":
+            self._echoes = {child.out: Unchanged(), child.err: Unchanged()}
+        elif setup.plan.task_output == "log":
+            out = Echo(order.request_id, is_result=self._task.command is not None)
+            self._echoes = {child.out: out, child.err: Echo(order.request_id)}
         self._reply = b""
         self._reported = Reported()
         self._unsent = False
@@ -213,7 +214,8 @@ class Watch:
                     self._reply = reply
         elif data:
             self._tail.feed(data)
-            self._echoes[descriptor].feed(data)
+            if (echo := self._echoes.get(descriptor)) is not None:
+                echo.feed(data)
             if self._task.command is not None:
                 for reported in self._streams[descriptor].feed(data):
                     self._note(reported if descriptor == self._child.out else None)

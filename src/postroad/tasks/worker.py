@@ -54,40 +54,24 @@ _RELOAD_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
-    """The numbers of a worker; seconds unless the name says otherwise."""
+    """The numbers of a worker as `TaskWorker` describes them; seconds unless the name says otherwise."""
 
     concurrency: _Positive = 3
-    """How many children run at the same time."""
     wait: Annotated[float, Meta(ge=0, le=MAX_WAIT, description="is not from 0 to 20 seconds")] = 20.0
-    """How long one poll waits for messages."""
     visibility_extension: _Extension = 30.0
-    """By how much a message and its lease are extended; more than `extension_interval`."""
     extension_interval: _Interval = 20.0
-    """The time between two extensions."""
     timeout: Timeout = 200.0
-    """How long an attempt may take, unless its task or message says otherwise."""
     kill_grace: _Pause = 5.0
-    """The time between SIGTERM and SIGKILL."""
     max_attempts: _Positive = 3
-    """How often a task is tried, unless the task says otherwise."""
     retry_base: _Pause = 1.0
-    """The pause before the second attempt; doubled before each further one."""
     retry_cap: _Pause = 30.0
-    """The longest pause between two attempts."""
     drain_timeout: _Pause = 30.0
-    """How long running children may continue after a stop."""
     pass_env: Variables = ()
-    """Environment variables that children see besides the usual ones; `SHOP_*` is every variable that begins so."""
     max_output_bytes: _Positive = 5_242_880
-    """The largest result, as JSON."""
     child_reuse: Annotated[int, Meta(ge=1, le=1_000)] = 1
-    """How many tasks one child runs."""
     unknown_grace: _Pause = 600.0
-    """How long a task with an unknown name is left to other workers."""
     task_output: TaskOutput = "log"
-    """What becomes of the output of tasks on the worker's standard error."""
     reload: bool = False
-    """Whether children are started anew when a source file changes."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -114,7 +98,7 @@ def _address(backend: Store) -> dict[str, str]:
     return {"POSTROAD_URL": backend.url} if backend.url.startswith("sqlite:") else {}
 
 
-def for_children(pass_env: Iterable[str], env: Mapping[str, str] | None = None) -> dict[str, str]:
+def for_children(pass_env: Iterable[str], env: Mapping[str, str]) -> dict[str, str]:
     """Return the part of this process's environment that its children see."""
     return passed((*_PASSED, *pass_env), env)
 
@@ -300,6 +284,10 @@ class TaskWorker:
     def tasks(self) -> Mapping[str, TaskEntry] | None:
         """Return the tasks that the children know, for a `Scheduler`; None before they are loaded."""
         return self._pool.tasks or None
+
+    def child_pids(self) -> set[int]:
+        """Return the process ids of the children that run a task now."""
+        return self._sources[0].running.pids()
 
     def stop(self) -> None:
         """Stop receiving; running tasks may finish within `drain_timeout`. A second call kills them at once."""

@@ -52,7 +52,6 @@ class Monitor:
         self._widest = min((task.memory_limit or inf for task in setup.tasks.definitions()), default=inf)
 
     def serve(self) -> NoReturn:
-        """Run orders one after the other until the process ends."""
         processes.adopt_orphans()
         try:
             while True:
@@ -218,7 +217,6 @@ class Zygote:
         self._monitors: set[int] = set()
 
     def serve(self) -> None:
-        """Serve until the worker ends."""
         processes.adopt_orphans()
         # Do once what every child would have to do: flush each line, and print where it crashed.
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # made by this interpreter

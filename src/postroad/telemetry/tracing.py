@@ -95,7 +95,6 @@ def dead_lettering(queue: str, message: Any, message_id: str) -> AbstractContext
 
 
 def redriving(name: str) -> AbstractContextManager[object]:
-    """Return a span around moving this queue's dead letters back."""
     return _span(f"redrive {name}", "INTERNAL", name)
 
 

@@ -40,8 +40,8 @@ __all__ = [
     "assert_idempotent",
 ]
 
-_MODULES = ("blobs", "items", "journal", "queues", "streams", "topics")
-_PORTS = ("Blobs", "Items", "Journal", "Queue", "Stream", "Topic")
+_PORTS = {"blobs": "Blobs", "items": "Items", "journal": "Journal"}
+_PORTS |= {"queues": "Queue", "streams": "Stream", "topics": "Topic"}
 _HOMES = {
     "FakeClock": "postroad.testing.clock",
     "FaultProxy": "postroad.testing.proxy",
@@ -49,7 +49,7 @@ _HOMES = {
     "assert_idempotent": "postroad.testing.idempotence",
     **{
         f"{port}{part}": f"postroad.testing.{module}"
-        for port, module in zip(_PORTS, _MODULES, strict=True)
+        for module, port in _PORTS.items()
         for part in ("Conformance", "Fixture", "Ground")
     },
 }

@@ -15,9 +15,11 @@ from postroad.connections import (
     AwsConnection,
     Entry,
     allow_source,
+    ask,
     deliver,
     disallow_source,
     make_event_bus,
+    pages,
     put_rule,
     put_target,
     refused,
@@ -65,16 +67,8 @@ class EventBridgeTopics:
         return EventBridgeTopic(self._connection, self._queues, name, arn=arn, attempts=self._attempts)
 
     def topics(self) -> list[str]:
-        """Return the names of all event buses, sorted."""
-        names: list[str] = []
-        parameters: dict[str, Any] = {}
-        with translated("EventBridge buses"):
-            while True:
-                answer: Any = self._connection.events.list_event_buses(**parameters)
-                names += [bus["Name"] for bus in answer["EventBuses"]]
-                if "NextToken" not in answer:
-                    return sorted(names)
-                parameters = {"NextToken": answer["NextToken"]}
+        found = pages("EventBridge buses", self._connection.events.list_event_buses)
+        return sorted(bus["Name"] for page in found for bus in page["EventBuses"])
 
 
 class EventBridgeTopic:
@@ -135,7 +129,8 @@ class EventBridgeTopic:
         port.check_subscriber(self.name, fifo=False, queue=queue)
         subscriber = self._queues.queue(queue.name)
         target_arn, bus, name = subscriber.arn, self.bus, _rule_name(queue.name)
-        if keep_filter and self._has_rule(name):
+        what, rule = f"subscribing to EventBridge bus {self.name!r}", {"Name": name, "EventBusName": bus}
+        if keep_filter and ask(what, self._client.describe_rule, "ResourceNotFoundException", **rule):
             return
         pattern: dict[str, Any] = {"source": [self._source]}
         if values is not None:
@@ -148,14 +143,6 @@ class EventBridgeTopic:
             refusal = put_target(self._client, name, bus, {"Id": _TARGET, "Arn": target_arn})
         if refusal is not None:
             raise Unavailable(f"subscribing to {self.name!r}: {refusal}")
-
-    def _has_rule(self, name: str) -> bool:
-        with self._translated("subscribing to"):
-            try:
-                self._client.describe_rule(Name=name, EventBusName=self.bus)
-            except self._client.exceptions.ResourceNotFoundException:
-                return False
-        return True
 
     def unsubscribe(self, queue: Queue) -> bool:
         """Unsubscribe the queue, and take back the right to send to it."""

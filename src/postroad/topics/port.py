@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Protocol, runtime_checkable
@@ -121,14 +121,13 @@ class OverflowingTopic:
         blobs: Blobs,
         *,
         clock: Clock = SYSTEM_CLOCK,
-        new_id: Callable[[], str] = new_hex,
         pruning: Pruning | None = None,
         limit: int | None = None,
     ) -> None:
         self.inner = topic
         self.name = topic.name
         self._limit = limit
-        self._references = References(blobs, clock, new_id, pruning or Pruning(blobs, clock))
+        self._references = References(blobs, clock, new_hex, pruning or Pruning(blobs, clock))
 
     @property
     def traits(self) -> TopicTraits:
@@ -165,12 +164,10 @@ def check_topic_name(name: object, *, fifo: bool) -> str:
 
 
 def no_topic(name: str, names: Collection[str]) -> TopicNotFound:
-    """Return the error for a topic that is not among those that exist."""
     return TopicNotFound(f'topic "{name}" does not exist', field="topic", nearest=nearest(name, names))
 
 
 def is_arn(name: object) -> bool:
-    """Return whether this is the ARN of a topic, not its name."""
     return isinstance(name, str) and name.startswith("arn:")
 
 

@@ -93,7 +93,6 @@ class SNSTopics:
         return self.topic(arns[name])
 
     def topics(self) -> list[str]:
-        """Return the names of all topics, sorted."""
         return sorted(arn.rpartition(":")[2] for arn in self._arns())
 
     def topics_without_subscriptions(self) -> list[str]:

@@ -94,7 +94,6 @@ class SQLiteTopics:
         return self._topic(name, fifo=fifo, create=False)
 
     def topics(self) -> list[str]:
-        """Return the names of all topics, sorted."""
         return self.engine.read(lambda connection: [name for (name,) in every(connection, _NAMES)])
 
     def topics_without_subscriptions(self) -> list[str]:

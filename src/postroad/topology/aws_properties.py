@@ -53,16 +53,15 @@ class Form:
     needs: tuple[Key, ...] = ()
 
 
-def forms(topology: Topology, place: Place = SOMEWHERE) -> tuple[Form, ...]:
+def forms(topology: Topology) -> tuple[Form, ...]:
     """Return a form for each resource, after those it needs, and before the first function one for each role."""
-    resources = [form_of(topology, resource, place) for resource in ordered(topology)]
-    roles = [role_form(topology, component, place) for component in topology.components]
+    resources = [form_of(topology, resource) for resource in ordered(topology)]
+    roles = [role_form(topology, component) for component in topology.components]
     first = next((index for index, form in enumerate(resources) if form.kind == "function"), len(resources))
     return (*resources[:first], *roles, *resources[first:])
 
 
 def form_of(topology: Topology, resource: Resource, place: Place = SOMEWHERE) -> Form:
-    """Return the form of one resource at a place."""
     required = needs(topology, resource)
     if isinstance(resource, FunctionDecl):
         required = (("role", resource.component), *required)
@@ -74,7 +73,6 @@ def form_of(topology: Topology, resource: Resource, place: Place = SOMEWHERE) ->
 
 
 def role_form(topology: Topology, component: Component, place: Place = SOMEWHERE) -> Form:
-    """Return the form of a component's role."""
     found = (resolve(topology, mention) for mention in component_mentions(component))
     required = tuple(dict.fromkeys((each.kind, each.name) for each in found if each is not None))
     settings = {

@@ -71,7 +71,6 @@ def consumer_policy(queue_arn: str, *, kms_key: str | None = None) -> dict[str, 
 
 
 def policy_of(topology: Topology, component: Component, place: Place = SOMEWHERE) -> dict[str, Any]:
-    """Return the policy of the component's role at a place."""
     return document(list(_Rights(topology, component, place).statements()))
 
 

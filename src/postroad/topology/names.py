@@ -172,7 +172,6 @@ class Mention:
 
 
 def mentions(resource: Resource) -> Iterator[Mention]:
-    """Yield every resource that this one names."""
     if isinstance(resource, QueueDecl):
         if resource.spec.dead_letter is not None:
             yield Mention("dead_letter", ("queue",), resource.spec.dead_letter)
@@ -203,14 +202,12 @@ def mentions(resource: Resource) -> Iterator[Mention]:
 
 
 def component_mentions(component: Component) -> Iterator[Mention]:
-    """Yield every resource that this component needs."""
     for need, kinds in NEEDS.items():
         for name in getattr(component, need):
             yield Mention(need, kinds, name)
 
 
 def resolve(topology: Topology, mention: Mention) -> Resource | None:
-    """Return the resource that is meant, or None."""
     found = (topology.find(kind, mention.name) for kind in mention.kinds)
     return next((resource for resource in found if resource is not None), None)
 

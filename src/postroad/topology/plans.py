@@ -41,7 +41,6 @@ class Look:
 
     @property
     def key(self) -> Key:
-        """Its kind and name."""
         return self.resource.kind, self.resource.name
 
     @property

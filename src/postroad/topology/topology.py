@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,7 +11,7 @@ from typing import Any, Literal, get_args, get_type_hints
 import msgspec
 
 from postroad.errors import InvalidMessage, InvalidName, PostroadError, TopologyError
-from postroad.events import checked_bytes
+from postroad.events import checked_bytes, repeated_key
 from postroad.queues import QueueSpec
 from postroad.settings import nearest
 from postroad.topology.declarations import BY_KIND, DECLARATIONS, Component, QueueDecl, Resource
@@ -74,18 +72,12 @@ def read_topology(text: str | bytes) -> dict[str, Any]:
 def _decode(text: str | bytes) -> Any:
     try:
         data = checked_bytes(text, _MAX_BYTES)
-        found = msgspec.json.decode(data)
-        # msgspec checks everything but keys that are given twice.
-        json.loads(data, object_pairs_hook=_given_once)
-        return found
+        found, repeated = msgspec.json.decode(data), repeated_key(data)
     except (msgspec.DecodeError, InvalidMessage, RecursionError, ValueError) as error:
         raise TopologyError(f"$: the topology is not JSON: {error}", field="$") from error
-
-
-def _given_once(pairs: list[tuple[str, Any]]) -> None:
-    for key, count in Counter(key for key, _ in pairs).items():
-        if count > 1:
-            raise TopologyError(f"$: the key {key[:80]!r} is given twice", field=key[:80])
+    if repeated is not None:
+        raise TopologyError(f"$: the key {repeated!r} is given twice", field=repeated)
+    return found
 
 
 def _each(document: Mapping[str, Any], key: str, read: Any) -> Iterator[Any]:

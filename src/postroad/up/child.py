@@ -59,7 +59,7 @@ def main(kind: str) -> int:
 
 def serve(supervisor: SupervisorLink) -> None:
     """Serve the HTTP API on the socket that the supervisor opened, until it stops this child."""
-    from postroad.http import make_context
+    from postroad.http import Context
     from postroad.up.runners import load_modules, move_events_here
     from postroad.wiring import connect
 
@@ -72,7 +72,7 @@ def serve(supervisor: SupervisorLink) -> None:
         move_events_here(backend, config.settings),
         _demo(backend, config) as demo,
     ):
-        context = make_context(config.settings, backend, admin=config.admin, max_polls=_max_polls(), demo=demo)
+        context = Context(config.settings, backend, admin=config.admin, max_polls=_max_polls(), demo=demo)
         asyncio.run(_serve(supervisor, context, listener))
 
 
@@ -83,8 +83,8 @@ def _demo(backend: Backend, config: ChildConfig) -> Iterator[Demo | None]:
         yield None
         return
     from postroad.http import Demo
-    from postroad.up.demo import Story, chat_file, demo_database
-    from postroad.up.demo.notifications import OFFLINE_QUEUE, PUSH_QUEUE
+    from postroad.up.demo.notifications import OFFLINE_QUEUE, PUSH_QUEUE, chat_file
+    from postroad.up.demo.story import Story, demo_database
 
     with closing(demo_database(config.settings.url)) as database:
         # What shows notifications looks for their database and queues in the environment.

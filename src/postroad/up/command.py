@@ -25,7 +25,6 @@ from postroad import __version__
 from postroad.errors import ConfigurationError, Unavailable, without_credentials
 from postroad.http import PREFIX, kept_secret, read_secret
 from postroad.settings import METRICS, Settings, beside, data_path
-from postroad.up import demo as scenes
 from postroad.up.children import Child, ChildConfig, write_logs
 from postroad.up.hello import COMMAND, subscribe
 from postroad.up.runners import RUNNER_PARTS, try_modules
@@ -225,8 +224,10 @@ def run_up(
         up_file.announce(console.url)
         with connect(settings.url) as backend:
             if demo:
-                scenes.prepare(backend, settings)
-                settings = scenes.demo_settings(settings, quiet=quiet)
+                from postroad.up.demo import story
+
+                story.prepare(backend, settings)
+                settings = story.demo_settings(settings, quiet=quiet)
             subscribe(backend)
         config = ChildConfig(settings=settings, admin=admin, parent=os.getpid(), report_to=-1, demo=demo, quiet=quiet)
         return asyncio.run(_run(config, listener, console, open_browser=open_browser, narrated=narrated))
@@ -246,12 +247,17 @@ def _checked(settings: Settings, *, demo: bool) -> str | None:
         raise ConfigurationError("the HTTP server is not installed", remedy="Run: pip install 'postroad[http]'")
     if settings.load:
         try_modules(settings.load)
-    if demo:
-        scenes.refuse_other_store(settings.url)
+    if not demo:
+        with connect(settings.url) as backend:
+            backend.check()
+        return token
+    # What the scenes use is loaded only where a demo plays.
+    from postroad.up.demo import story
+
+    story.refuse_other_store(settings.url)
     with connect(settings.url) as backend:
         backend.check()
-        if demo:
-            scenes.refuse_other_data(backend)
+        story.refuse_other_data(backend)
     return token
 
 
@@ -296,7 +302,9 @@ async def _run(
 @asynccontextmanager
 async def _narration(url: str) -> AsyncIterator[None]:
     """Tell the story of the demo while the block runs."""
-    telling = asyncio.create_task(scenes.narrate(_program(), url, lambda text: print(text, flush=True)))
+    from postroad.up.demo.story import narrate
+
+    telling = asyncio.create_task(narrate(_program(), url, lambda text: print(text, flush=True)))
     try:
         yield
     finally:

@@ -299,7 +299,7 @@ RUNNER_PARTS = (
 
 def play_demo(backend: Backend, settings: Settings, stop: threading.Event) -> None:
     """Play the scenes of the demo until `stop` is set."""
-    from postroad.up.demo import play
+    from postroad.up.demo.story import play
 
     play(backend, settings, stop)
 

@@ -117,7 +117,6 @@ from postroad.views.work import (
     TaskShown as TaskShown,
     TaskSubmitted as TaskSubmitted,
     Timeline as Timeline,
-    WorkerRow as WorkerRow,
     WorkerRows as WorkerRows,
     event_item as event_item,
     job_made as job_made,

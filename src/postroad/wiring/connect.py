@@ -199,7 +199,6 @@ def _ports(store: SQLiteInstallation | AwsInstallation, clock: Clock, registry: 
 
 
 def _adapted(address: Address, ports: Ports) -> Ports:
-    """Return the ports with those of the adapter in place."""
     found = adapter(address.scheme)
     assert found is not None
     try:

@@ -1,4 +1,4 @@
-"""Queues beside the model of `postroad.testing`: the embedded engine in memory and on a file keep all rules."""
+"""Queues beside a model of their rules: the embedded engine in memory and on a file keep all of them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 from tests.faults.models.machines import check_finds, check_model
+from tests.faults.models.queue_machine import queue_machine
 from tests.memory import memory_queues
 
 from postroad.engine.engine import Engine
 from postroad.queues.port import QueueStore
 from postroad.queues.sqlite import SQLiteQueues, claims
 from postroad.testing.clock import FakeClock
-from postroad.testing.queue_machine import queue_machine
 
 pytestmark = pytest.mark.slow
 

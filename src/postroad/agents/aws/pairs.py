@@ -43,7 +43,6 @@ Key = dict[str, dict[str, str]]
 
 
 def pair_key(listener_id: str, producer_id: str) -> Key:
-    """Return the key of a subscription or a grant."""
     return {"producerId": text(producer_id), "subscriberId": text(listener_id)}
 
 
@@ -148,7 +147,6 @@ class DynamoPairs:
         self.update(subscriber_id, producer_id, update, " AND ".join(conditions), values)
 
     def remember_newest(self, subscriber_id: str, newest_ms: int) -> None:
-        """Store the latest timestamp that was sent to the agent."""
         key, values = {"agentId": text(subscriber_id)}, {":newest": number(newest_ms)}
         self._tables.update(AGENTS, key, "SET newestReleased = :newest", _OLDER, values)
 
@@ -164,7 +162,6 @@ class DynamoPairs:
         return [Marker(item["subscriberId"]["S"], MARKER, item["producerId"]["S"]) for item in items]
 
     def read(self, keys: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """Return rows by their keys."""
         return list(self._tables.read(SUBSCRIBER_EVENTS, keys))
 
     def _rows(self, subscriber_id: str, producer_id: str, from_key: str) -> Iterator[Row]:

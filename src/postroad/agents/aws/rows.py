@@ -91,12 +91,10 @@ class Recipient(msgspec.Struct, frozen=True):
 
 
 def text(value: str) -> dict[str, str]:
-    """Return a text as DynamoDB writes it."""
     return {"S": value}
 
 
 def number(value: float) -> dict[str, str]:
-    """Return a number as DynamoDB writes it."""
     return {"N": str(value)}
 
 

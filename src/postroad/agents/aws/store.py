@@ -199,7 +199,6 @@ class SQSAgentQueue:
         return self._queue.traits
 
     def send(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
-        """Refuse: events come from the stream."""
         raise nobody_sends(self.name)
 
     def receive(self, *, max_messages: int = 10, wait: float = 0.0, visibility: float | None = None) -> list[Delivery]:

@@ -63,11 +63,8 @@ _VALID: Final = "lane = ?1 AND turn = ?2 AND fence = ?3 AND held = 1 AND visible
 _ACK: Final = f"DELETE FROM agent_lease WHERE {_VALID} RETURNING grp"  # noqa: S608 - a constant
 _EXTEND: Final = f"UPDATE agent_lease SET visible_us = min(?5, leased_us + ?6) WHERE {_VALID} RETURNING grp"  # noqa: S608 - a constant
 _RELEASE: Final = f"""
-UPDATE agent_lease SET visible_us = ?5, held = 0, error = coalesce(?6, error), due_wall_us = ?7
-WHERE {_VALID} RETURNING grp
-"""  # noqa: S608 - a constant
-_UNDO: Final = f"""
-UPDATE agent_lease SET visible_us = ?5, held = 0, receives = receives - 1, due_wall_us = ?6
+UPDATE agent_lease SET visible_us = ?5, held = 0, error = coalesce(?6, error), due_wall_us = ?7,
+    receives = receives - ?8
 WHERE {_VALID} RETURNING grp
 """  # noqa: S608 - a constant
 _TAKE: Final = f"""
@@ -220,23 +217,26 @@ class Leases:
         return self._change(tx, agent, deliveries, _EXTEND, now, now + int(seconds * 1_000_000), _MAX_US)
 
     def release(
-        self, tx: Transaction, agent: int, deliveries: Sequence[Delivery], after: float, error: str | None
+        self,
+        tx: Transaction,
+        agent: int,
+        deliveries: Sequence[Delivery],
+        after: float,
+        error: str | None,
+        uncounted: int = 0,
     ) -> list[AckResult]:
-        """End the leases without settling the messages."""
+        """End the leases without settling the messages, and take back so many of their receives."""
         now, after_us = self._engine.monotonic_us(), int(after * 1_000_000)
         due_wall_us = self._engine.now_us() + after_us if after_us else None
-        return self._change(tx, agent, deliveries, _RELEASE, now, now + after_us, error, due_wall_us)
+        return self._change(tx, agent, deliveries, _RELEASE, now, now + after_us, error, due_wall_us, uncounted)
 
     def undo(self, tx: Transaction, agent: int, deliveries: Sequence[Delivery], after: float) -> list[AckResult]:
         """Take back deliveries that their receiver did not handle; they cost no receive."""
-        now, after_us = self._engine.monotonic_us(), int(after * 1_000_000)
-        due_wall_us = self._engine.now_us() + after_us if after_us else None
-        return self._change(tx, agent, deliveries, _UNDO, now, now + after_us, due_wall_us)
+        return self.release(tx, agent, deliveries, after, None, uncounted=1)
 
     def reject(
         self, tx: Transaction, agent: int, deliveries: Sequence[Delivery], reason: str, error: str | None
     ) -> list[AckResult]:
-        """Move the messages to the dead letters now."""
         now, now_us = self._engine.monotonic_us(), self._engine.now_us()
 
         def add_dead(row: Row) -> None:
@@ -290,7 +290,6 @@ class Leases:
         return False
 
     def _add_dead(self, tx: Transaction, agent: int, row: Row, *, now_us: int, reason: str | None = None) -> None:
-        """Move one message to the agent's dead letters in this transaction."""
         tx.must_be_durable()
         counts = (row.place, row.producer, row.receives, now_us)
         tx.connection.execute(_ADD_DEAD, (agent, next_places(tx, 1), *counts, text_of(row.error), reason))

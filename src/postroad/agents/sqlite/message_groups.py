@@ -117,7 +117,6 @@ def lock(tx: Transaction, agent: int, group: int, until_us: int) -> None:
 
 
 def is_paused(connection: apsw.Connection, agent: int, producer: int) -> bool:
-    """Return whether the producer's events are withheld."""
     row = one(connection, _IS_PAUSED, (producer, agent))
     return row is not None and bool(row[0])
 
@@ -145,7 +144,6 @@ def resume(tx: Transaction, agent: int, producer: int, monotonic_us: int) -> boo
 
 
 def discard(tx: Transaction, agent: int, producer: int, monotonic_us: int) -> None:
-    """Remove the producer's waiting messages."""
     for statement in _DISCARD:
         tx.connection.execute(statement, (agent, producer))
     for group in (TOTAL, producer):

@@ -139,7 +139,6 @@ class SQLiteAgentQueue:
         return self._write(self._leases.release, deliveries, after, None if error is None else legible(error))
 
     def undo(self, deliveries: Sequence[Delivery], *, after: float = 0.0) -> list[AckResult]:
-        """Give back messages that were not handled, without counting a receive."""
         check(after, seconds_between(0, MAX_VISIBILITY), "after")
         return self._write(self._leases.undo, deliveries, after)
 
@@ -282,7 +281,6 @@ def waiting(connection: apsw.Connection, agent: int) -> int:
 
 
 def count(connection: apsw.Connection, agent: int, engine: Engine) -> LaneStats:
-    """Count the messages of the queue by state."""
     fresh, fresh_paused = one(connection, _FRESH, (agent,))
     aside, aside_paused = one(connection, _ASIDE, (agent,))
     leased, in_flight, delayed, back_paused = one(connection, _LEASED, (agent, engine.monotonic_us()))

@@ -261,12 +261,10 @@ def next_places(tx: Transaction, count: int) -> int:
 
 
 def channel(agent: int) -> str:
-    """Return the channel on which changes of an agent's queue are announced."""
     return f"a{agent}"
 
 
 def microseconds(at: datetime) -> int:
-    """Return a time as it is stored."""
     return (at - _EPOCH) // timedelta(microseconds=1)
 
 
@@ -323,7 +321,6 @@ class StoredEvent(NamedTuple):
 
     @property
     def is_damaged(self) -> bool:
-        """Whether it is not what was published."""
         try:
             for text in (self.event_id, self.type, self.sequence, self.traceparent or b""):
                 text.decode()
@@ -371,7 +368,6 @@ class Reader:
         return None if row is None else StoredEvent(*row)
 
     def message_id(self, agent: int, place: int) -> str:
-        """Return the id of the agent's message at a place."""
         return _message_ids(self._salt, agent).text((agent & 3) << _PLACE_BITS | place)
 
     def place(self, agent: int, message_id: str) -> int | None:

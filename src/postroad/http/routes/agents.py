@@ -1,30 +1,41 @@
-"""`/agents`: agents, their subscriptions, who may subscribe, and their dead letters."""
+"""`/agents` and `/notifications`: agents with what waits for them, and users with their devices; and their pages."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated, Any, Final
 
-from litestar import Response
+from litestar import Response, get, post
+from litestar.params import PathParameter
+from litestar.response import Redirect
 
 from postroad.agents import checked_event_types, now_text
+from postroad.errors import NotFound
 from postroad.http import forms
 from postroad.http.idempotency import Answer, perform
 from postroad.http.openapi import example, route
-from postroad.http.requests import AgentId, ApiRequest, Cursor, Discard, Limit, one_page, page
+from postroad.http.requests import AgentId, ApiRequest, Cursor, Discard, Limit, page
+from postroad.http.routes.ui import PAGE, Id, Text, form, redirect, shown
+from postroad.notifications import UserShown, configured_user
 from postroad.views import (
+    AgentDeadLetter,
     AgentDeadLetterPage,
     AgentDetail,
     AgentGone,
     AgentMade,
     AgentPage,
+    AgentRow,
     AgentStats,
     AgentToken,
     Redriven,
     Replayed,
     SubscriberPage,
+    SubscriberRow,
     SubscriptionPage,
+    SubscriptionRow,
     agent_dead_letter,
     agent_detail,
     agent_row,
@@ -44,6 +55,10 @@ _PAIR = "/agents/{listener:str}/subscriptions/{producer:str}"
 _GRANT = "/agents/{producer:str}/grants/{listener:str}"
 _NEW_AGENT, _ROTATION, _REPLAY, _REDRIVE = forms.NewAgent(), forms.TokenRotation(), forms.Replay(), forms.AgentRedrive()
 _SUBSCRIBING = forms.Subscribing()
+_ROWS: Final = 20
+_FEW: Final = 6
+_MANY: Final = 50
+User = Annotated[str, PathParameter(description="The user's id.")]
 
 
 @route("POST /agents", "admin", AgentMade, 409, status=201, bodiless=True)
@@ -62,33 +77,28 @@ async def create_agent(request: ApiRequest, data: NewAgentBody = _NEW_AGENT) -> 
 
 
 @route("GET /agents", "read", AgentPage)
-async def list_agents(request: ApiRequest, limit: Limit = 20, cursor: Cursor = None) -> Response[AgentPage]:
+async def list_agents(request: ApiRequest, limit: Limit = 20, cursor: Cursor = None) -> AgentPage:
     """List all agents, a page at a time."""
-    return Response(await agent_page(request, limit, cursor))
-
-
-async def agent_page(request: ApiRequest, limit: int, cursor: str | None) -> AgentPage:
-    """Return one page of the agents."""
 
     def find(after: str | None) -> tuple[list[Any], str | None]:
         found = request.agents.list(limit=limit, cursor=after)
         return [agent_row(agent) for agent in found.items], found.next_cursor
 
-    return await one_page(request, AgentPage, "agents", cursor, find)
+    return await page(request, AgentPage, "agents", cursor, find)
 
 
 @route(f"GET {_ONE}", "read", AgentDetail, 404, agent="agent")
-async def show_agent(request: ApiRequest, agent: AgentId) -> Response[AgentDetail]:
+async def show_agent(request: ApiRequest, agent: AgentId) -> AgentDetail:
     """Show an agent and its first hundred subscriptions."""
-    return Response(agent_detail(await request.context.run(lambda: request.agents.get(agent))))
+    return agent_detail(await request.context.run(lambda: request.agents.get(agent)))
 
 
 @route(f"DELETE {_ONE}", "admin", AgentGone, 404, agent="agent")
-async def delete_agent(request: ApiRequest, agent: AgentId) -> Response[AgentGone]:
+async def delete_agent(request: ApiRequest, agent: AgentId) -> AgentGone:
     """Delete the agent with its subscriptions and its queue; its id is never used again."""
     gone = await request.context.run(lambda: request.agents.delete(agent))
     request.context.streams.check(agent)
-    return Response(AgentGone(gone.discarded, gone.subscriptions, gone.subscribers))
+    return AgentGone(gone.discarded, gone.subscriptions, gone.subscribers)
 
 
 @route(f"POST {_ONE}/token", "admin", AgentToken, 404, 409, status=201, agent="agent", bodiless=True)
@@ -135,7 +145,7 @@ async def unsubscribe_agent(
 @route(f"GET {_ONE}/subscriptions", "read", SubscriptionPage, 404, agent="agent")
 async def list_subscriptions(
     request: ApiRequest, agent: AgentId, limit: Limit = 20, cursor: Cursor = None
-) -> Response[SubscriptionPage]:
+) -> SubscriptionPage:
     """List the agent's subscriptions, a page at a time."""
 
     def find(after: str | None) -> tuple[list[Any], str | None]:
@@ -148,7 +158,7 @@ async def list_subscriptions(
 @route(f"GET {_ONE}/subscribers", "read", SubscriberPage, 404, agent="agent")
 async def list_subscribers(
     request: ApiRequest, agent: AgentId, limit: Limit = 20, cursor: Cursor = None
-) -> Response[SubscriberPage]:
+) -> SubscriberPage:
     """List the agent's subscribers, a page at a time."""
 
     def find(after: str | None) -> tuple[list[Any], str | None]:
@@ -203,15 +213,15 @@ async def replay_subscription(
 
 
 @route(f"GET {_ONE}/stats", "read", AgentStats, 404, agent="agent")
-async def show_agent_stats(request: ApiRequest, agent: AgentId) -> Response[AgentStats]:
+async def show_agent_stats(request: ApiRequest, agent: AgentId) -> AgentStats:
     """Show how many messages wait for the agent."""
-    return Response(agent_stats(await request.context.run(lambda: request.agents.stats(agent))))
+    return agent_stats(await request.context.run(lambda: request.agents.stats(agent)))
 
 
 @route(f"GET {_ONE}/dead-letters", "read", AgentDeadLetterPage, 404, agent="agent")
 async def list_agent_dead_letters(
     request: ApiRequest, agent: AgentId, limit: Limit = 20, cursor: Cursor = None
-) -> Response[AgentDeadLetterPage]:
+) -> AgentDeadLetterPage:
     """List the events that failed too often, oldest first."""
 
     def find(after: str | None) -> tuple[list[Any], str | None]:
@@ -229,3 +239,86 @@ async def redrive_agent_dead_letters(
     """Send dead letters back to the end of the agent's queue."""
     agents = request.agents
     return await perform(request, lambda: Answer(202, Redriven(agents.redrive(agent, limit=data.limit))))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shown:
+    """An agent with its counters and the first of its subscriptions; the chosen one with all that is shown of it."""
+
+    agent: AgentRow
+    stats: AgentStats
+    subscriptions: list[SubscriptionRow]
+    subscribers: list[SubscriberRow]
+    dead_letters: list[AgentDeadLetter]
+
+
+@get("/ui/agents", **PAGE)
+async def agents_page(request: ApiRequest, cursor: Cursor = None, agent: Text = None) -> Response[str]:
+    """List agents with what waits for them, and show the chosen one whole."""
+    found = await list_agents.fn(request, _ROWS, cursor)
+    rows = await request.context.run(lambda: [_shown(request, each) for each in found.items])
+    chosen = await request.context.run(lambda: _chosen(request, agent)) if agent else None
+    return shown(request, "agents", rows=rows, chosen=chosen, cursor=cursor, next_cursor=found.next_cursor)
+
+
+def _shown(request: ApiRequest, agent: AgentRow) -> _Shown:
+    few = request.agents.subscriptions(agent.agent_id, limit=_FEW)
+    return _Shown(
+        agent=agent,
+        stats=agent_stats(request.agents.stats(agent.agent_id)),
+        subscriptions=[subscription_row(each) for each in few.items],
+        subscribers=[],
+        dead_letters=[],
+    )
+
+
+def _chosen(request: ApiRequest, agent_id: str) -> _Shown:
+    known = request.agents
+    agent = known.get(agent_id)
+    return _Shown(
+        agent=agent_row(agent),
+        stats=agent_stats(known.stats(agent_id)),
+        subscriptions=[subscription_row(each) for each in agent.subscriptions],
+        subscribers=[subscriber_row(each) for each in known.subscribers(agent_id, limit=_MANY).items],
+        dead_letters=[agent_dead_letter(each) for each in known.dead_letters(agent_id, limit=_ROWS)],
+    )
+
+
+@post("/ui/agents/{listener:str}/subscriptions/{producer:str}/pause", **form("operate"))
+async def pause_pair(request: ApiRequest, listener: Id, producer: Id) -> Redirect:
+    """Hold the events of a producer."""
+    await request.context.run(lambda: request.agents.pause(listener, producer))
+    return redirect("/ui/agents", agent=listener)
+
+
+@post("/ui/agents/{listener:str}/subscriptions/{producer:str}/resume", **form("operate"))
+async def resume_pair(request: ApiRequest, listener: Id, producer: Id) -> Redirect:
+    """Deliver the held events of a producer."""
+    await request.context.run(lambda: request.agents.resume(listener, producer))
+    return redirect("/ui/agents", agent=listener)
+
+
+@post("/ui/agents/{agent:str}/redrive", **form("operate"))
+async def redrive_agent(request: ApiRequest, agent: Id) -> Redirect:
+    """Send the dead letters of an agent back to the end of its queue."""
+    await request.context.run(lambda: request.agents.redrive(agent))
+    return redirect("/ui/agents", agent=agent)
+
+
+@route("GET /notifications/users/{user:str}", "read", UserShown, 404)
+async def show_user_notifications(request: ApiRequest, user: User) -> UserShown:
+    """Show a user's devices, the messages that wait, and the results of the last pushes, without content and tokens."""
+    return await request.context.run(partial(configured_user, request.context.backend.url, user))
+
+
+@get("/ui/notifications", **PAGE)
+async def notifications(request: ApiRequest, user: Text = None) -> Response[str]:
+    """Search a user: devices, waiting messages and the results of the last pushes."""
+    user = (user or "").strip()
+    doc, missing = None, None
+    if user:
+        try:
+            doc = await show_user_notifications.fn(request, user)
+        except NotFound as error:
+            missing = error
+    return shown(request, "notifications", error=missing, doc=doc, user=user)

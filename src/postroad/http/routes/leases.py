@@ -12,7 +12,7 @@ from litestar import Response
 from postroad.http import forms
 from postroad.http.idempotency import Answer, perform, perform_waiting
 from postroad.http.openapi import example, route
-from postroad.http.polls import CallerGone, give_back
+from postroad.http.polls import CallerGone, give_back, gone
 from postroad.http.requests import (
     AgentId,
     ApiRequest,
@@ -20,7 +20,6 @@ from postroad.http.requests import (
     StreamResponse,
     Visibility,
     checked,
-    gone,
     token_check,
 )
 from postroad.http.server_sent_events import AgentStream
@@ -156,9 +155,9 @@ async def _lease(
                 max_messages=data.max_messages,
                 wait=data.wait,
                 visibility=data.visibility,
-                gone=lambda: gone(request),
+                gone=lambda: gone(request.receive),
             )
-    found = await context.polls.unless_gone(queue, found, lambda: gone(request))
+    found = await context.polls.unless_gone(queue, found, lambda: gone(request.receive))
     context.leased.remember(queue, found)
     return found
 

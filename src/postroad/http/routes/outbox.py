@@ -1,35 +1,35 @@
-"""`/outbox`: what the outbox holds and holds back, and repairs of events that failed."""
+"""`/outbox`: what the outbox holds and holds back, repairs of events that failed, and the page of both."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from litestar import Response
+from litestar import Response, get, post
+from litestar.params import QueryParameter
+from litestar.response import Redirect
 
-from postroad.errors import InvalidInput, NotFound
+from postroad.errors import InvalidInput, NotFound, PostroadError
 from postroad.http import forms
 from postroad.http.idempotency import Answer, perform_waiting
 from postroad.http.openapi import example, route
 from postroad.http.requests import ApiRequest, actor_of
-from postroad.telemetry import recorded
+from postroad.http.routes.ui import PAGE, filled, form, redirect, shown
+from postroad.telemetry import counted, recorded
 from postroad.views import OutboxKeyPage, OutboxKeyRow, OutboxRedriven, OutboxShown, OutboxSkipped, OutboxStatusShown
 
 _ID = "0190b5b8-0000-7000-8000-000000000001"
 RedriveBody = Annotated[forms.OutboxRedrive, example({"event_ids": [_ID], "reason": "the topic is back"})]
 SkipBody = Annotated[forms.OutboxSkip, example({"event_id": _ID, "reason": "refunded by hand"})]
+Redriven = Annotated[int | None, QueryParameter(ge=0, description="How many events were redriven.")]
+Skipped = Annotated[str, QueryParameter(description="The event that was given up.")]
 _MOST_KEYS = 100
 _TARGET = "outbox"
 
 
 @route("GET /outbox", "read", OutboxShown, 404)
-async def show_outbox(request: ApiRequest) -> Response[OutboxShown]:
+async def show_outbox(request: ApiRequest) -> OutboxShown:
     """Count the events of the outbox, and list the keys that are held back."""
-    return Response(await outbox_document(request))
-
-
-async def outbox_document(request: ApiRequest) -> OutboxShown:
-    """Return what the outbox holds; raise `RouteNotFound` if none is set."""
     access = request.context.outbox
 
     def look() -> OutboxShown:
@@ -100,3 +100,47 @@ async def skip_event(request: ApiRequest, data: forms.OutboxSkip) -> OutboxSkipp
         return OutboxSkipped(data.event_id)
 
     return await context.run(skip)
+
+
+@get("/ui/outbox", **PAGE)
+async def show_outbox_page(request: ApiRequest, redriven: Redriven = None, skipped: Skipped = "") -> Response[str]:
+    """Show what waits in the outbox, and which keys are held back."""
+    done = f"The event {skipped} was given up; its key goes on." if skipped else ""
+    if redriven is not None:
+        done = f"{counted(redriven, 'event')} will be published again."
+    return await _page(request, done=done)
+
+
+async def _page(request: ApiRequest, *, done: str = "", error: PostroadError | None = None) -> Response[str]:
+    access = request.context.outbox
+    doc: OutboxShown | None = None
+    groups: list[Any] = []
+    unavailable = ""
+    if access.is_set:
+        try:
+            doc = await show_outbox.fn(request)
+            groups = await request.context.run(lambda: access.outbox.failed_groups())
+        except PostroadError as failure:
+            unavailable = str(failure)
+    return shown(request, "outbox", error=error, doc=doc, groups=groups, unavailable=unavailable, done=done)
+
+
+@post("/ui/outbox/redrive", **form("operate"))
+async def redrive_key(request: ApiRequest) -> Response[str] | Redirect:
+    """Publish the failed and parked events of one key or one group again."""
+    try:
+        data = filled(await request.fields(), forms.OutboxRedrive, "key", "tenant", "group", "reason")
+        done = await redrive_events(request, data)
+    except PostroadError as error:
+        return await _page(request, error=error)
+    return redirect("/ui/outbox", redriven=len(done.redriven))
+
+
+@post("/ui/outbox/skip", **form("operate"))
+async def skip_head(request: ApiRequest) -> Response[str] | Redirect:
+    """Give one event up, so that its key goes on."""
+    try:
+        done = await skip_event(request, filled(await request.fields(), forms.OutboxSkip, "event_id", "reason"))
+    except PostroadError as error:
+        return await _page(request, error=error)
+    return redirect("/ui/outbox", skipped=done.skipped)

@@ -1,19 +1,23 @@
-"""`/queues`: creating, listing, emptying and deleting queues, sending messages and peeking at them."""
+"""`/queues`: creating, listing, emptying and deleting queues, sending messages, peeking at them, and their pages."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
 import msgspec
-from litestar import Response
+from litestar import Response, get, post
+from litestar.params import QueryParameter
+from litestar.response import Redirect
 
-from postroad.errors import InvalidCursor, InvalidInput, InvalidMessage, QueueNotFound
+from postroad.errors import InvalidCursor, InvalidInput, InvalidMessage, PostroadError, QueueNotFound
 from postroad.http import forms
 from postroad.http.idempotency import Answer, perform
 from postroad.http.openapi import answers, example, route
-from postroad.http.requests import ApiRequest, Confirm, Cursor, Limit, Payload, QueueName, actor_of, checked, one_page
+from postroad.http.requests import ApiRequest, Confirm, Cursor, Limit, Payload, QueueName, actor_of, checked, page
+from postroad.http.routes.ui import PAGE, form, redirect, shown
 from postroad.operations import failure_groups, purge
-from postroad.queues import OutgoingMessage, PeekedMessage, Queue, QueueSpec, SendResult, check_message
+from postroad.queues import OutgoingMessage, PeekedMessage, Queue, QueueSpec, SendResult, check_message, read_dead
+from postroad.telemetry import counted
 from postroad.views import (
     FailureGroupPage,
     PeekedPage,
@@ -36,17 +40,20 @@ SettingsBody = Annotated[
 ]
 PurgeBody = Annotated[forms.Purge, example({"confirm": "orders", "reason": "test data"})]
 MessagesBody = Annotated[forms.Messages, example({"messages": [{"body": "hello", "attributes": {"kind": "greeting"}}]})]
+NamePrefix = Annotated[str, QueryParameter(description="Only queues whose names begin so.")]
+Done = Annotated[str, QueryParameter(description="What was done, in words.")]
 _ONE = "/queues/{queue:str}"
+_UI = "/ui/queues/{queue:str}"
 _PEEK_AT_ONCE = 500
 
 
 @route("GET /queues", "read", QueuePage)
-async def list_queues(request: ApiRequest, limit: Limit = 20, cursor: Cursor = None) -> Response[QueuePage]:
+async def list_queues(request: ApiRequest, limit: Limit = 20, cursor: Cursor = None) -> QueuePage:
     """List all queues by name, a page at a time."""
-    return Response(await queue_page(request, limit, cursor))
+    return await _queue_page(request, limit, cursor)
 
 
-async def queue_page(request: ApiRequest, limit: int, cursor: str | None, prefix: str = "") -> QueuePage:
+async def _queue_page(request: ApiRequest, limit: int, cursor: str | None, prefix: str = "") -> QueuePage:
     """Return one page of the queues whose names begin with `prefix`."""
     backend = request.context.backend
 
@@ -56,17 +63,12 @@ async def queue_page(request: ApiRequest, limit: int, cursor: str | None, prefix
         rows = [queue_row(found) for found in backend.overviews(names[:limit])]
         return rows, names[limit - 1] if len(names) > limit else None
 
-    return await one_page(request, QueuePage, f"queues/{prefix}" if prefix else "queues", cursor, find)
+    return await page(request, QueuePage, f"queues/{prefix}" if prefix else "queues", cursor, find)
 
 
 @route(f"GET {_ONE}", "read", QueueDetail, 404)
-async def show_queue(request: ApiRequest, queue: QueueName) -> Response[QueueDetail]:
+async def show_queue(request: ApiRequest, queue: QueueName) -> QueueDetail:
     """Show a queue with its settings, and the queues whose dead letters it receives."""
-    return Response(await detail_of(request, queue))
-
-
-async def detail_of(request: ApiRequest, queue: str) -> QueueDetail:
-    """Return one queue."""
     return await request.context.run(lambda: queue_detail(request.context.backend, checked(queue)))
 
 
@@ -104,11 +106,6 @@ async def put_queue(request: ApiRequest, queue: QueueName, data: SettingsBody) -
 @route(f"DELETE {_ONE}", "admin", None, 404, status=204)
 async def delete_queue(request: ApiRequest, queue: QueueName, confirm: Confirm = "") -> None:
     """Delete the queue with its messages; `confirm` repeats its name."""
-    await remove_queue(request, queue, confirm)
-
-
-async def remove_queue(request: ApiRequest, queue: str, confirm: str) -> None:
-    """Delete the queue if `confirm` is its name."""
     _check_confirm(queue, confirm)
     backend = request.context.backend
 
@@ -124,10 +121,10 @@ async def remove_queue(request: ApiRequest, queue: str, confirm: str) -> None:
 @route(f"POST {_ONE}/purge", "admin", Purged, 404, 409)
 async def purge_queue(request: ApiRequest, queue: QueueName, data: PurgeBody) -> Response[Any]:
     """Delete all messages of the queue, leased ones included."""
-    return await perform(request, lambda: Answer(200, purge_of(request, queue, data)))
+    return await perform(request, lambda: Answer(200, _purge(request, queue, data)))
 
 
-def purge_of(request: ApiRequest, queue: str, data: forms.Purge) -> Purged:
+def _purge(request: ApiRequest, queue: str, data: forms.Purge) -> Purged:
     """Delete all messages of the queue if the form repeats its name."""
     _check_confirm(queue, data.confirm)
     backend = request.context.backend
@@ -136,14 +133,14 @@ def purge_of(request: ApiRequest, queue: str, data: forms.Purge) -> Purged:
 
 
 @route(f"GET {_ONE}/groups", "read", FailureGroupPage, 404)
-async def list_failure_groups(request: ApiRequest, queue: QueueName) -> Response[FailureGroupPage]:
+async def list_failure_groups(request: ApiRequest, queue: QueueName) -> FailureGroupPage:
     """Group dead letters by cause, the largest group first."""
     backend = request.context.backend
 
     def look() -> FailureGroupPage:
         return failure_groups_page(failure_groups(backend, open_queue(backend, checked(queue)).name))
 
-    return Response(await request.context.run(look))
+    return await request.context.run(look)
 
 
 def _check_confirm(queue: str, confirm: str) -> None:
@@ -156,20 +153,22 @@ def _check_confirm(queue: str, confirm: str) -> None:
 @route(f"POST {_ONE}/messages", "publish", SentBatch, 404, 409)
 async def send_messages(request: ApiRequest, queue: QueueName, data: MessagesBody) -> Response[Any]:
     """Send up to 100 messages. An invalid one is answered `ok: false`; the others are sent."""
-    return await perform(request, lambda: send_entries(request.context.backend, checked(queue), data.messages))
+
+    def effect() -> Answer:
+        results = _send(request.context.backend, checked(queue), data.messages)
+        return Answer(200, SentBatch([sent(result) for result in results]))
+
+    return await perform(request, effect)
 
 
 @route(f"GET {_ONE}/messages", "read", PeekedPage, 404)
 async def peek_messages(
     request: ApiRequest, queue: QueueName, limit: Limit = 20, cursor: Cursor = None, payload: Payload = 0
-) -> Response[PeekedPage]:
+) -> PeekedPage:
     """Peek at messages: neither their receive counts nor their visibility change."""
-    return Response(await peeked_page(request, queue, limit, cursor, bodies=payload == 1))
-
-
-async def peeked_page(request: ApiRequest, queue: str, limit: int, cursor: str | None, *, bodies: bool) -> PeekedPage:
-    """Return one page of the messages. That somebody saw their bodies is recorded."""
+    bodies = payload == 1
     if bodies:
+        # That somebody saw them is recorded.
         request.note("queue.peek", queue, payload=True)
 
     def find(after: str | None) -> tuple[list[Any], str | None]:
@@ -180,7 +179,7 @@ async def peeked_page(request: ApiRequest, queue: str, limit: int, cursor: str |
             following = f"{shown[-1].message_id} {'' if shown[-1].sequence is None else shown[-1].sequence}"
         return [peeked(message, body=bodies) for message in shown], following
 
-    return await one_page(request, PeekedPage, f"queues/{queue}/messages", cursor, find)
+    return await page(request, PeekedPage, f"queues/{queue}/messages", cursor, find)
 
 
 def _peek_after(queue: Queue, after: str | None, *, limit: int) -> list[PeekedMessage]:
@@ -213,8 +212,8 @@ def _peek_from(queue: Queue, sequence: int, limit: int) -> list[PeekedMessage]:
     return found[:limit]
 
 
-def send_entries(backend: Backend, name: str, entries: list[forms.Message]) -> Answer:
-    """Send the messages, and answer the result of each."""
+def _send(backend: Backend, name: str, entries: list[forms.Message]) -> list[SendResult]:
+    """Send the messages, and return the result of each."""
     try:
         # A body above the queue's limit is too large over HTTP; it is not stored as a blob.
         queue = backend.queue(name, overflow="fail")
@@ -222,15 +221,14 @@ def send_entries(backend: Backend, name: str, entries: list[forms.Message]) -> A
         raise queue_not_found(backend, name) from error
     messages = [OutgoingMessage(one.body, one.attributes, one.group, one.dedup_id, one.delay) for one in entries]
     try:
-        results = queue.send(messages)
+        return queue.send(messages)
     except InvalidMessage:
         # One invalid message refused them all, and nothing was stored: send the others.
         spec = backend.queue_spec(name)
         refused = [_refusal(spec, message) for message in messages]
         valid = [message for message, result in zip(messages, refused, strict=True) if result is None]
         outcomes = iter(queue.send(valid) if valid else [])
-        results = [next(outcomes) if result is None else result for result in refused]
-    return Answer(200, SentBatch([sent(result) for result in results]))
+        return [next(outcomes) if result is None else result for result in refused]
 
 
 def _refusal(spec: QueueSpec, message: OutgoingMessage) -> SendResult | None:
@@ -239,3 +237,100 @@ def _refusal(spec: QueueSpec, message: OutgoingMessage) -> SendResult | None:
     except InvalidMessage as error:
         return SendResult(ok=False, error=error)
     return None
+
+
+@get("/ui/queues", **PAGE)
+async def show_queues_page(
+    request: ApiRequest, cursor: Cursor = None, name: NamePrefix = "", deleted: Done = ""
+) -> Response[str]:
+    """List the queues."""
+    context = request.context
+    doc = await _queue_page(request, 50, cursor, prefix=name)
+    rates, now = context.overviews.rates, context.clock.monotonic()
+    return shown(
+        request,
+        "queues",
+        doc=doc,
+        name=name,
+        done=f"The queue {deleted} was deleted." if deleted else "",
+        rates={each.name: rates.of(each.name, now) for each in doc.items},
+        dead_letter_queues=(await context.overviews.measured()).dead_letter_queues,
+    )
+
+
+@get(_UI, **PAGE)
+async def show_queue_page(
+    request: ApiRequest,
+    queue: QueueName,
+    cursor: Cursor = None,
+    payload: Payload = 0,
+    sent: Done = "",
+    purged: Annotated[int | None, QueryParameter(ge=0, description="How many messages were deleted.")] = None,
+) -> Response[str]:
+    """Show what a queue is and holds."""
+    done = f"Sent message {sent}." if sent else ""
+    if purged is not None:
+        done = f"Purged: {counted(purged, 'message')} deleted."
+    return await _page(request, queue, cursor=cursor, payload=payload, done=done)
+
+
+async def _page(
+    request: ApiRequest,
+    queue: str,
+    *,
+    cursor: str | None = None,
+    payload: int = 0,
+    done: str = "",
+    error: PostroadError | None = None,
+) -> Response[str]:
+    context = request.context
+    doc = await show_queue.fn(request, queue)
+    messages = await peek_messages.fn(request, queue, 20, cursor, payload)
+    dead = {each.message_id: read_dead(each.attributes) for each in messages.items}
+    return shown(
+        request,
+        "queue",
+        error=error,
+        current="queues",
+        doc=doc,
+        messages=messages,
+        errors={name: found.error or found.reason for name, found in dead.items() if found is not None},
+        payload=payload,
+        rate=context.overviews.rates.of(doc.name, context.clock.monotonic()),
+        done=done,
+    )
+
+
+@post(f"{_UI}/messages", **form("publish"))
+async def send_by_form(request: ApiRequest, queue: QueueName) -> Redirect:
+    """Send one message."""
+    given = await request.fields()
+    entry = forms.Message(given.get("body", ""), {}, given.get("group") or None, given.get("dedup_id") or None)
+    [result] = await request.context.run(lambda: _send(request.context.backend, queue, [entry]))
+    if result.error is not None:
+        raise result.error
+    return redirect("/ui/queues", queue, sent=result.message_id)
+
+
+@post(f"{_UI}/purge", **form("admin"))
+async def purge_by_form(request: ApiRequest, queue: QueueName) -> Response[str] | Redirect:
+    """Delete all messages, if the form repeats the name and says why."""
+    given = await request.fields()
+    data = forms.Purge(given.get("confirm", ""), given.get("reason", ""))
+    try:
+        purged = await request.context.run(lambda: _purge(request, queue, data))
+    except PostroadError as error:
+        return await _page(request, queue, error=error)
+    return redirect("/ui/queues", queue, purged=purged.purged)
+
+
+@post(f"{_UI}/delete", **form("admin"))
+async def delete_by_form(request: ApiRequest, queue: QueueName) -> Response[str] | Redirect:
+    """Delete the queue, if the form repeats its name."""
+    given = await request.fields()
+    try:
+        await delete_queue.fn(request, queue, given.get("confirm", ""))
+    except PostroadError as error:
+        return await _page(request, queue, error=error)
+    request.note("queue.delete", queue, reason=given.get("reason", ""))
+    return redirect("/ui/queues", deleted=queue)

@@ -1,34 +1,29 @@
-"""`/schedules`: when tasks run by themselves; pausing, resuming and running them."""
+"""`/schedules` and `/workers`: when tasks run by themselves, who runs them, and the pages of both."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from litestar import Response
+from litestar import Response, get, post
 from litestar.params import PathParameter
+from litestar.response import Redirect
 
 from postroad.http.idempotency import Answer, perform
 from postroad.http.openapi import route
-from postroad.http.requests import ApiRequest, Cursor, Limit, one_page
+from postroad.http.requests import ApiRequest, Cursor, Limit, page
+from postroad.http.routes.ui import PAGE, Id, form, redirect, shown
 from postroad.tasks import SchedulePage, ScheduleShown
+from postroad.views import WorkerRows, worker_row
 
 Name = Annotated[str, PathParameter(description="The schedule's name, which is that of its task.")]
 
 
 @route("GET /schedules", "read", SchedulePage)
-async def list_schedules(request: ApiRequest, limit: Limit = 20, cursor: Cursor = None) -> Response[SchedulePage]:
+async def list_schedules(request: ApiRequest, limit: Limit = 20, cursor: Cursor = None) -> SchedulePage:
     """List all schedules by name, a page at a time, with their next and last runs."""
-    return Response(await schedule_page(request, limit, cursor))
-
-
-async def schedule_page(request: ApiRequest, limit: int, cursor: str | None) -> SchedulePage:
-    """Return one page of the schedules."""
-
-    def find(after: str | None) -> tuple[list[Any], str | None]:
-        return request.context.work.schedules.page(limit, after)
-
-    return await one_page(request, SchedulePage, "schedules", cursor, find)
+    schedules = request.context.work.schedules
+    return await page(request, SchedulePage, "schedules", cursor, lambda after: schedules.page(limit, after))
 
 
 @route("POST /schedules/{schedule:str}/pause", "operate", ScheduleShown, 404, bodiless=True)
@@ -52,3 +47,47 @@ async def run_schedule(request: ApiRequest, schedule: Name) -> Response[Any]:
 async def _changed(request: ApiRequest, change: Callable[[], ScheduleShown]) -> Response[Any]:
     await request.no_body()
     return await perform(request, lambda: Answer(200, change()))
+
+
+@get("/ui/schedules", **PAGE)
+async def schedules_page(request: ApiRequest, cursor: Cursor = None) -> Response[str]:
+    """List when tasks run by themselves."""
+    return shown(request, "schedules", doc=await list_schedules.fn(request, 50, cursor))
+
+
+@post("/ui/schedules/{schedule:str}/pause", **form("operate"))
+async def pause_one_schedule(request: ApiRequest, schedule: Id) -> Redirect:
+    """Let a schedule run no more until it is resumed."""
+    await request.context.run(lambda: request.context.work.schedules.pause(schedule))
+    return redirect("/ui/schedules")
+
+
+@post("/ui/schedules/{schedule:str}/resume", **form("operate"))
+async def resume_one_schedule(request: ApiRequest, schedule: Id) -> Redirect:
+    """Let a paused schedule run again."""
+    await request.context.run(lambda: request.context.work.schedules.resume(schedule))
+    return redirect("/ui/schedules")
+
+
+@post("/ui/schedules/{schedule:str}/run", **form("operate"))
+async def run_one_schedule(request: ApiRequest, schedule: Id) -> Redirect:
+    """Run its task once now, and show the run."""
+    ran = await request.context.run(lambda: request.context.work.schedules.run(schedule))
+    return redirect("/ui/schedules") if ran.last_request_id is None else redirect("/ui/events", ran.last_request_id)
+
+
+@route("GET /workers", "read", WorkerRows)
+async def list_workers(request: ApiRequest, limit: Limit = 20, cursor: Cursor = None) -> WorkerRows:
+    """List the workers that were seen within the last hour; each renews its entry every 30 seconds."""
+
+    def find(after: str | None) -> tuple[list[Any], str | None]:
+        found = request.context.work.worker_page(limit=limit, after=after)
+        return [worker_row(each) for each in found.items], found.cursor
+
+    return await page(request, WorkerRows, "workers", cursor, find)
+
+
+@get("/ui/workers", **PAGE)
+async def worker_processes(request: ApiRequest, cursor: Cursor = None) -> Response[str]:
+    """List worker processes, and what each runs."""
+    return shown(request, "workers", doc=await list_workers.fn(request, 50, cursor))

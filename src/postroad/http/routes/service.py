@@ -1,15 +1,13 @@
-"""`/health`, `/ready`, `/status`, `/schema`, `/errors`, `/tokens`, `/why`: the service, its tokens and errors."""
+"""`/health`, `/ready`, `/status`, `/schema`, `/errors` and `/tokens`: the service, its tokens and its errors."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from functools import partial
 from typing import Annotated, Any
 
 import msgspec
 from litestar import Response, get
-from litestar.params import PathParameter
 from litestar.response import Redirect
 
 from postroad import __version__
@@ -18,8 +16,6 @@ from postroad.http import forms
 from postroad.http.idempotency import Answer, perform
 from postroad.http.openapi import STYLE, answers, example, render, route
 from postroad.http.requests import OPEN, ApiRequest, Cursor, Limit, Name, page
-from postroad.journal import Story
-from postroad.operations import why
 from postroad.views import BackendShown, ErrorPage, Health, Ready, Status, TokenMade, TokenPage, error_page
 
 _HEALTH = msgspec.json.encode(Health("ok", __version__))
@@ -41,17 +37,15 @@ async def ready(request: ApiRequest) -> Response[Ready]:
 
 
 @route("GET /status", "read", Status)
-async def status(request: ApiRequest) -> Response[Status]:
+async def status(request: ApiRequest) -> Status:
     """Show the version, the backend and every part with its process."""
     context = request.context
-    return Response(
-        Status(
-            version=__version__,
-            uptime_seconds=round(time.monotonic() - context.started_at, 3),
-            backend=BackendShown(context.backend.url, context.backend.kind),
-            read_only=context.settings.read_only,
-            parts=list(context.parts),
-        )
+    return Status(
+        version=__version__,
+        uptime_seconds=round(time.monotonic() - context.started_at, 3),
+        backend=BackendShown(context.backend.url, context.backend.kind),
+        read_only=context.settings.read_only,
+        parts=list(context.parts),
     )
 
 
@@ -80,11 +74,11 @@ async def style() -> Response[str]:
 
 
 @route("GET /errors/{slug:str}", OPEN, ErrorPage, 404)
-async def explain_error(slug: Name) -> Response[ErrorPage]:
+async def explain_error(slug: Name) -> ErrorPage:
     """Explain an error, and what to do about it."""
     for kind in _kinds(PostroadError):
         if kind.slug == slug:
-            return Response(error_page(kind))
+            return error_page(kind)
     raise RouteNotFound("no error has this name")
 
 
@@ -115,7 +109,7 @@ async def create_token(request: ApiRequest, data: TokenBody) -> Response[Any]:
 
 
 @route("GET /tokens", "admin", TokenPage)
-async def list_tokens(request: ApiRequest, limit: Limit = 20, cursor: Cursor = None) -> Response[TokenPage]:
+async def list_tokens(request: ApiRequest, limit: Limit = 20, cursor: Cursor = None) -> TokenPage:
     """List all tokens by name, without their secrets."""
 
     def find(after: str | None) -> tuple[list[Any], str | None]:
@@ -129,20 +123,3 @@ async def list_tokens(request: ApiRequest, limit: Limit = 20, cursor: Cursor = N
 async def revoke_token(request: ApiRequest, name: Name) -> None:
     """Revoke a token; it is invalid after a second at the latest."""
     await request.context.run(lambda: request.context.tokens.revoke(name))
-
-
-Named = Annotated[str, PathParameter(description="The id of an event, a message, a push, a task or a job.")]
-
-
-@route("GET /why/{name:str}", "read", Story, 404, says="What happened, and what is next.")
-async def explain_state(request: ApiRequest, name: Named) -> Response[Story]:
-    """Explain what happened to an event, message, push, task or job, its state, and what would continue it."""
-    return Response(await story_of(request, name))
-
-
-async def story_of(request: ApiRequest, name: str) -> Story:
-    """Return what happened to what has this id, or raise `NotFound`."""
-    context, agents = request.context, request.agents
-    settings = context.settings
-    look = partial(why, context.backend, name, tenant=settings.tenant, app=settings.app, agents=lambda: agents.store)
-    return await context.run(look)

@@ -44,7 +44,6 @@ class Provider:
         return reader, writer
 
     def http1_transport(self) -> httpx.AsyncHTTPTransport:
-        """Return a transport for HTTP/1.1 to this provider."""
         limits = httpx.Limits(max_connections=None, keepalive_expiry=IDLE_SECONDS)
         return httpx.AsyncHTTPTransport(
             verify=self.trust, trust_env=False, proxy=proxy_for(self.base_url), limits=limits
@@ -92,7 +91,6 @@ def proxy_for(base_url: str) -> str | None:
 
 
 async def _tunnel(proxy: str, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Let the proxy connect to the host."""
     named = httpx.Proxy(proxy)
     trust = httpx.create_ssl_context() if named.url.scheme == "https" else None
     default_port = 443 if trust else 80

@@ -199,7 +199,6 @@ class ProviderToken:
         self._renewed_at = -math.inf
 
     def current(self) -> str:
-        """Return the token to use now."""
         with self._lock:
             if self._text is None:
                 return self._sign()

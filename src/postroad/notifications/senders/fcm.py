@@ -161,7 +161,6 @@ def _outcome(status: int, code: str, error: dict[str, Any]) -> Outcome:
 
 
 def _violations(error: dict[str, Any]) -> set[str]:
-    """Return the fields that Google names as wrong."""
     details = _objects(error.get("details"))
     return {printable(each.get("field")) for detail in details for each in _objects(detail.get("fieldViolations"))}
 
@@ -190,7 +189,6 @@ class AccessTokens:
         self._token: str | None = None
 
     def current(self) -> str:
-        """Return the token to use now."""
         with self._lock:
             if self._token is None or self._expired():
                 self._token = _fetched(self._fetch)

@@ -255,7 +255,6 @@ class Target:
         return down is not None
 
     def save(self) -> None:
-        """Store its state if it has changed."""
         if self._unsaved is not None:
             error, pause = self._unsaved
             self._store.set_target_error(error, pause=pause)

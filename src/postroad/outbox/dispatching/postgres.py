@@ -240,7 +240,6 @@ class Listener:
         return True
 
     def stop(self) -> None:
-        """End the thread and close its connection."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()

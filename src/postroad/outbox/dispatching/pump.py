@@ -56,7 +56,6 @@ class EventLog:
         return get_logger("outbox")
 
     def write(self, event: str, **fields: Any) -> None:
-        """Write one line."""
         level = _level(event)
         if _standard.isEnabledFor(level):
             self._log.log(level, event, dispatcher=self._dispatcher, **fields)
@@ -252,7 +251,6 @@ class Pump:
             run.until = 0.0
 
     def close(self, *, timeout: float) -> None:
-        """End the threads that make calls."""
         self._callers.close(timeout=timeout)
 
     def _next_look(self, now: float, *, full: bool) -> float:

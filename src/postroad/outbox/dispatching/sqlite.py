@@ -323,12 +323,10 @@ class Watcher:
         self._thread = threading.Thread(target=self._watch, name="postroad-outbox-watch", daemon=True)
 
     def start(self) -> bool:
-        """Start the thread; return True."""
         self._thread.start()
         return True
 
     def stop(self) -> None:
-        """End the thread."""
         self._stop.set()
         self._thread.join()
 

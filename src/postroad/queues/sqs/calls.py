@@ -44,7 +44,6 @@ class SQSCalls:
         return self._source.sqs if isinstance(self._source, AwsConnection) else self._source
 
     def has(self, operation: str) -> bool:
-        """Return whether the client has the operation."""
         return hasattr(self.client, operation)
 
     def call(self, operation: str, queue: str, **parameters: Any) -> dict[str, Any]:
@@ -63,7 +62,6 @@ class SQSCalls:
             parameters["NextToken"] = answer["NextToken"]
 
     def make(self, queue: str, attributes: Mapping[str, str], *, fifo: bool) -> None:
-        """Create the queue."""
         client = self._having("create_queue")
         with translated(f"SQS CreateQueue on {queue!r}", _known(queue)):
             make_queue(client, queue, attributes, fifo=fifo)

@@ -86,7 +86,6 @@ class Mover:
         return Looked(tuple(seen), step.cursor, step.in_flight)
 
     def stop(self, cursor: str | None) -> None:
-        """Release what the walk held."""
         if cursor is not None and (held := self._held.pop(cursor, None)):
             self._queue.release(list(held.values()))
 

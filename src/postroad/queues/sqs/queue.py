@@ -93,7 +93,6 @@ class SQSQueue:
 
     @property
     def arn(self) -> str:
-        """Return the queue's ARN."""
         return self._look()[1]
 
     def _look(self) -> tuple[QueueSpec, str]:
@@ -292,7 +291,6 @@ class SQSQueue:
         """Return None: SQS finds no message by its id."""
 
     def native(self) -> MoveTasks:
-        """Return the move tasks of SQS."""
         return MoveTasks(self._calls, self)
 
     def end(self) -> str | None:

@@ -99,11 +99,9 @@ class SQSQueues:
                 raise
 
     def queue_spec(self, name: str) -> QueueSpec:
-        """Return the settings of the queue."""
         return self.queue(name).spec
 
     def queues(self) -> list[str]:
-        """Return the names of all queues, sorted."""
         urls = [url for page in self._calls.pages("list_queues", "*") for url in page.get("QueueUrls") or ()]
         self._urls.update({name_in(url): url for url in urls})
         return sorted(map(name_in, urls))
@@ -123,7 +121,6 @@ class SQSQueues:
             return None
 
     def sources(self, dead_letters: str) -> list[str]:
-        """Return the names of the queues that have this one as their dead-letter queue, sorted."""
         url = self._urls.get(dead_letters) or self.queue(dead_letters).url
         try:
             pages = self._calls.pages("list_dead_letter_source_queues", dead_letters, QueueUrl=url)

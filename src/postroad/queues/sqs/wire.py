@@ -104,7 +104,6 @@ def delivery_of(raw: Mapping[str, Any], now: datetime) -> Delivery:
 
 
 def peeked_of(delivery: Delivery) -> PeekedMessage:
-    """Return what a peek shows of a message."""
     shown = {name: getattr(delivery, name) for name in PeekedMessage.__struct_fields__ if name != "state"}
     return PeekedMessage(**shown, state="visible")
 
@@ -226,7 +225,6 @@ def redrive_allow_policy(allowed: str | Sequence[str], arn: str) -> dict[str, An
 
 
 def spec_of(name: str, attributes: Mapping[str, str]) -> QueueSpec:
-    """Return the settings of an existing queue."""
     redrive = _decoded(attributes.get("RedrivePolicy"))
     target = redrive.get("deadLetterTargetArn")
     return QueueSpec(

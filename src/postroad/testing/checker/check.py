@@ -15,7 +15,7 @@ from postroad.testing.checker.history import History, Name, Run, read_run
 from postroad.testing.checker.leases import Faults
 from postroad.testing.checker.messages import Messages
 from postroad.testing.checker.order import Order
-from postroad.testing.checker.report import INVARIANTS, Counts, Recovery, Report
+from postroad.testing.checker.report import INVARIANTS, Blame, Counts, Recovery, Report
 from postroad.testing.checker.tasks import STARTS, Jobs, Tasks
 
 _FAULTS: Final[dict[type, str]] = {
@@ -74,8 +74,9 @@ class _Check:
         """Read everything; forget what is settled, and take note of what looks wrong."""
         report, faults = self._report, Faults()
         order = Order(self._run, report.blame)
-        messages = Messages(self._run, faults, report.counts, self._effects, self._suspect_message, order)
-        tasks = Tasks(faults, self._starts, self._suspect_task, self._repeats.add)
+        suspected_messages, suspected_tasks = _suspect(self._messages), _suspect(self._tasks)
+        messages = Messages(self._run, faults, report.counts, self._effects, suspected_messages, order)
+        tasks = Tasks(faults, self._starts, suspected_tasks, self._repeats.add)
         jobs = Jobs(self._starts, report.blame)
 
         def task(line: lines.Task) -> None:
@@ -107,12 +108,6 @@ class _Check:
         report.recovery_seconds = _recovery(sorted(messages.recoveries))
         spent = 0.0 if began is None or ended is None else ended - began
         report.seconds = spent if self._run.seconds is None else self._run.seconds
-
-    def _suspect_message(self, invariant: str, id: Name, subscription: str | None, detail: str) -> None:
-        self._messages.add(id)
-
-    def _suspect_task(self, invariant: str, id: Name, subscription: str | None, detail: str) -> None:
-        self._tasks.add(id)
 
     def _count_fault(self, line: lines.Fault) -> None:
         name = _FAULTS[type(line)]
@@ -187,6 +182,11 @@ class _Check:
             yield f"{self._run.asked_kills} kills were asked for, {counts.kills} are recorded"
         if not counts.deliveries and not self._tasks_seen:
             yield "nothing was delivered"
+
+
+def _suspect(suspects: set[Name]) -> Blame:
+    """Return what takes note of whoever is blamed, for the second reading."""
+    return lambda invariant, id, subscription, detail: suspects.add(id)
 
 
 def _only(suspects: set[Name], act: Callable[[Any], None]) -> Callable[[Any], None]:

@@ -60,6 +60,13 @@ class _Operation(msgspec.Struct, kw_only=True, gc=False, tag_field="op", tag=str
     outcome: Outcome = "ok"
 
 
+class _OfCopy(_Operation):
+    """About a message in one subscription."""
+
+    sub: str
+    id: Name
+
+
 class Publish(_Operation):
     """A message was published: before the call `unknown`, after it the outcome."""
 
@@ -70,11 +77,9 @@ class Publish(_Operation):
     n: int = 0
 
 
-class Receive(_Operation):
+class Receive(_OfCopy):
     """A delivery was handed to a consumer, by a call that began at `t0`; streams count no receives."""
 
-    sub: str
-    id: Name
     sha: str
     receive_count: int = 0
     receipt: Name = ""
@@ -85,29 +90,22 @@ class Receive(_Operation):
     t0: float | None = None
 
 
-class Handled(_Operation):
+class Handled(_OfCopy):
     """A handler ended: without an error if `ok`."""
 
-    sub: str
-    id: Name
     key: Name | None = None
     n: int = 0
     receipt: Name | None = None
     t0: float | None = None
 
 
-class Effect(_Operation):
+class Effect(_OfCopy):
     """The transaction of a handler committed."""
 
-    sub: str
-    id: Name
 
-
-class Ack(_Operation):
+class Ack(_OfCopy):
     """A delivery was acked, by a call that began at `t0`."""
 
-    sub: str
-    id: Name
     receipt: Name
     t0: float | None = None
 
@@ -122,11 +120,8 @@ class Release(Ack):
     undone: bool = False
 
 
-class Dead(_Operation):
+class Dead(_OfCopy):
     """A message rests in the dead letters or the parked lane."""
-
-    sub: str
-    id: Name
 
 
 class Left(Dead):
@@ -141,11 +136,9 @@ class Gap(_Operation):
     key: Name | None = None
 
 
-class Peek(_Operation):
+class Peek(_OfCopy):
     """A message was seen by peek."""
 
-    sub: str
-    id: Name
     receive_count: int
 
 
@@ -214,10 +207,7 @@ _decode_any = msgspec.json.Decoder(Line).decode
 
 
 def read_run(directory: Path) -> Run:
-    """Return the facts of the run in a directory.
-
-    Args:
-        directory: The directory of the report.
+    """Return the facts of the run whose report is in this directory.
 
     Raises:
         InvalidInput: If it is no such directory, or if a newer version wrote it.
@@ -240,11 +230,7 @@ def read_run(directory: Path) -> Run:
 
 
 class History:
-    """The lines of all processes of a run.
-
-    Args:
-        directory: The directory of the report.
-    """
+    """The lines of all processes of the run whose report is in this directory."""
 
     def __init__(self, directory: Path) -> None:
         self._files = sorted((directory / "history").glob("*.jsonl"))

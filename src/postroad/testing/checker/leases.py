@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
-from postroad.testing.checker.history import Ack, Extend, Name, Peek, Receive, Release, Run
+from postroad.testing.checker.history import Name, Peek, Receive, Run, Settling
 
 _SLACK_SECONDS: Final = 1.0
 """How long before its line an operation may have happened, if the line does not say when the call began."""
 
 
+@dataclass(slots=True)
 class Faults:
     """The faults so far."""
 
-    __slots__ = ("hidden", "total")
-
-    def __init__(self) -> None:
-        self.total = 0
-        self.hidden = 0
-        """Receives that these faults must have hidden, for dead letters to be explained: a fault hides one."""
+    total: int = 0
+    hidden: int = 0
+    """Receives that these faults must have hidden, for dead letters to be explained: a fault hides one."""
 
 
 class Copy:
@@ -102,7 +101,7 @@ def received_again(copy: Copy, line: Receive, resent: bool, run: Run, faults: Fa
         yield "I13", f"received again after {after:.3f} s, within the visibility of {run.visibility:g} s"
 
 
-def is_stale(copy: Copy, line: Ack | Extend | Release) -> bool:
+def is_stale(copy: Copy, line: Settling) -> bool:
     """Return whether the receipt was not the newest when the call began."""
     if line.receipt == copy.receipt or copy.older is None or line.receipt not in copy.older:
         return False

@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from msgspec import structs
 
-from postroad.testing.checker import leases
+from postroad.testing.checker import history as lines, leases
 from postroad.testing.checker.balance import Balance
-from postroad.testing.checker.history import (
-    Ack,
-    Dead,
-    Effect,
-    Extend,
-    Handled,
-    Left,
-    Name,
-    Peek,
-    Publish,
-    Receive,
-    Release,
-    Run,
-)
+from postroad.testing.checker.history import Name, Run
 from postroad.testing.checker.leases import Copy, Faults
 from postroad.testing.checker.order import Order
-from postroad.testing.checker.report import Counts
-
-Blame = Callable[[str, Name, str | None, str], None]
+from postroad.testing.checker.report import Blame, Counts
 
 
 class Message:
@@ -55,18 +38,10 @@ class Message:
 
 
 class Messages:
-    """All messages that are not settled yet.
+    """All messages that are not settled yet, and in `effects` handled ones on the left and effects on the right.
 
     A message that was handled and acked in every subscription is forgotten. In the first reading `blame` therefore
-    only takes note of whatever looks wrong; in the second reading these few are kept to the end.
-
-    Args:
-        run: The facts of the run.
-        faults: The faults so far.
-        counts: What to count.
-        effects: Handled messages on the left, effects on the right.
-        blame: Takes invariant, message, subscription and detail of what looks wrong.
-        order: Checks the order, in the first reading; without it every message is kept to the end.
+    only takes note of whatever looks wrong; in the second reading, without `order`, these few are kept to the end.
     """
 
     def __init__(
@@ -77,7 +52,7 @@ class Messages:
         self.open: dict[Name, Message] = {}
         self.recoveries: list[float] = []
 
-    def publish(self, line: Publish) -> None:
+    def publish(self, line: lines.Publish) -> None:
         """A message was published, or may have been."""
         message = self.open.get(line.id)
         if message is None:
@@ -115,14 +90,14 @@ class Messages:
         else:
             counts.publishes_failed += by
 
-    def _compare(self, message: Message, line: Publish | Receive, sub: str | None) -> None:
+    def _compare(self, message: Message, line: lines.Publish | lines.Receive, sub: str | None) -> None:
         if message.sha is None:
             message.sha, message.key, message.n = line.sha, line.key, line.n
         elif line.sha != message.sha or line.key != message.key or line.n != message.n:
             known, found = (message.sha, message.key, message.n), (line.sha, line.key, line.n)
             self._blame("I3", line.id, sub, f"sha, key and n were {known}, here they are {found}")
 
-    def receive(self, line: Receive) -> None:
+    def receive(self, line: lines.Receive) -> None:
         """A delivery was handed to a consumer."""
         message = self.open.get(line.id)
         if message is None:
@@ -146,7 +121,7 @@ class Messages:
         if self._order is not None:
             self._order.received(message, line)
 
-    def handled(self, line: Handled) -> None:
+    def handled(self, line: lines.Handled) -> None:
         """A handler ended; one that ends after its message was forgotten has been counted."""
         is_forgotten = self._order is not None and line.id not in self.open
         message, copy = self._find(line.id, line.sub)
@@ -164,21 +139,21 @@ class Messages:
         if self._order is not None:
             self._order.ran(copy, line)
 
-    def effect(self, line: Effect) -> None:
+    def effect(self, line: lines.Effect) -> None:
         """The transaction of a handler committed."""
         self._counts.effects += 1
         self._effects.right(line.sub, line.id)
 
-    def settle(self, line: Ack | Extend | Release) -> None:
+    def settle(self, line: lines.Settling) -> None:
         """A delivery was acked, extended or released, or an attempt was made."""
         if line.outcome == "fail":
             return
         message, copy = self._find(line.id, line.sub)
         if line.outcome == "ok" and not self._is_resent(message) and leases.is_stale(copy, line):
             self._blame("I12", line.id, line.sub, f"{type(line).__name__.lower()} with old receipt {line.receipt} ok")
-        if type(line) is not Ack:
+        if type(line) is not lines.Ack:
             copy.freed = True
-            copy.undone |= isinstance(line, Release) and line.undone
+            copy.undone |= isinstance(line, lines.Release) and line.undone
         elif line.outcome == "ok" and not copy.acked:
             copy.acked = True
             message.settled += copy.handled_at is not None
@@ -190,7 +165,7 @@ class Messages:
         if message.settled >= max(len(message.subs), 1):
             del self.open[id]
 
-    def peek(self, line: Peek) -> None:
+    def peek(self, line: lines.Peek) -> None:
         """A message was seen by peek."""
         message, copy = self._find(line.id, line.sub)
         if not self._is_resent(message):
@@ -198,12 +173,12 @@ class Messages:
                 self._blame("I14", line.id, line.sub, detail)
         message.doubtful |= copy.peeked is not None
 
-    def dead(self, line: Dead) -> None:
+    def dead(self, line: lines.Dead) -> None:
         """A message was found in the dead letters."""
         self._counts.dead_letters += 1
         self._find(line.id, line.sub)[1].dead += 1
 
-    def left(self, line: Left) -> None:
+    def left(self, line: lines.Left) -> None:
         """A message was found waiting or in flight after the drain."""
         copy = self._find(line.id, line.sub)[1]
         if not copy.left:

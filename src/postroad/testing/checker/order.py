@@ -4,55 +4,48 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from postroad.testing.checker.history import Gap, Handled, Name, Publish, Receive, Run
 from postroad.testing.checker.leases import Copy, lease_start
+from postroad.testing.checker.report import Blame
 
 if TYPE_CHECKING:
     from postroad.testing.checker.messages import Message
 
-Blame = Callable[[str, Name, str | None, str], None]
 _PATIENCE_SECONDS: Final = 60.0
 """How long a delivery waits for the line that says who published it."""
 _MOST_KEYS: Final = 10_000
 """For how many keys it is known when their last handler ran."""
 
 
+@dataclass(slots=True)
 class _Waiting:
     """A message of a lane that is not handled yet."""
 
-    __slots__ = ("again", "by", "call", "id")
-
-    def __init__(self, id: Name) -> None:
-        self.id = id
-        self.call: tuple[str, float] | None = None
-        """The call that received it."""
-        self.by = -1
-        """The message that overtook it."""
-        self.again = False
-        """Whether it was received after that."""
+    id: Name
+    call: tuple[str, float] | None = None
+    """The call that received it."""
+    by: int = -1
+    """The message that overtook it."""
+    again: bool = False
+    """Whether it was received after that."""
 
 
+@dataclass(slots=True)
 class _Lane:
     """The messages of one publisher with one key in one subscription, by their n."""
 
-    __slots__ = ("handled", "n", "overtaken", "sequence", "waiting")
-
-    def __init__(self) -> None:
-        self.handled = self.n = -1
-        self.sequence = -1
-        self.waiting: dict[int, _Waiting] = {}
-        self.overtaken: dict[int, _Waiting] = {}
+    handled: int = -1
+    n: int = -1
+    sequence: int = -1
+    waiting: dict[int, _Waiting] = field(default_factory=dict)
+    overtaken: dict[int, _Waiting] = field(default_factory=dict)
 
 
 class Order:
-    """The lanes of all keys. Deliveries of a key wait here until it is known who published them.
-
-    Args:
-        run: The facts of the run.
-        blame: Takes invariant, message, subscription and detail of a violation.
-    """
+    """The lanes of all keys. Deliveries of a key wait here until it is known who published them."""
 
     def __init__(self, run: Run, blame: Blame) -> None:
         self._run, self._blame = run, blame
@@ -195,11 +188,7 @@ class Order:
             del self._ran[next(iter(self._ran))]  # the key that has rested for the longest time
 
     def finish(self, is_dead: Callable[[Name, str], bool]) -> None:
-        """Check what only the end shows.
-
-        Args:
-            is_dead: Whether a message rests in the dead letters of a subscription.
-        """
+        """Check what only the end shows; `is_dead` tells whether a message is among a subscription's dead letters."""
         for place in list(self._delayed):
             self._catch_up(place, float("inf"))
         for (sub, _, _), lane in self._lanes.items():

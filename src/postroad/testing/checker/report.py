@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
 
 Verdict = Literal["ok", "violated", "inconclusive"]
+Blame = Callable[[str, str | int, str | None, str], None]
+"""Takes invariant, id, subscription and detail of what looks wrong."""
 MOST_FINDINGS: Final = 100
 INVARIANTS: Final = {
     f"I{number}": name
@@ -85,14 +87,7 @@ class Report(msgspec.Struct, kw_only=True):
     command: str = ""
 
     def blame(self, invariant: str, id: str | int | None, subscription: str | None, detail: str) -> None:
-        """Count a violation, and keep it as a finding if there is room.
-
-        Args:
-            invariant: Its number, such as `I1`.
-            id: The message, task or job.
-            subscription: The subscription, if it concerns one.
-            detail: What was seen.
-        """
+        """Count a violation of the invariant with this number, such as `I1`; keep it as a finding if there is room."""
         name = INVARIANTS[invariant]
         self.violations[name] += 1
         if len(self.findings) < MOST_FINDINGS:
@@ -112,23 +107,23 @@ class Report(msgspec.Struct, kw_only=True):
 
 
 def write_report(report: Report, directory: Path, more: Iterable[tuple[str, int]] = ()) -> None:
-    """Write `report.json` and `report.md`, which only their owner can read.
-
-    Args:
-        report: What was found.
-        directory: Where to write them; it is created if it does not exist.
-        more: Rows of the page that come after those of the report.
-    """
+    """Write `report.json` and `report.md`, which only their owner can read; `more` are further rows of the page."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     _write(directory / "report.json", msgspec.json.format(msgspec.json.encode(report)) + b"\n")
     _write(directory / "report.md", "\n".join(_page(report, more)).encode())
 
 
 def _write(path: Path, content: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        os.fchmod(descriptor, 0o600)
-        file.write(content)
+    """Replace the file at once: if there is no room for the new one, the old one stays."""
+    new = path.with_suffix(path.suffix + ".new")
+    try:
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, 0o600)
+            file.write(content)
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def _page(report: Report, more: Iterable[tuple[str, int]]) -> Iterator[str]:

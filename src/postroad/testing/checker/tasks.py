@@ -4,39 +4,32 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 from postroad.testing.checker.balance import Balance
 from postroad.testing.checker.history import Child, Job, Name, Task
 from postroad.testing.checker.leases import Faults
+from postroad.testing.checker.report import Blame
 
-Blame = Callable[[str, Name, str | None, str], None]
 _TERMINAL: Final = frozenset({"completed", "failed", "timeout", "cancelled"})
 STARTS: Final = "starts"
 
 
+@dataclass(slots=True)
 class _Run:
     """One run of a task."""
 
-    __slots__ = ("ended", "faults", "holders")
-
-    def __init__(self) -> None:
-        self.holders: list[Name | None] = []
-        self.ended: str | None = None
-        self.faults = 0
+    holders: list[Name | None] = field(default_factory=list)
+    ended: str | None = None
+    faults: int = 0
 
 
 class Tasks:
-    """All tasks and jobs that are not at their end.
+    """All tasks that are not at their end, and in `starts` their starts on the left and their children on the right.
 
-    A task is forgotten when its run ends. In the first reading `blame` therefore only takes note of
-    whatever looks wrong; in the second reading these few are kept to the end.
-
-    Args:
-        faults: The faults so far.
-        starts: Starts of tasks on the left, children on the right.
-        blame: Takes invariant, task or job, None and detail of a violation.
-        ended: In the first reading, is told about each task and job that ended, before it is forgotten.
+    A task is forgotten when its run ends, and `ended` is told about it. In the first reading `blame` therefore only
+    takes note of whatever looks wrong; in the second reading, without `ended`, these few are kept to the end.
     """
 
     def __init__(
@@ -90,12 +83,7 @@ class Tasks:
 
 
 class Jobs:
-    """Jobs and the children of tasks: what one reading shows, since little has to be kept.
-
-    Args:
-        starts: Starts of tasks on the left, children on the right.
-        blame: Takes invariant, task or job, None and detail of a violation.
-    """
+    """Jobs and the children of tasks: what one reading shows, since little has to be kept."""
 
     def __init__(self, starts: Balance, blame: Blame) -> None:
         self._starts, self._blame = starts, blame

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from postroad.errors import InvalidInput
 from postroad.settings import nearest
-from postroad.testing.mutants import effects, queues, work
+from postroad.testing.mutants import effects, queues
 from postroad.testing.mutants.mutant import Mutant
 
 __all__ = ["MUTANTS", "Mutant", "find_mutant"]
 
-MUTANTS: tuple[Mutant, ...] = (*queues.MUTANTS, *effects.MUTANTS, *work.MUTANTS)
+MUTANTS = tuple(each for bugs in (queues, effects) for each in vars(bugs).values() if isinstance(each, Mutant))
 
 
 def find_mutant(name: str) -> Mutant:

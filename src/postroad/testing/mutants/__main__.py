@@ -46,12 +46,15 @@ def is_caught(mutant: Mutant) -> bool:
 def main(names: Sequence[str]) -> int:
     """Hunt mutants and print what became of each."""
     hunted = [find_mutant(name) for name in names] or MUTANTS
-    escaped = 0
+    escaped: list[str] = []
     for mutant in hunted:
         caught = is_caught(mutant)
-        escaped += not caught
+        if not caught:
+            escaped.append(f"{mutant.name} ({mutant.invariant})")
         print(f"{'caught' if caught else 'ESCAPED'} {mutant.name}: {mutant.bug} ({mutant.invariant})", flush=True)
-    print(f"{len(hunted) - escaped} of {len(hunted)} mutants were caught")
+    print(f"{len(hunted) - len(escaped)} of {len(hunted)} mutants were caught")
+    if escaped:
+        print(f"escaped: {', '.join(escaped)}")
     return 1 if escaped else 0
 
 

@@ -12,21 +12,26 @@ from types import ModuleType
 from typing import Any
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Mutant:
     """One bug: what it does, the invariant that it breaks, and the scenario that shows it."""
 
     name: str
     bug: str
     invariant: str
-    scenario: str
     apply: Callable[[], None]
     """Puts the bug into this process by replacing parts of the product; runs before the role's work."""
+    scenario: str = "queue"
     messages: int = 400
     kills: int = 20
     """How much a run does that shows it: few faults for a bug that faults may excuse."""
     by_power_loss: bool = False
     """Whether only a power cut shows it: what the kernel holds outlives a killed process."""
+
+
+def mutant(name: str, bug: str, invariant: str, **shown_by: Any) -> Callable[[Callable[[], None]], Mutant]:
+    """Make a mutant of the function that applies it; `shown_by` are its other fields."""
+    return lambda apply: Mutant(name, bug, invariant, apply, **shown_by)
 
 
 def wrap(owner: type, name: str, around: Callable[..., Any]) -> None:
@@ -41,13 +46,7 @@ def wrap(owner: type, name: str, around: Callable[..., Any]) -> None:
 
 
 def slow_handlers(seconds: float, *, chance: float, otherwise: float = 0.0) -> None:
-    """Let handlers end long after their effect, so that leases end before the ack, or kills hit between both.
-
-    Args:
-        seconds: How long the slowest take.
-        chance: How many of them are that slow.
-        otherwise: How long the others take.
-    """
+    """Let handlers end `seconds` after their effect by `chance`, so that a lease or a process ends before the ack."""
     from postroad.inbox import Inbox
 
     @contextmanager

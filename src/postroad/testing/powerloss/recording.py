@@ -70,12 +70,7 @@ Step = Write | Truncate | Names | Sync | Promise
 
 
 class Recording:
-    """What happened below one folder; `recorded` fills it.
-
-    Args:
-        root: The folder.
-        syncs: Whether anything reaches the disk for certain.
-    """
+    """What happened below one folder; `recorded` fills it. Without `syncs`, nothing reaches the disk for certain."""
 
     def __init__(self, root: Path, *, syncs: bool = True) -> None:
         self.steps: list[Step] = []

@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 import threading
-import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
@@ -41,13 +40,9 @@ class Bounded(OrderedDict[Any, Any]):
 
 
 class Fifo:
-    """What AWS remembers of FIFO queues and topics, each known by its name or ARN.
+    """What AWS remembers of FIFO queues and topics, each known by its name or ARN."""
 
-    Args:
-        monotonic: The clock, in seconds.
-    """
-
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._memory: dict[str, OrderedDict[str | None, tuple[float, Fields]]] = defaultdict(OrderedDict)
         self._locks: dict[str, threading.Lock] = defaultdict(threading.Lock)
@@ -80,12 +75,7 @@ class Fifo:
         return xml_answer(xml_of({"PublishResponse": told}, escaped=True))
 
     def send_batch(
-        self,
-        where: str,
-        keys: Sequence[str | None],
-        entries: Sequence[Fields],
-        batch: Batch,
-        forward: Forward,
+        self, where: str, keys: Sequence[str | None], entries: Sequence[Fields], batch: Batch, forward: Forward
     ) -> Answer:
         """Send or publish the entries of a batch that are not equal to an earlier one, and answer for all."""
         with self._locks[where]:
@@ -142,24 +132,20 @@ def _results(answer: Answer) -> dict[str, Fields]:
 
 
 def _batch_answer(batch: Batch, entries: Sequence[Fields], outcomes: Sequence[Fields]) -> Answer:
-    told: list[dict[str, Any]] = [{**each, "Id": own} for own, each in zip(batch.ids, outcomes, strict=True)]
-    if "MessageBody" not in entries[0]:
-        members = {
-            good: "".join(
-                xml_of({"member": xml_of(_named(each))}, escaped=True) for each in told if ("MessageId" in each) is good
-            )
-            for good in (True, False)
-        }
-        return publish_batch_answer("", successful=members[True], failed=members[False])
-    for entry, each in zip(entries, told, strict=True):
-        if "MessageId" in each:
-            each["MD5OfMessageBody"] = _md5(entry["MessageBody"])
-    return json_answer(
-        {
-            "Successful": [each for each in told if "MessageId" in each],
-            "Failed": [each for each in told if "MessageId" not in each],
-        }
-    )
+    sent: list[Fields] = []
+    failed: list[Fields] = []
+    for own, entry, outcome in zip(batch.ids, entries, outcomes, strict=True):
+        told = {**outcome, "Id": own}
+        if "MessageId" in told and "MessageBody" in entry:
+            told["MD5OfMessageBody"] = _md5(entry["MessageBody"])
+        (sent if "MessageId" in told else failed).append(told)
+    if "MessageBody" in entries[0]:
+        return json_answer({"Successful": sent, "Failed": failed})
+    return publish_batch_answer("", successful=_members(sent), failed=_members(failed))
+
+
+def _members(entries: Sequence[Fields]) -> str:
+    return "".join(xml_of({"member": xml_of(_named(each))}, escaped=True) for each in entries)
 
 
 def _named(fields: Fields) -> dict[str, str]:

@@ -85,10 +85,8 @@ def message_size(entry: Mapping[str, Any], body: str = "MessageBody") -> int:
 def of_attributes(attributes: Mapping[str, Any]) -> Problem | None:
     """Return what is wrong with the attributes of a message."""
     if len(attributes) > 10:
-        return (
-            "InvalidParameterValue",
-            f"Number of message attributes [{len(attributes)}] exceeds the allowed maximum [10].",
-        )
+        words = f"Number of message attributes [{len(attributes)}] exceeds the allowed maximum [10]."
+        return "InvalidParameterValue", words
     for name, attribute in attributes.items():
         if not _ATTRIBUTE_NAME.fullmatch(name):
             return "InvalidParameterValue", f"Message attribute name '{name}' is invalid."
@@ -122,15 +120,10 @@ def of_batch(ids: Sequence[str], size: int, most_bytes: int) -> Problem | None:
     if len(set(ids)) < len(ids):
         return "BatchEntryIdsNotDistinct", "Two or more batch entries in the request have the same Id."
     if not all(map(_ENTRY_ID.fullmatch, ids)):
-        return (
-            "InvalidBatchEntryId",
-            "A batch entry id can only contain letters, digits, hyphens and underscores.",
-        )
+        return "InvalidBatchEntryId", "A batch entry id can only contain letters, digits, hyphens and underscores."
     if size > most_bytes:
-        return (
-            "BatchRequestTooLong",
-            f"Batch requests cannot be longer than {most_bytes} bytes. You have sent {size} bytes.",
-        )
+        words = f"Batch requests cannot be longer than {most_bytes} bytes. You have sent {size} bytes."
+        return "BatchRequestTooLong", words
     return None
 
 
@@ -147,10 +140,8 @@ def of_events(entries: Sequence[Mapping[str, Any]]) -> Problem | None:
     """Return what is wrong with a call of PutEvents as a whole."""
     if not 1 <= len(entries) <= 10:
         return "ValidationException", "Member must have length between 1 and 10"
-    sizes = (
-        sum(len(str(entry.get(name, "")).encode()) for name in ("Source", "DetailType", "Detail")) for entry in entries
-    )
-    if sum(sizes) > MESSAGE_BYTES:
+    size = sum(len(str(entry.get(name, "")).encode()) for entry in entries for name in _PARTS_OF_AN_EVENT)
+    if size > MESSAGE_BYTES:
         return "ValidationException", "Total size of the entries in the request is over the limit."
     return None
 

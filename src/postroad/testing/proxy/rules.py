@@ -21,11 +21,7 @@ _ATTRIBUTE: Final = re.compile(r"MessageAttributes\.entry\.(\d+)\.(?:Value\.)?(\
 
 
 class AwsRules:
-    """The rules of AWS, and what they remember of queues and topics.
-
-    Args:
-        monotonic: The clock, in seconds.
-    """
+    """The rules of AWS, and what they remember of queues and topics."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from postroad.errors import ConfigurationError, NotSupported, PostroadError, QueueNotFound, StaleReceipt
+from postroad.errors import ConfigurationError, NotSupported, PostroadError, StaleReceipt
 from postroad.queues import (
     DEAD_LETTER,
     DeadLetter,
@@ -22,7 +22,7 @@ from postroad.queues import (
     Queue,
     read_dead,
 )
-from postroad.testing.conformance import needs
+from postroad.testing.conformance import needs, refuses
 from postroad.testing.queues.fixture import LEASE, QueueFixture, QueueSuite, bodies, ordered, take, take_one, texts
 
 TEN = {f"attribute{n}": "v" for n in range(10)}
@@ -201,7 +201,7 @@ class DeadLetterRules(QueueSuite):
     def test_a_dead_letter_queue_must_exist(self, ground: QueueFixture) -> None:
         spec = ground.spec(dead_letter="no-such-queue-anywhere")
 
-        with pytest.raises((ConfigurationError, QueueNotFound), match="no-such-queue-anywhere"):
+        with refuses(ConfigurationError, "dead_letter", match="no-such-queue-anywhere"):
             ground.queues.create_queue(spec)
 
         assert spec.name not in ground.queues.queues()

@@ -99,13 +99,10 @@ class LeaseRules(QueueSuite):
     def test_extensions_and_releases_out_of_range_are_refused(self, ground: QueueFixture, seconds: float) -> None:
         queue, held = ground.leased("held", visibility=60)
 
-        with pytest.raises(InvalidInput) as extension:
+        with refuses(InvalidInput, "seconds"):
             queue.extend([held], seconds=seconds)
-        with pytest.raises(InvalidInput) as release:
+        with refuses(InvalidInput, "after", empty=queue):
             queue.release([held], after=seconds)
-
-        assert (extension.value.field, release.value.field) == ("seconds", "after")
-        assert queue.receive() == []
 
     def test_a_released_message_comes_back_at_once(self, ground: QueueFixture) -> None:
         queue = ground.filled("back", visibility=60)

@@ -260,14 +260,6 @@ class SettingRules(QueueSuite):
 
         assert bodies([take_one(dead)]) == ["poison"]
 
-    def test_a_dead_letter_queue_that_is_not_there_is_refused(self, ground: QueueFixture) -> None:
-        spec = ground.spec(dead_letter="nowhere")
-
-        with refuses(ConfigurationError, "dead_letter"):
-            ground.queues.create_queue(spec)
-
-        assert spec.name not in ground.queues.queues()
-
     def test_a_deleted_queue_is_gone_with_what_it_held(self, ground: QueueFixture) -> None:
         queue = ground.filled("one")
 

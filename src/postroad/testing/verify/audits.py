@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import msgspec
 
-from postroad.queues import OutgoingMessage, Queue
-from postroad.testing.verify.history import History
-from postroad.testing.verify.scenario import Place
+from postroad.blobs import DirectoryBlobs
+from postroad.clock import SYSTEM_CLOCK
+from postroad.queues import ATTRIBUTE, KEEP_FOR, PREFIX, OutgoingMessage, Queue
+from postroad.testing.clock import FakeClock
+from postroad.testing.verify.scenario import History, Place
 from postroad.testing.verify.workload import check, effects_of, held, peeked
 
 _INTEGRITY = """
@@ -19,6 +22,7 @@ file = sqlite3.connect(sys.argv[1])
 print(*(row[0] for row in file.execute("PRAGMA integrity_check")), sep="; ")
 """
 _REPEATS = 20
+_DAY_SECONDS = 86_400.0
 
 
 class _Line(msgspec.Struct):
@@ -27,15 +31,8 @@ class _Line(msgspec.Struct):
     id: str = ""
 
 
-class Published(msgspec.Struct):
-    """How many messages clients published, as their histories say."""
-
-    ok: int
-    unknown: int
-
-
-def published(place: Place) -> Published:
-    """Read the histories of all clients."""
+def _published(place: Place) -> tuple[int, int]:
+    """Return how many messages clients published for certain, and how many perhaps, as their histories say."""
     outcomes: dict[str, str] = {}
     decode = msgspec.json.Decoder(_Line).decode
     for path in place.history.glob("*.jsonl"):
@@ -44,14 +41,46 @@ def published(place: Place) -> Published:
                 line = decode(raw)
                 outcomes[line.id] = line.outcome
     values = list(outcomes.values())
-    return Published(ok=values.count("ok"), unknown=values.count("unknown"))
+    return values.count("ok"), values.count("unknown")
 
 
 def audit_file(place: Place, history: History) -> None:
-    """Check the embedded file with another program's SQLite, which must not open it in this process (I27)."""
+    """Check the embedded file and its blobs (I27)."""
     path = place.url.removeprefix("sqlite:///")
-    if path == place.url:
+    if path != place.url:
+        _audit_integrity(path, history)
+        audit_references(place, history)
+        audit_sweep(Path(f"{path}.blobs"), Path(place.directory), history)
+
+
+def audit_references(place: Place, history: History) -> None:
+    """Read every message that is left in a queue, dead letters included: none may refer to a blob that is gone."""
+    with place.backend() as backend:
+        left = [message for name in backend.queues() for message in peeked(backend.queue(name))]
+    # Only a message whose blob cannot be read is shown with the mark of its reference.
+    missing = sum(ATTRIBUTE in message.attributes for message in left)
+    check(history, "I27", missing == 0, f"{missing} of {len(left)} messages refer to a missing blob")
+
+
+def audit_sweep(blobs: Path, directory: Path, history: History) -> None:
+    """Check that no large body stays for ever: blobs outlive their messages, but not the longest retention.
+
+    A copy of them is swept as when all messages have expired, those of killed senders included.
+    """
+    if not blobs.exists():
         return
+    copy = directory / "swept"
+    shutil.copytree(blobs, copy)
+    later = FakeClock(SYSTEM_CLOCK.now())
+    later.advance(KEEP_FOR + _DAY_SECONDS)
+    DirectoryBlobs(copy, later).prune(PREFIX, older_than=KEEP_FOR)
+    rest = sum(path.is_file() for path in (copy / PREFIX).rglob("*"))
+    shutil.rmtree(copy)
+    check(history, "I27", rest == 0, f"{rest} blobs would stay when all messages have expired")
+
+
+def _audit_integrity(path: str, history: History) -> None:
+    """Check the file with another program's SQLite, which must not open it in this process."""
     command = [sys.executable, "-c", _INTEGRITY, path]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     said = (done.stdout + done.stderr).strip()
@@ -59,24 +88,21 @@ def audit_file(place: Place, history: History) -> None:
 
 
 def audit_queue(place: Place, history: History, name: str, *, dead: str, deduplicates: bool = False) -> None:
-    """Check the counters of a drained queue, and its blobs (I27, I28); with deduplication also I6 and I20."""
+    """Check the counters of a drained queue (I28); with deduplication also I6 and I20."""
     with place.backend() as backend:
         counters = {each.spec.name: each.counters for each in backend.overviews([name])}[name]
         if counters is None:
             return
         queue, letters = backend.queue(name), list(peeked(backend.queue(dead)))
-        left, clients = held(queue), published(place)
-        gone = counters.acked + counters.dead + counters.expired + left
+        gone = counters.acked + counters.dead + counters.expired + held(queue)
         check(history, "I28", counters.sent == gone, f"{name}: sent {counters.sent}, settled and left {gone}")
         check(history, "I28", counters.dead == len(letters), f"{name}: dead {counters.dead}, found {len(letters)}")
         if deduplicates:
-            most = clients.ok + clients.unknown
+            ok, unknown = _published(place)
+            most = ok + unknown
             check(history, "I6", counters.sent <= most, f"{name}: {counters.sent} messages, {most} published")
-            check(history, "I28", counters.sent >= clients.ok, f"{name}: sent {counters.sent}, {clients.ok} were ok")
+            check(history, "I28", counters.sent >= ok, f"{name}: sent {counters.sent}, {ok} were ok")
             _audit_repeats(place, history, queue)
-        limit = backend.queue_spec(name).max_message_bytes
-        large = sum(len(letter.body) > limit for letter in letters)
-    _audit_blobs(place, history, referenced=large)
 
 
 def _audit_repeats(place: Place, history: History, queue: Queue) -> None:
@@ -87,9 +113,3 @@ def _audit_repeats(place: Place, history: History, queue: Queue) -> None:
         queue.send([OutgoingMessage("repeated", group="repeated", dedup_id=each)])
     more = held(queue) - before
     check(history, "I20", more == 0, f"{more} of {len(ids)} repeated ids were stored again")
-
-
-def _audit_blobs(place: Place, history: History, *, referenced: int) -> None:
-    """Compare the stored blobs with the dead letters that refer to one; acked messages leave theirs to the pruning."""
-    stored = sum(path.is_file() for path in Path(place.url.removeprefix("sqlite:///") + ".blobs").rglob("*"))
-    check(history, "I27", referenced <= stored, f"{stored} blobs, {referenced} referenced")

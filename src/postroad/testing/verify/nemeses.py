@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from postroad.testing.verify.history import History
 from postroad.testing.verify.plan import Action
+from postroad.testing.verify.scenario import History
 
 _VISITS = {
     "read": "print(file.execute('SELECT count(*) FROM message').fetchone()[0])",
@@ -54,64 +54,40 @@ class Nemeses:
 
 
 class FileNemeses(Nemeses):
-    """The visitor and the full disk of a run on the embedded file.
+    """Visitors of the embedded file, and its full disk. The file is in a directory that holds nothing else.
 
-    Args:
-        path: The live file, in a directory that holds nothing else.
-        history: The history of the supervisor.
-        megabytes: The size of the disk.
+    A visitor is a stock `sqlite3` program that reads, checks, backs up or vacuums the file while others work on it.
     """
 
     def __init__(self, path: Path, history: History, *, megabytes: int) -> None:
-        self._disk = Disk(path.parent, megabytes=megabytes)
-        self._visitor = Visitor(path, history)
-
-    def begin(self, action: Action, processes: Iterable[int]) -> None:
-        """Let a visitor come, or fill the disk for a while."""
-        if action.do == "visit":
-            self._visitor.visit(action.pick)
-        elif action.do == "fill":
-            self._disk.fill(action.seconds, processes)
-
-    def look(self) -> bool:
-        """Make room on the disk when it is time."""
-        self._disk.look()
-        return True
-
-    def cease(self) -> None:
-        """Make room on the disk, and wait for the visitors."""
-        self._disk.look(at_once=True)
-        self._visitor.leave()
-
-    def close(self) -> None:
-        """End the visits and remove the disk."""
-        self._visitor.kill()
-        self._disk.close()
-
-
-class Visitor:
-    """A stock `sqlite3` program that reads, checks, backs up and vacuums the live file while others work on it.
-
-    Args:
-        path: The live file.
-        history: Where a file that the visitor finds damaged is reported.
-    """
-
-    def __init__(self, path: Path, history: History) -> None:
         self._path, self._history = path, history
+        self._disk = _Disk(path.parent, megabytes=megabytes)
         self._visits: list[tuple[str, subprocess.Popen[str]]] = []
         self._copies: list[Path] = []
 
-    def visit(self, pick: float) -> None:
+    def begin(self, action: Action, processes: Iterable[int]) -> None:
+        if action.do == "visit":
+            self._visit(list(_VISITS)[int(action.pick * len(_VISITS))])
+        elif action.do == "fill":
+            self._disk.fill(action.seconds, processes)
+
+    def _visit(self, name: str) -> None:
         """Start one visit; it goes on beside everything else."""
-        name = list(_VISITS)[int(pick * len(_VISITS))]
         self._copies.append(self._path.parent.parent / f"copy-{len(self._copies)}.db")
         command = [sys.executable, "-c", _VISITOR + _VISITS[name], str(self._path), str(self._copies[-1])]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         self._visits.append((name, process))
 
-    def leave(self) -> None:
-        """Wait for all visits; one that could not read the file is a violation, one that was kept waiting is none."""
+    def look(self) -> bool:
+        self._disk.look()
+        return True
+
+    def cease(self) -> None:
+        """Make room on the disk, and wait for the visitors.
+
+        One that could not read the file is a violation, one that was kept waiting is none.
+        """
+        self._disk.look(at_once=True)
         for name, process in self._visits:
             _, said = process.communicate()
             ok = process.returncode == 0 or "locked" in said or "full" in said
@@ -120,35 +96,30 @@ class Visitor:
         for copy in self._copies:
             copy.unlink(missing_ok=True)
 
-    def kill(self) -> None:
-        """End all visits at once."""
+    def close(self) -> None:
         for _, process in self._visits:
             process.kill()
             process.communicate()
-        self._visits.clear()
+        self._disk.close()
 
 
-class Disk:
+class _Disk:
     """The directory of the store as a small file system of its own; where none can be mounted, a limit for files.
 
     The mount belongs to this process and its children, and is gone with them.
-
-    Args:
-        directory: Where to mount it.
-        megabytes: Its size.
     """
 
     def __init__(self, directory: Path, *, megabytes: int) -> None:
         self._directory = directory
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.mounted = sys.platform == "linux" and _mount(directory, megabytes)
+        self._mounted = sys.platform == "linux" and _mount(directory, megabytes)
         self._empty_at: float | None = None
         self._limited: list[int] = []
 
     def fill(self, seconds: float, processes: Iterable[int]) -> None:
         """Leave no room for `seconds`; without a disk of its own, let no file of `processes` grow."""
         self._empty_at = time.monotonic() + seconds
-        if self.mounted:
+        if self._mounted:
             with suppress(OSError), (self._directory / "ballast").open("wb", buffering=0) as ballast:
                 while ballast.write(b"\0" * _STEP_BYTES) == _STEP_BYTES:
                     pass
@@ -168,7 +139,7 @@ class Disk:
 
     def close(self) -> None:
         """Remove the file system."""
-        if self.mounted:
+        if self._mounted:
             ctypes.CDLL(None).umount2(os.fsencode(self._directory), _MNT_DETACH)
 
     def _limit(self, size: int) -> None:

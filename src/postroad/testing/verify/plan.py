@@ -81,9 +81,6 @@ def share(size: Size, weights: Sequence[int], index: int) -> Size:
 def make_plan(seed: int, scenario: str, size: Size, *, store: str = "sqlite") -> Plan:
     """Return the plan of one scenario: the same for the same arguments."""
     random = Random(f"{seed} {scenario} {store}")  # a repeatable schedule, not a secret
-    actions: list[Action] = []
-    if size.kills:
-        actions = _schedule(random, size, store)
     return Plan(
         scenario=scenario,
         seed=seed,
@@ -91,7 +88,7 @@ def make_plan(seed: int, scenario: str, size: Size, *, store: str = "sqlite") ->
         seconds=size.seconds,
         kills=size.kills,
         proxy_faults=size.proxy_faults if size.kills and store == "aws" else 0,
-        actions=tuple(actions),
+        actions=tuple(_schedule(random, size, store)) if size.kills else (),
     )
 
 

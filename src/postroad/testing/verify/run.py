@@ -161,16 +161,7 @@ def _play(
     """Let the processes work, break them, and read back what they left; return whether everything drained."""
     place, history = opening.place, opening.history
     scenario.prepare(place)
-    supervisor = Supervisor(
-        scenario,
-        plan,
-        place,
-        history=history,
-        nemeses=opening.nemeses,
-        stop=stop,
-        mutant=options.mutant,
-        load=options.load,
-    )
+    supervisor = Supervisor(scenario, plan, opening, options, stop)
     with supervisor.running():
         supervisor.break_things(progress)
         drained = supervisor.drain(progress)

@@ -1,10 +1,14 @@
-"""What a scenario is: the processes that it has, what each does, and what can be read back when all is quiet."""
+"""What a scenario is, and what its processes have: their place, a history each, and a board for all."""
 
 from __future__ import annotations
 
+import mmap
+import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import IntEnum
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,9 +16,6 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
-
-from postroad.testing.verify.board import Board, State
-from postroad.testing.verify.history import History, Outcome
 
 if TYPE_CHECKING:
     from postroad.wiring import Backend
@@ -27,6 +28,7 @@ SCENARIOS = tuple(
 START_AGAIN = 75
 """The exit code of a process that found its store away, and that a service manager would start again."""
 StoreName = Literal["sqlite", "postgres", "aws"]
+Outcome = Literal["ok", "fail", "unknown"]
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +58,65 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     def history(self) -> Path:
         """The directory of the history files."""
         return Path(self.report) / "history"
+
+
+class History:
+    """What one process did, in a file of its own in the directory of all history files.
+
+    A line is one write, and is with the kernel before the next operation begins, so a kill loses none.
+    """
+
+    def __init__(self, directory: Path, process: str) -> None:
+        self._process = process
+        self._file = os.open(directory / f"{process}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def write(self, op: str, outcome: Outcome = "ok", **fields: Any) -> None:
+        """Append one operation with its outcome and its fields."""
+        line = {"t": time.monotonic(), "p": self._process, "op": op, "outcome": outcome, **fields}
+        os.write(self._file, msgspec.json.encode(line) + b"\n")
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+
+class State(IntEnum):
+    """What a process announces about itself."""
+
+    STARTING = 0
+    WORKING = 1
+    HOLDING = 2
+    """It is at work and holds a delivery."""
+
+
+class Board:
+    """Shared memory with a row for each process, which outlives it: one that is started again goes on counting.
+
+    Attributes:
+        states: The state that each process announced last.
+        done: How many messages each has sent.
+        allowed: How many messages the supervisor lets each send by now.
+    """
+
+    def __init__(self, path: Path, rows: int) -> None:
+        size = (1 + 3 * rows) * 4
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            if os.fstat(descriptor).st_size < size:
+                os.ftruncate(descriptor, size)
+            self._words = memoryview(mmap.mmap(descriptor, size)).cast("I")
+        finally:
+            os.close(descriptor)
+        self.states, self.done, self.allowed = (self._words[1 + n * rows : 1 + (n + 1) * rows] for n in range(3))
+
+    @property
+    def stopping(self) -> bool:
+        """Whether every process must end."""
+        return self._words[0] != 0
+
+    def stop(self) -> None:
+        """Ask every process to end."""
+        self._words[0] = 1
 
 
 class ChildConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +155,7 @@ class Client:
 
     def at_work(self) -> None:
         """Announce that everything is imported and open, so that a kill counts."""
-        self._board.announce(self.config.row, State.WORKING)
+        self.announce(holding=False)
 
     @contextmanager
     def holding(self) -> Iterator[None]:
@@ -107,7 +168,7 @@ class Client:
 
     def announce(self, *, holding: bool) -> None:
         """Announce whether this process holds a delivery from now on."""
-        self._board.announce(self.config.row, State.HOLDING if holding else State.WORKING)
+        self._board.states[self.config.row] = State.HOLDING if holding else State.WORKING
 
     @property
     def stopping(self) -> bool:
@@ -120,11 +181,11 @@ class Client:
 
     def may_send(self) -> bool:
         """Return whether the next message may be sent by now."""
-        return self._board.done(self.config.row) < min(self.config.quota, self._board.allowed(self.config.row))
+        return self._board.done[self.config.row] < min(self.config.quota, self._board.allowed[self.config.row])
 
     def sent(self) -> None:
         """Count one message against the share of this process."""
-        self._board.count(self.config.row)
+        self._board.done[self.config.row] += 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

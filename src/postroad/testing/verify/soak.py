@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count
@@ -30,6 +33,7 @@ _ROUNDS: tuple[tuple[str, StoreName], ...] = tuple(
 _PART = _ROUND_SECONDS / SIZES["soak"].seconds
 _IMAGES = round(100_000 * _PART * len(_ROUNDS))
 """Power cuts after all scenarios ran on all stores: 100,000 in a night."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def round_size(scenario: str, store: StoreName) -> Size:
@@ -66,6 +70,7 @@ class Soak:
         missing: The stores that cannot be had here.
         escaped: The mutants that were not caught.
         hunted: How many mutants were hunted.
+        full: Why the soak cannot go on, if the disk is full.
     """
 
     directory: Path
@@ -75,12 +80,18 @@ class Soak:
     missing: set[StoreName] = field(default_factory=set)
     escaped: list[str] = field(default_factory=list)
     hunted: int = 0
+    full: str | None = None
 
     @property
     def is_ok(self) -> bool:
-        """Whether nothing was violated and nothing escaped."""
+        """Whether nothing was violated, nothing escaped and the disk had room for all of it."""
         verdicts = {report.verdict for report in self.reports}
-        return verdicts == {"ok"} and not self.lost and not self.escaped
+        return verdicts == {"ok"} and not self.lost and not self.escaped and self.full is None
+
+    @property
+    def must_stop(self) -> bool:
+        """Whether the disk is full, or the last round was interrupted."""
+        return self.full is not None or (bool(self.reports) and "interrupted" in self.reports[-1].reasons)
 
     def break_things(self, seed: int, scenario: str, store: StoreName) -> None:
         """Run one scenario; keep its history if it is not ok, and leave out a store that cannot be had here."""
@@ -104,6 +115,8 @@ class Soak:
         if report.verdict == "ok":
             shutil.rmtree(where)
         self.reports.append(report)
+        if any(os.strerror(number) in reason for number in _FULL for reason in report.reasons):
+            self.full = "the disk is full"
         _say(f"{scenario} on {store}, seed {seed}: {report.verdict}")
 
     def hunt(self) -> None:
@@ -129,8 +142,13 @@ class Soak:
         whole.reasons += [f"mutant {name} escaped" for name in self.escaped]
         if self.lost:
             whole.reasons.append(f"power cuts lost {self.lost} messages or files")
+        if self.full is not None:
+            whole.reasons.append(f"stopped: {self.full}")
         whole.seed, whole.size, whole.store = seed, "soak", ", ".join(sorted({each.store for each in self.reports}))
-        whole.verdict = whole.verdict if self.is_ok or whole.verdict != "ok" else "violated"
+        if whole.verdict != "violated" and (self.lost or self.escaped):
+            whole.verdict = "violated"
+        elif whole.verdict == "ok" and self.full is not None:
+            whole.verdict = "inconclusive"
         rows = {
             "rounds": len(self.reports),
             "minutes of faults and draining": round(sum(each.seconds for each in self.reports) / 60),
@@ -154,20 +172,29 @@ def rounds(seed: int) -> Iterator[tuple[int, str, StoreName]]:
 
 
 def soak(directory: Path, *, hours: float, seed: int) -> Soak:
-    """Break things until the time is over, and go on after a violation; the report is written after each round."""
-    deadline = time.monotonic() + hours * 3_600
+    """Break things until the time is over, and go on after a violation; the report is written after each round.
+
+    On a full disk it stops; then the report is the one after the round before, if there is no room for a newer one.
+    """
+    deadline, command = time.monotonic() + hours * 3_600, f"make soak HOURS={hours:g}"
     done = Soak(directory=directory)
-    for number, scenario, store in rounds(seed):
-        if time.monotonic() >= deadline:
-            break
-        done.break_things(number, scenario, store)
-        done.hunt()
-        if (scenario, store) == _ROUNDS[-1]:
-            done.cut_power(number)
-        if done.reports:
-            done.write(f"make soak HOURS={hours:g}", seed)
-        if done.reports and "interrupted" in done.reports[-1].reasons:
-            break
+    try:
+        for number, scenario, store in rounds(seed):
+            if time.monotonic() >= deadline or done.must_stop:
+                break
+            done.break_things(number, scenario, store)
+            done.hunt()
+            if (scenario, store) == _ROUNDS[-1]:
+                done.cut_power(number)
+            if done.reports:
+                done.write(command, seed)
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        done.full = "the disk is full"
+    if done.full is not None and done.reports:
+        with suppress(OSError):
+            done.write(command, seed)
     return done
 
 
@@ -176,7 +203,8 @@ def main(hours: float) -> int:
     today = datetime.now(UTC)
     directory = Path("proof").absolute() / f"soak-{today:%Y-%m-%d}"
     done = soak(directory, hours=hours, seed=int(today.timestamp()))
-    print(f"{'ok' if done.is_ok else 'not ok'}: {directory / 'report.md'}")
+    verdict = "ok" if done.is_ok else f"stopped, {done.full}" if done.full else "not ok"
+    print(f"{verdict}: {directory / 'report.md'}")
     return 0 if done.is_ok else 1
 
 

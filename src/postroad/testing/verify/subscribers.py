@@ -1,24 +1,25 @@
-"""Subscribers of a topic: processes whose bus handles each event once, in the transaction of its inbox row."""
+"""Subscribers of a topic: processes whose bus handles each event once, and what they do with their queues."""
 
 from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import postroad
 from postroad.bus import BusConfig
 from postroad.inbox import Inbox
+from postroad.queues import AckResult, Delivery
 from postroad.testing.verify import workload
-from postroad.testing.verify.history import History
-from postroad.testing.verify.scenario import Client, Place
-from postroad.testing.verify.watch import QueueWatch, read_event
+from postroad.testing.verify.scenario import Client, History, Place
 from postroad.testing.verify.workload import HandlerFailed, Message
 
 _LOOK_SECONDS = 0.05
 _HANDLER_SECONDS = 0.002
+_SETTLING = {"ack": "ack", "extend": "extend", "release": "release", "undo": "release"}
+_read_event = workload.reader("payload")
 
 
 @postroad.event(name="verify.happened")
@@ -38,12 +39,12 @@ def event_of(message: Message) -> Happened:
     return Happened(body.id, body.key, body.n, body.fails, body.padding)
 
 
-def queue_of(topic: str, group: str) -> str:
+def _queue_of(topic: str, group: str) -> str:
     """Return the name of a group's queue on a FIFO topic."""
     return f"{topic}--{group}.fifo"
 
 
-def config(place: Place) -> BusConfig:
+def _config(place: Place) -> BusConfig:
     """Return the settings of a subscriber: short waits, and the visibility and receives of the scenario."""
     return BusConfig(
         wait_time_seconds=0.2,
@@ -59,7 +60,7 @@ def subscribe(client: Client, topic: str, group: str) -> None:
     inbox = Inbox.open(client.place.dsn)
     with client.place.backend() as backend:
         transaction = functools.partial(_transaction, client, inbox, group)
-        bus = backend.bus(topic, group, fifo=True, inbox=inbox, transaction=transaction, config=config(client.place))
+        bus = backend.bus(topic, group, fifo=True, inbox=inbox, transaction=transaction, config=_config(client.place))
 
         @bus.on(Happened, name=group)
         def handle(event: Happened, connection: Any) -> None:
@@ -70,13 +71,65 @@ def subscribe(client: Client, topic: str, group: str) -> None:
                 raise HandlerFailed
             workload.take_effect(connection, group, event.id)
 
-        queue = backend.queue(queue_of(topic, group))
-        QueueWatch(client, {queue.name: group}).begin(getattr(queue, "inner", queue))
+        queue = backend.queue(_queue_of(topic, group))
+        _QueueWatch(client, queue.name, group).begin(getattr(queue, "inner", queue))
         bus.start_receiver()
         client.at_work()
         while not client.stopping:
             time.sleep(_LOOK_SECONDS)
         bus.close()
+
+
+class _QueueWatch:
+    """Writes down what this process does with one of its queues, while others of the process go unseen."""
+
+    def __init__(self, client: Client, queue_name: str, sub: str) -> None:
+        self._client, self._queue_name, self._sub = client, queue_name, sub
+        self._held: set[str] = set()
+
+    def begin(self, queue: object) -> None:
+        """Watch every queue of the same kind as this one from now on."""
+        kind: Any = type(queue)
+        kind.receive = self._receiving(kind.receive)
+        for verb, op in _SETTLING.items():
+            if hasattr(kind, verb):
+                setattr(kind, verb, self._settling(op, getattr(kind, verb), undone=verb == "undo"))
+
+    def _receiving(self, receive: Callable[..., list[Delivery]]) -> Callable[..., list[Delivery]]:
+        @functools.wraps(receive)
+        def call(queue: Any, **given: Any) -> list[Delivery]:
+            began = time.monotonic()
+            deliveries = receive(queue, **given)
+            if deliveries and queue.name == self._queue_name:
+                self._held.update(each.receipt for each in deliveries)
+                self._client.announce(holding=True)
+                for delivery in deliveries:
+                    self._client.record("receive", sub=self._sub, t0=began, **workload.received(delivery, _read_event))
+            return deliveries
+
+        return call
+
+    def _settling(self, op: str, settle: Callable[..., list[AckResult]], *, undone: bool) -> Callable[..., Any]:
+        @functools.wraps(settle)
+        def call(queue: Any, deliveries: Sequence[Delivery], **given: Any) -> list[AckResult]:
+            fields: dict[str, dict[str, Any]] = {}
+            for delivery in deliveries if queue.name == self._queue_name else ():
+                if delivery.receipt in self._held:
+                    about = {"sub": self._sub, "id": _read_event(delivery.body).id, "receipt": delivery.receipt}
+                    fields[delivery.receipt] = {**about, "undone": True} if undone else about
+            began = time.monotonic()
+            for each in fields.values():
+                self._client.record(op, "unknown", **each)
+            results = settle(queue, deliveries, **given)
+            for delivery, result in zip(deliveries, results, strict=True):
+                if delivery.receipt in fields:
+                    self._client.record(op, workload.settled(result), t0=began, **fields[delivery.receipt])
+            if op != "extend":
+                self._held.difference_update(fields)
+                self._client.announce(holding=bool(self._held))
+            return results
+
+        return call
 
 
 @contextmanager
@@ -93,18 +146,18 @@ def make_group(place: Place, topic: str, group: str) -> None:
     """Create the queues of a group before any process starts, so that nothing is published without them."""
     inbox = Inbox.open(place.dsn)
     with place.backend() as backend:
-        backend.bus(topic, group, fifo=True, inbox=inbox, config=config(place)).close()
+        backend.bus(topic, group, fifo=True, inbox=inbox, config=_config(place)).close()
 
 
 def waiting(place: Place, topic: str, groups: tuple[str, ...]) -> int:
     """Return how many events the groups of a topic have not handled yet."""
     with place.backend() as backend:
-        return sum(workload.held(backend.queue(queue_of(topic, group))) for group in groups)
+        return sum(workload.held(backend.queue(_queue_of(topic, group))) for group in groups)
 
 
 def read_groups(place: Place, history: History, topic: str, groups: tuple[str, ...]) -> None:
     """Write down the dead letters of the groups, and what was left in their queues."""
     with place.backend() as backend:
         for group in groups:
-            for op, name in (("dead", queue_of(topic, f"{group}--dead")), ("left", queue_of(topic, group))):
-                workload.read_rest(history, op, group, backend.queue(name), read_event)
+            for op, name in (("dead", _queue_of(topic, f"{group}--dead")), ("left", _queue_of(topic, group))):
+                workload.read_rest(history, op, group, backend.queue(name), _read_event)

@@ -10,16 +10,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from postroad.testing.verify.board import Board, State
-from postroad.testing.verify.history import History
-from postroad.testing.verify.nemeses import Nemeses, RunFailed
+from postroad.testing.verify.nemeses import RunFailed
 from postroad.testing.verify.plan import Action, Plan
-from postroad.testing.verify.scenario import START_AGAIN, ChildConfig, Place, Role, Scenario
+from postroad.testing.verify.scenario import START_AGAIN, Board, ChildConfig, Role, Scenario, State
+from postroad.testing.verify.stores import Opening
+
+if TYPE_CHECKING:
+    from postroad.testing.verify.run import Options
 
 _TICK_SECONDS = 0.001
 _START_SECONDS = 60.0
@@ -45,7 +48,7 @@ class Slot:
     role: Role
     index: int
     quota: int
-    process: subprocess.Popen[bytes] | None = None
+    process: subprocess.Popen[bytes] = field(init=False)
     name: str = ""
     starts: int = 0
     resume_at: float | None = None
@@ -53,36 +56,15 @@ class Slot:
 
 
 class Supervisor:
-    """All processes of one scenario.
-
-    Args:
-        scenario: The system under test.
-        plan: What happens to it, and how much it does.
-        place: Where it works.
-        history: The history of the supervisor.
-        nemeses: What breaks the run besides signals.
-        stop: Ends the run when it is set.
-        mutant: The deliberate bug that every process gets, if any.
-        load: Modules that every process imports before it works.
-    """
+    """All processes of one scenario; setting `stop` ends the run."""
 
     def __init__(
-        self,
-        scenario: Scenario,
-        plan: Plan,
-        place: Place,
-        *,
-        history: History,
-        nemeses: Nemeses,
-        stop: threading.Event,
-        mutant: str | None = None,
-        load: tuple[str, ...] = (),
+        self, scenario: Scenario, plan: Plan, opening: Opening, options: Options, stop: threading.Event
     ) -> None:
-        self._scenario, self._plan, self._place = scenario, plan, place
-        self._history, self._nemeses, self._stop = history, nemeses, stop
-        self._mutant, self._load = mutant, load
+        self._scenario, self._plan, self._options, self._stop = scenario, plan, options, stop
+        self._place, self._history, self._nemeses = opening.place, opening.history, opening.nemeses
         self._slots = _slots(scenario, plan.messages)
-        self._directory = Path(place.directory)
+        self._directory = Path(self._place.directory)
         (self._directory / "stderr").mkdir(mode=0o700, exist_ok=True)
         self._board = Board(self._directory / "board", len(self._slots))
         self._faults_done = 0
@@ -124,11 +106,11 @@ class Supervisor:
             RunFailed: There was progress to the end, but no end.
         """
         for slot in self._slots:
-            self._board.allow(slot.row, slot.quota)
+            self._board.allowed[slot.row] = slot.quota
         began = moved_at = sent_at = time.monotonic()
         backlog = 0
         least: int | None = None
-        while (left := self._unsettled()) > 0:
+        while (left := self._unsent() + self._scenario.unsettled(self._place)) > 0:
             now = time.monotonic()
             if least is None or self._unsent():
                 sent_at, backlog = now, left
@@ -151,7 +133,6 @@ class Supervisor:
         self._board.stop()
         deadline = time.monotonic() + _END_SECONDS
         for slot in self._slots:
-            assert slot.process is not None
             try:
                 slot.process.wait(max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
@@ -159,15 +140,11 @@ class Supervisor:
             if slot.process.returncode not in (0, START_AGAIN):
                 raise self._died(slot)
 
-    def _unsettled(self) -> int:
-        """Return how many messages are still to be sent, or on their way."""
-        return self._unsent() + self._scenario.unsettled(self._place)
-
     def _unsent(self) -> int:
-        return sum(max(0, slot.quota - self._board.done(slot.row)) for slot in self._slots)
+        return sum(max(0, slot.quota - self._board.done[slot.row]) for slot in self._slots)
 
     def _progress(self, phase: str) -> str:
-        sent = sum(self._board.done(slot.row) for slot in self._slots)
+        sent = sum(self._board.done[slot.row] for slot in self._slots)
         faults = f"fault {self._faults_done} of {len(self._plan.actions)}"
         return f"{self._scenario.name}: {phase}, {sent:,} of {self._plan.messages:,} messages, {faults}"
 
@@ -183,7 +160,7 @@ class Supervisor:
         in_faults = (self._faults_done + 1) / (len(self._plan.actions) + 1)
         for slot in self._slots:
             allowed = int(slot.quota * min(in_time, in_faults)) + 1 + extra
-            self._board.allow(slot.row, max(self._board.allowed(slot.row), min(slot.quota, allowed)))
+            self._board.allowed[slot.row] = max(self._board.allowed[slot.row], min(slot.quota, allowed))
 
     def _tick(self, seconds: float) -> None:
         """Resume, replace and watch processes for a moment."""
@@ -194,8 +171,8 @@ class Supervisor:
         for slot in self._slots:
             if slot.resume_at is not None and now >= slot.resume_at:
                 slot.resume_at = None
-                _signal(slot, signal.SIGCONT)
-            if slot.process is not None and slot.process.poll() is not None:
+                slot.process.send_signal(signal.SIGCONT)
+            if slot.process.poll() is not None:
                 if slot.process.returncode != START_AGAIN and (slot.ending_since is None or slot.process.returncode):
                     raise self._died(slot)
                 self._start(slot)
@@ -207,7 +184,7 @@ class Supervisor:
         if action.do in ("kill", "pause", "restart"):
             self._break(action)
         else:
-            self._nemeses.begin(action, [slot.process.pid for slot in self._slots if slot.process is not None])
+            self._nemeses.begin(action, [slot.process.pid for slot in self._slots])
 
     def _break(self, action: Action) -> None:
         """Find a process that fits and do to it what is planned; without one, give up, and the run counts it."""
@@ -231,22 +208,20 @@ class Supervisor:
 
     def _hit(self, slot: Slot, action: Action) -> bool:
         """Stop the process, and if it still is what the plan wants, go on; a kill hits exactly what was announced."""
-        assert slot.process is not None
         if action.do == "restart":
             self._history.write("restart", target=slot.name, detail="SIGTERM")
             slot.ending_since = time.monotonic()
             slot.process.terminate()
             return True
-        _signal(slot, signal.SIGSTOP)
+        slot.process.send_signal(signal.SIGSTOP)
         if slot.process.returncode is not None:
             # It ended just before, and is started again.
             return False
         os.waitid(os.P_PID, slot.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-        state = self._board.state(slot.row)
         if not self._fits(slot, action):
-            _signal(slot, signal.SIGCONT)
+            slot.process.send_signal(signal.SIGCONT)
             return False
-        detail = "held a delivery" if state is State.HOLDING else "at work"
+        detail = "held a delivery" if self._state(slot) is State.HOLDING else "at work"
         if action.do == "pause":
             self._history.write("pause", target=slot.name, detail=detail, seconds=action.seconds)
             slot.resume_at = time.monotonic() + action.seconds
@@ -258,13 +233,13 @@ class Supervisor:
         return True
 
     def _state(self, slot: Slot) -> State:
-        return self._board.state(slot.row)
+        return State(self._board.states[slot.row])
 
     def _start(self, slot: Slot) -> None:
         slot.starts += 1
         slot.ending_since = None
         slot.name = f"{slot.role_name}-{slot.index}.{slot.starts}"
-        self._board.announce(slot.row, State.STARTING)
+        self._board.states[slot.row] = State.STARTING
         config = ChildConfig(
             scenario=self._scenario.name,
             role=slot.role_name,
@@ -276,8 +251,8 @@ class Supervisor:
             seed=f"{self._plan.seed} {slot.name}",
             place=self._place,
             parent=os.getpid(),
-            mutant=self._mutant,
-            load=self._load,
+            mutant=self._options.mutant,
+            load=self._options.load,
         )
         with (self._directory / "stderr" / slot.name).open("wb") as errors:
             slot.process = subprocess.Popen(
@@ -298,19 +273,17 @@ class Supervisor:
             self._tick(_TICK_SECONDS * 5)
 
     def _died(self, slot: Slot) -> RunFailed:
-        assert slot.process is not None
         tail = (self._directory / "stderr" / slot.name).read_text(errors="replace")[-_TAIL_CHARACTERS:]
         return RunFailed(f"{slot.name} ended with {slot.process.returncode}: {tail}")
 
     def _kill_all(self) -> None:
-        for slot in self._slots:
-            if slot.process is not None:
-                slot.process.kill()
-        for slot in self._slots:
-            if slot.process is not None:
-                slot.process.wait()
-                assert slot.process.stdin is not None
-                slot.process.stdin.close()
+        started = [slot.process for slot in self._slots if hasattr(slot, "process")]
+        for process in started:
+            process.kill()
+        for process in started:
+            process.wait()
+            assert process.stdin is not None
+            process.stdin.close()
 
 
 def _slots(scenario: Scenario, messages: int) -> list[Slot]:
@@ -322,8 +295,3 @@ def _slots(scenario: Scenario, messages: int) -> list[Slot]:
         quota = messages // len(senders) + (index < messages % len(senders)) if role.sends else 0
         slots.append(Slot(row=row, role_name=name, role=role, index=index, quota=quota))
     return slots
-
-
-def _signal(slot: Slot, number: signal.Signals) -> None:
-    assert slot.process is not None
-    slot.process.send_signal(number)

@@ -6,7 +6,6 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -16,11 +15,10 @@ import msgspec
 
 from postroad.errors import InvalidInput, PostroadError, StaleReceipt, StorageFull
 from postroad.inbox import Inbox
-from postroad.queues import Delivery, PeekedMessage, Queue
+from postroad.queues import AckResult, Delivery, PeekedMessage, Queue
 from postroad.streams import TRIM_HORIZON, Stream, StreamRecord
 from postroad.testing import ledger
-from postroad.testing.verify.history import History, Outcome
-from postroad.testing.verify.scenario import Client, Place
+from postroad.testing.verify.scenario import Client, History, Outcome, Place
 
 KEYS = 12
 MAX_RECEIVES = 3
@@ -59,12 +57,12 @@ class Message(msgspec.Struct, frozen=True):
     @property
     def fields(self) -> dict[str, Any]:
         """The fields of its lines."""
-        return {"id": self.body.id, "key": self.body.key, "n": self.body.n, "sha": sha(self.raw)}
+        return fields_of(self.body, self.raw)
 
 
-def sha(raw: bytes) -> str:
-    """Return the hash of a body."""
-    return hashlib.sha256(raw).hexdigest()
+def fields_of(body: Body, raw: bytes) -> dict[str, Any]:
+    """Return the fields by which the checker knows a message."""
+    return {"id": body.id, "key": body.key, "n": body.n, "sha": hashlib.sha256(raw).hexdigest()}
 
 
 def messages(client: Client) -> Iterator[Message]:
@@ -84,22 +82,27 @@ def messages(client: Client) -> Iterator[Message]:
         client.sent()
 
 
-def publish(client: Client, topic: str, message: Message, call: Callable[[], Exception | bool | None]) -> None:
+Send = Callable[[Message], Exception | bool | None]
+"""Publishes a message; returns None or True if it is stored, why it may not be, or raises."""
+
+
+def publish_all(client: Client, topic: str, send: Send) -> None:
+    """Publish the messages of this process to a topic, as in `subscriptions` of the run's facts."""
+    client.at_work()
+    for message in messages(client):
+        publish(client, topic, message, send)
+
+
+def publish(client: Client, topic: str, message: Message, send: Send) -> None:
     """Publish a message and write down its outcome, again under the same id while the outcome is not known.
 
     Before each call a line says `unknown`, since nobody writes one if this process is killed while it calls. The last
     line of an id tells its outcome: once a call has an unknown outcome, a later failure does not make it certain.
-
-    Args:
-        client: This process.
-        topic: The topic, as in `subscriptions` of the run's facts.
-        message: The message.
-        call: Publishes it; returns None or True if it is stored, why it may not be, or raises.
     """
     uncertain = False
     while not client.stopping:
         client.record("publish", "unknown", topic=topic, **message.fields)
-        outcome = _outcome(call)
+        outcome = _outcome(send, message)
         uncertain = uncertain or outcome == "unknown"
         if outcome == "ok" or not uncertain:
             client.record("publish", outcome, topic=topic, **message.fields)
@@ -108,21 +111,10 @@ def publish(client: Client, topic: str, message: Message, call: Callable[[], Exc
         time.sleep(_RETRY_SECONDS)
 
 
-def publish_once(client: Client, topic: str, message: Message, call: Callable[[], Outcome]) -> None:
-    """Publish a message by a call that repeats itself while its outcome is not known, and write the outcome down."""
-    client.record("publish", "unknown", topic=topic, **message.fields)
-    try:
-        outcome = call()
-    except PostroadError:
-        return
-    if outcome != "unknown":
-        client.record("publish", outcome, topic=topic, **message.fields)
-
-
-def _outcome(call: Callable[[], Exception | bool | None]) -> Outcome:
+def _outcome(send: Send, message: Message) -> Outcome:
     """Return the outcome of a call: it surely failed only if the store had no room for it."""
     try:
-        answer = call()
+        answer = send(message)
     except InvalidInput:
         # A mistake of the scenario, which no repetition mends.
         raise
@@ -141,6 +133,13 @@ def take_effect(connection: Any, sub: str, event_id: str) -> None:
     """Let the handlers of the run take effect in the caller's transaction."""
     for effect in _effects:
         effect(connection, sub, event_id)
+
+
+def take_effect_once(inbox: Inbox, sub: str, event_id: str) -> None:
+    """Let the handlers take effect, unless they have for this event."""
+    with inbox.transaction() as connection:
+        if inbox.first_time(connection, sub, event_id):
+            take_effect(connection, sub, event_id)
 
 
 def use_handlers(modules: Sequence[str]) -> None:
@@ -194,9 +193,7 @@ class Handler:
 
     def _moved(self, body: Body) -> bool:
         try:
-            with self._inbox.transaction() as connection:
-                if self._inbox.first_time(connection, self._sub, body.id):
-                    take_effect(connection, self._sub, body.id)
+            take_effect_once(self._inbox, self._sub, body.id)
         except Exception as error:
             if is_away(error):
                 return False
@@ -208,15 +205,7 @@ class Handler:
 
 
 def consume(client: Client, queue: Queue, sub: str, *, batch: int = 1, read: Read | None = None) -> None:
-    """Receive, handle and ack until the run ends, and write down each step.
-
-    Args:
-        client: This process.
-        queue: Where it receives.
-        sub: The subscription in the history.
-        batch: How many messages it receives at once.
-        read: Returns the message in a body that holds more than that.
-    """
+    """Receive, handle and ack until the run ends, and write down each step; `read` finds messages in larger bodies."""
     handler = Handler(client, sub)
     client.at_work()
     while not client.stopping:
@@ -242,29 +231,33 @@ def _handle(
         try:
             handler.handle(body, delivery.receive_count)
         except HandlerFailed:
-            settle(client, "release", settling, partial(queue.release, [delivery], after=0.05))
+            _settle(client, "release", settling, partial(queue.release, [delivery], after=0.05))
             continue
         client.record("handled", key=body.key, n=body.n, t0=started, **settling)
-        settle(client, "ack", settling, partial(queue.ack, [delivery]))
+        _settle(client, "ack", settling, partial(queue.ack, [delivery]))
 
 
-def settle(client: Client, op: str, fields: dict[str, Any], call: Callable[[], Sequence[Any]]) -> None:
-    """Ack, extend or release, with a line before the call and one with its outcome."""
+def _settle(client: Client, op: str, fields: dict[str, Any], call: Callable[[], Sequence[AckResult]]) -> None:
+    """Ack or release, with a line before the call and one with its outcome."""
     began = time.monotonic()
     client.record(op, "unknown", **fields)
     try:
         (result,) = call()
     except PostroadError:
         return
-    outcome: Outcome = "ok" if result.ok else "fail" if isinstance(result.error, StaleReceipt) else "unknown"
-    client.record(op, outcome, t0=began, **fields)
+    client.record(op, settled(result), t0=began, **fields)
+
+
+def settled(result: AckResult) -> Outcome:
+    """Return the outcome of an ack, an extension or a release."""
+    return "ok" if result.ok else "fail" if isinstance(result.error, StaleReceipt) else "unknown"
 
 
 def received(delivery: Delivery, read: Read | None = None) -> dict[str, Any]:
     """Return the fields of a delivery's `receive` line; `read` finds the message in a larger body."""
     body = (read or read_body)(delivery.body)
     raw = delivery.body if read is None else msgspec.json.encode(body)
-    fields = {"id": body.id, "key": body.key, "n": body.n, "sha": sha(raw)}
+    fields = fields_of(body, raw)
     fields |= {"receive_count": delivery.receive_count, "receipt": delivery.receipt, "token": delivery.receive_count}
     return fields if delivery.sequence is None else fields | {"sequence": delivery.sequence}
 
@@ -274,7 +267,21 @@ def read_body(raw: bytes) -> Body:
     try:
         return msgspec.json.decode(raw, type=Body)
     except msgspec.DecodeError:
-        return Body(f"unreadable {sha(raw)}", "", -1)
+        return Body(f"unreadable {hashlib.sha256(raw).hexdigest()}", "", -1)
+
+
+def reader(field: str) -> Read:
+    """Return a function that reads the message in this field of a larger body."""
+    carrier = msgspec.defstruct("Carrier", [(field, Body)])
+
+    def read(raw: bytes) -> Body:
+        try:
+            found: Body = getattr(msgspec.json.decode(raw, type=carrier), field)
+        except msgspec.DecodeError:
+            return read_body(raw)
+        return found
+
+    return read
 
 
 def prepare_ledger(place: Place) -> None:
@@ -288,7 +295,7 @@ def prepare_ledger(place: Place) -> None:
 def read_ledger(place: Place, history: History) -> None:
     """Write an `effect` line for each effect, and check that the balances agree with them."""
     found: Counter[str] = Counter()
-    with _ledger(place) as connection:
+    with Inbox.open(place.dsn).transaction() as connection:
         for sub, event_id in ledger.effects(connection):
             found[sub] += 1
             history.write("effect", sub=sub, id=event_id)
@@ -298,14 +305,8 @@ def read_ledger(place: Place, history: History) -> None:
 
 def effects_of(place: Place, sub: str, *, last: int = 0) -> set[str]:
     """Return the events that took effect for one subscription, or the `last` of them."""
-    with _ledger(place) as connection:
-        return set([event_id for each, event_id in ledger.effects(connection) if each == sub][-last:])
-
-
-@contextmanager
-def _ledger(place: Place) -> Iterator[Any]:
     with Inbox.open(place.dsn).transaction() as connection:
-        yield connection
+        return set([event_id for each, event_id in ledger.effects(connection) if each == sub][-last:])
 
 
 def check(history: History, invariant: str, ok: bool, detail: str) -> None:

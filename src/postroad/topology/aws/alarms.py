@@ -8,8 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from postroad.clock import SYSTEM_CLOCK
-from postroad.connections import AwsConnection, tag_pairs
-from postroad.topology.aws.calls import ask, tags_of
+from postroad.connections import AwsConnection, ask, tag_pairs, tags_of
 from postroad.topology.aws_properties import Form
 from postroad.topology.names import Place
 

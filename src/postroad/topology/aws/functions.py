@@ -8,9 +8,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from postroad.connections import INVOKE, AwsConnection, tag_pairs, translated
+from postroad.connections import INVOKE, AwsConnection, ask, tag_pairs, translated
 from postroad.errors import InvalidInput, TopologyConflict
-from postroad.topology.aws.calls import ask
 from postroad.topology.aws.queues import Queues
 from postroad.topology.aws_properties import Form
 from postroad.topology.names import URL, Place
@@ -46,7 +45,6 @@ class Triggers:
                 ask(what, self.aws.functions.update_event_source_mapping, UUID=mapping["UUID"], **changes)
 
     def delete(self, function: str) -> None:
-        """Remove all triggers of the function."""
         for mapping in self._mappings(function):
             ask(f"triggers of {function!r}", self.aws.functions.delete_event_source_mapping, UUID=mapping["UUID"])
 
@@ -80,7 +78,6 @@ def trigger_definition(trigger: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _mapping(found: list[Any], trigger: Mapping[str, Any]) -> Any:
-    """Return the mapping of the trigger's source, or None."""
     arns = ((str(each.get("EventSourceArn", "")), each) for each in found)
     stream = f"{trigger['arn']}/stream/"
     is_table = trigger["kind"] == "table"
@@ -88,7 +85,6 @@ def _mapping(found: list[Any], trigger: Mapping[str, Any]) -> Any:
 
 
 def _settings(trigger: Mapping[str, Any], mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the trigger with the values of the mapping."""
     settings = dict(trigger)
     settings["batch_size"] = mapping.get("BatchSize")
     settings["report_item_failures"] = _REPORT in (mapping.get("FunctionResponseTypes") or ())

@@ -7,10 +7,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from postroad.connections import AwsConnection, make_queue, translated
+from postroad.connections import AwsConnection, ask, make_queue, pages, translated
 from postroad.errors import TopologyConflict
 from postroad.queues import QueueSpec, queue_attributes, redrive_allow_policy, spec_of
-from postroad.topology.aws.calls import ask, pages
 from postroad.topology.aws_properties import Form
 from postroad.topology.names import SOMEWHERE, Place
 
@@ -105,7 +104,6 @@ class Queues:
         return None if answer is None else answer.get("Attributes") or {}
 
     def url(self, name: str) -> str | None:
-        """Return the URL of the queue, or None."""
         answer = ask(f"queue {name!r}", self.aws.sqs.get_queue_url, *_MISSING, QueueName=name)
         return None if answer is None else str(answer["QueueUrl"])
 

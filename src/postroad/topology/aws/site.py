@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from postroad.connections import AwsConnection
+from postroad.connections import AwsConnection, ask, pages
 from postroad.topology.alarms import dead_letter_queues
 from postroad.topology.aws import queues, topics
 from postroad.topology.aws.alarms import Alarms
-from postroad.topology.aws.calls import ask, pages
 from postroad.topology.aws.functions import Functions, Triggers
 from postroad.topology.aws.queues import Queues
 from postroad.topology.aws.stores import Buckets, Streams, Tables, changed_keys, flat
@@ -66,25 +65,6 @@ _NOT_COMPARED = {"function": ("component", "role_name")}
 _VISIBLE = "ApproximateNumberOfMessagesVisible"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kinds:
-    """What reads, makes, changes and removes the resources of each kind."""
-
-    queue: Queues
-    topic: Topics
-    subscription: Subscriptions
-    stream: Streams
-    table: Tables
-    bucket: Buckets
-    bus: Buses
-    rule: Rules
-    function: Functions
-    alarm: Alarms
-
-    def of(self, kind: str) -> Any:
-        return getattr(self, kind)
-
-
 class AwsSite:
     """One account in one region."""
 
@@ -97,43 +77,44 @@ class AwsSite:
     def look(self, topology: Topology, resource: Resource, *, code: str | None) -> Look:
         if isinstance(resource, FunctionDecl) and code is None:
             return Look(resource, skip=_NO_CODE)
-        self._kinds.alarm.names = [each.name for each in topology.of("alarm")]
+        self._kinds["alarm"].names = [each.name for each in topology.of("alarm")]
         form = self._form(topology, resource, code)
-        have = self._kinds.of(resource.kind).read(form)
+        have = self._kinds[resource.kind].read(form)
         form = self._settled(form, have)
         self._forms[resource.kind, resource.name] = form
         return self._compared(resource, _comparable(form), have)
 
     def strays(self, topology: Topology) -> Sequence[Stray]:
         found = [key for key in owned(self._connection, topology.name) if not _declares(topology, key)]
-        return keep_dead_letters([Stray(key, self._keep(key)) for key in found], self._kinds.queue.sources)
+        return keep_dead_letters([Stray(key, self._keep(key)) for key in found], self._kinds["queue"].sources)
 
     def holds_items(self, resource: Resource) -> bool:
         """Return whether a table holds an item; nothing else is ever replaced."""
-        return self._kinds.table.holds_items(resource.name)
+        return bool(self._kinds["table"].holds_items(resource.name))
 
     def create(self, topology: Topology, look: Look) -> None:
-        self._kinds.of(look.resource.kind).create(self._forms[look.key])
+        self._kinds[look.resource.kind].create(self._forms[look.key])
 
     def update(self, topology: Topology, look: Look, fields: Collection[str]) -> None:
-        self._kinds.of(look.resource.kind).update(self._forms[look.key], fields)
+        self._kinds[look.resource.kind].update(self._forms[look.key], fields)
 
     def replace(self, topology: Topology, look: Look) -> None:
-        self._kinds.of(look.resource.kind).delete(look.resource.name)
+        self._kinds[look.resource.kind].delete(look.resource.name)
         self.create(topology, look)
 
     def delete(self, key: Key) -> None:
-        self._kinds.of(key[0]).delete(key[1])
+        self._kinds[key[0]].delete(key[1])
 
     def measure(self, topology: Topology, alarm: AlarmDecl) -> float | None:
         """Return the metric of an alarm: queues are counted, and CloudWatch knows all others."""
         if alarm.metric == "dead_letter_count":
-            counted = [self._kinds.queue.counts(name) for name in dead_letter_queues(topology)]
+            counted = [self._kinds["queue"].counts(name) for name in dead_letter_queues(topology)]
             return float(sum(counts[0] for counts in counted if counts is not None))
         if alarm.namespace == "AWS/SQS" and alarm.metric == _VISIBLE:
-            counts = self._kinds.queue.counts(alarm.resource)
+            counts = self._kinds["queue"].counts(alarm.resource)
             return None if counts is None else float(counts[0])
-        return self._kinds.alarm.latest(form_of(topology, alarm, self._place))
+        found: float | None = self._kinds["alarm"].latest(form_of(topology, alarm, self._place))
+        return found
 
     @cached_property
     def _place(self) -> Place:
@@ -142,21 +123,22 @@ class AwsSite:
         return Place(partition, self._connection.region, account)
 
     @cached_property
-    def _kinds(self) -> _Kinds:
+    def _kinds(self) -> dict[str, Any]:
+        """What reads, makes, changes and removes the resources of each kind."""
         aws, place = self._connection, self._place
         queues = Queues(aws, place)
-        return _Kinds(
-            queue=queues,
-            topic=Topics(aws, place),
-            subscription=Subscriptions(aws),
-            stream=Streams(aws),
-            table=Tables(aws, place),
-            bucket=Buckets(aws),
-            bus=Buses(aws, place),
-            rule=Rules(aws, place),
-            function=Functions(aws, place, queues, Triggers(aws)),
-            alarm=Alarms(aws, place),
-        )
+        return {
+            "queue": queues,
+            "topic": Topics(aws, place),
+            "subscription": Subscriptions(aws),
+            "stream": Streams(aws),
+            "table": Tables(aws, place),
+            "bucket": Buckets(aws),
+            "bus": Buses(aws, place),
+            "rule": Rules(aws, place),
+            "function": Functions(aws, place, queues, Triggers(aws)),
+            "alarm": Alarms(aws, place),
+        }
 
     def _form(self, topology: Topology, resource: Resource, code: str | None) -> Form:
         form = form_of(topology, resource, self._place)
@@ -173,7 +155,7 @@ class AwsSite:
         """Return the form with what only the account knows."""
         settings = dict(form.settings)
         if form.kind == "function":
-            settings["environment"] = self._kinds.function.wanted_environment(form, have)
+            settings["environment"] = self._kinds["function"].wanted_environment(form, have)
         owner = ((have or {}).get("tags") or {}).get(OWNER_TAG)
         if owner is not None:
             settings["tags"] = {**settings["tags"], OWNER_TAG: owner}
@@ -194,7 +176,7 @@ class AwsSite:
 
     def _keep(self, key: Key) -> str:
         if key[0] == "queue":
-            return self._kinds.queue.keep(key[1])
+            return str(self._kinds["queue"].keep(key[1]))
         return {"table": "tables are never removed", "bucket": "buckets are never removed"}.get(key[0], "")
 
 

@@ -11,6 +11,7 @@ from postroad.connections import (
     AwsConnection,
     TableIndex,
     TableShape,
+    ask,
     expiry_of,
     key_names,
     make_bucket,
@@ -18,13 +19,13 @@ from postroad.connections import (
     make_table,
     set_expiry,
     tag_pairs,
+    tags_of,
     translated,
     wait_for_removal,
     wait_for_stream,
     wait_for_table,
 )
 from postroad.errors import TopologyConflict
-from postroad.topology.aws.calls import ask, tags_of
 from postroad.topology.aws_properties import Form
 from postroad.topology.names import Place
 
@@ -83,7 +84,6 @@ class Tables:
             wait_for_removal(self.aws.dynamodb, name)
 
     def holds_items(self, name: str) -> bool:
-        """Return whether the table holds at least one item."""
         answer = ask(f"table {name!r}", self.aws.dynamodb.scan, TableName=name, Limit=1, ConsistentRead=True)
         return bool(answer["Items"]) or "LastEvaluatedKey" in answer
 

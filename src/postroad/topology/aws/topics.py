@@ -9,16 +9,18 @@ from typing import Any
 
 from postroad.connections import (
     AwsConnection,
+    ask,
     make_event_bus,
     make_subscription,
     make_topic,
+    pages,
     put_rule,
     put_target,
     tag_pairs,
+    tags_of,
     translated,
 )
 from postroad.errors import TopicNotFound, TopologyConflict, Unavailable
-from postroad.topology.aws.calls import ask, pages, tags_of
 from postroad.topology.aws_properties import Form
 from postroad.topology.names import Place
 

@@ -4,34 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
-from functools import partial
 
 import msgspec
 
 from postroad.agents import AGGREGATOR, EVENTS_STREAM, AgentEvent, Agents
 from postroad.testing.verify import workload
-from postroad.testing.verify.history import History
-from postroad.testing.verify.scenario import Client, Facts, Place, Role, Scenario
-from postroad.testing.verify.workload import Body
+from postroad.testing.verify.scenario import Client, Facts, History, Place, Role, Scenario
+from postroad.testing.verify.workload import Message
 from postroad.wiring import Backend
 
 _STREAM, _LISTENERS = EVENTS_STREAM, ("dan", "eve")
 _PRODUCERS = tuple(f"k{number}" for number in range(workload.KEYS))
 _FACTS = Facts(subscriptions={_STREAM: _LISTENERS}, ordered=True)
 _LOOK_SECONDS = 0.05
-
-
-class _Event(msgspec.Struct):
-    """The part of a delivery's body that holds the message."""
-
-    data: Body
-
-
-def _read(raw: bytes) -> Body:
-    try:
-        return msgspec.json.decode(raw, type=_Event).data
-    except msgspec.DecodeError:
-        return workload.read_body(raw)
+_read = workload.reader("data")
 
 
 def _agents(place: Place, backend: Backend) -> Agents:
@@ -51,15 +37,13 @@ def _prepare(place: Place) -> None:
 def _publish(client: Client) -> None:
     with client.place.backend() as backend:
         agents = _agents(client.place, backend)
-        client.at_work()
-        for message in workload.messages(client):
+
+        def publish(message: Message) -> bool:
             data = msgspec.to_builtins(message.body)
             event = AgentEvent(message.body.key, "happened", data, event_id=message.body.id)
-            workload.publish(client, _STREAM, message, partial(_published, agents, event))
+            return agents.publish([event])[0].ok
 
-
-def _published(agents: Agents, event: AgentEvent) -> bool:
-    return agents.publish([event])[0].ok
+        workload.publish_all(client, _STREAM, publish)
 
 
 def _fan_out(client: Client) -> None:
@@ -115,5 +99,4 @@ SCENARIO = Scenario(
     unsettled=_unsettled,
     read_back=_read_back,
     weight=15,
-    stores=("sqlite",),
 )

@@ -6,9 +6,10 @@ import time
 from functools import partial
 
 from postroad.jobs import JobDispatcher, Jobs
-from postroad.testing.verify import chores, workload
-from postroad.testing.verify.chores import FACTS, TASK, TOPIC
+from postroad.testing.verify import workload
 from postroad.testing.verify.scenario import Client, Place, Role, Scenario
+from postroad.testing.verify.scenarios import tasks
+from postroad.testing.verify.scenarios.tasks import FACTS, TASK, TOPIC
 from postroad.testing.verify.workload import Message
 
 _GRAPH = {"first": [], "left": ["first"], "right": ["first"], "last": ["left", "right"]}
@@ -19,23 +20,15 @@ _FAILED = "Job Failure Detected"
 def _submit(client: Client) -> None:
     with client.place.backend() as backend:
         jobs = Jobs(backend)
-        client.at_work()
-        for message in workload.messages(client):
-            workload.publish(client, TOPIC, message, partial(_submitted, client, jobs, message))
 
+        def submit(message: Message) -> None:
+            graph = []
+            for name, needs in _GRAPH.items():
+                given = tasks.input_of(client, message, last=name == "last")
+                graph.append({"taskId": name, "name": TASK, "dependsOn": needs, "input": given})
+            jobs.submit_job(graph, job_id=message.body.id)
 
-def _submitted(client: Client, jobs: Jobs, message: Message) -> bool:
-    tasks = [
-        {
-            "taskId": name,
-            "name": TASK,
-            "dependsOn": needs,
-            "input": chores.input_of(client, message, last=name == "last"),
-        }
-        for name, needs in _GRAPH.items()
-    ]
-    jobs.submit_job(tasks, job_id=message.body.id)
-    return True
+        workload.publish_all(client, TOPIC, submit)
 
 
 def _dispatch(client: Client) -> None:
@@ -51,9 +44,11 @@ def _dispatch(client: Client) -> None:
 
 
 def _unsettled(place: Place) -> int:
-    return chores.unsettled(place) or len(
-        chores.ended(place, "Job Created") - chores.ended(place, "Job Completed", _FAILED)
-    )
+    """Return how many tasks and jobs have not ended, those that wait for others included, so that it only falls."""
+    open_jobs = tasks.ended(place, "Job Created") - tasks.ended(place, "Job Completed", _FAILED)
+    completed = tasks.ended(place, "Task Completed")
+    left = [name for job in open_jobs for name in _GRAPH if f"{job}.{name}" not in completed]
+    return len(left) + len(open_jobs) or tasks.unsettled(place)
 
 
 SCENARIO = Scenario(
@@ -62,12 +57,12 @@ SCENARIO = Scenario(
     roles={
         "producer": Role(work=_submit, sends=True),
         "dispatcher": Role(work=_dispatch, processes=2),
-        "worker": Role(work=chores.work, processes=2, holds=True),
-        "watcher": Role(work=chores.watch),
+        "worker": Role(work=tasks.work, processes=2, holds=True),
+        "watcher": Role(work=tasks.watch),
     },
-    prepare=chores.prepare,
+    prepare=tasks.prepare,
     unsettled=_unsettled,
-    read_back=partial(chores.read_back, failure=_FAILED),
+    read_back=partial(tasks.read_back, failure=_FAILED),
     weight=2,
     stores=("sqlite", "aws"),
 )

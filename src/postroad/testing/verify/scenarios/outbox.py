@@ -13,8 +13,7 @@ from postroad.inbox import Inbox
 from postroad.outbox import DispatcherConfig, Outbox, OutboxDispatcher
 from postroad.queues import OutgoingMessage, SendResult
 from postroad.testing.verify import subscribers, workload
-from postroad.testing.verify.history import History
-from postroad.testing.verify.scenario import Client, Facts, Place, Role, Scenario
+from postroad.testing.verify.scenario import Client, Facts, History, Place, Role, Scenario
 from postroad.testing.verify.workload import Message
 from postroad.topics import Topic
 
@@ -103,23 +102,20 @@ def _end(client: Client, stop: threading.Event) -> None:
 
 def _announce_claims(client: Client, dispatcher: OutboxDispatcher) -> None:
     """Let a dispatcher announce that it holds something, from a claim that found rows until they are settled."""
-    store: Any = dispatcher._store
+    store: Any = type(dispatcher._store)
     claim, settle = store.claim, store.settle
 
-    @functools.wraps(claim)
     def claiming(*args: Any, **given: Any) -> Any:
         claimed = claim(*args, **given)
         client.announce(holding=bool(claimed))
         return claimed
 
-    @functools.wraps(settle)
     def settling(*args: Any, **given: Any) -> Any:
         settled = settle(*args, **given)
         client.announce(holding=False)
         return settled
 
-    type(store).claim = lambda _, *args, **given: claiming(*args, **given)
-    type(store).settle = lambda _, *args, **given: settling(*args, **given)
+    store.claim, store.settle = claiming, settling
 
 
 def _unsettled(place: Place) -> int:
@@ -148,7 +144,7 @@ SCENARIO = Scenario(
         "producer": Role(work=_produce, processes=2, sends=True),
         "dispatcher": Role(work=_dispatch, processes=2, holds=True),
         "consumer": Role(
-            work=lambda client: subscribers.subscribe(client, _TOPIC, _GROUPS[0]), processes=2, holds=True
+            work=functools.partial(subscribers.subscribe, topic=_TOPIC, group=_GROUPS[0]), processes=2, holds=True
         ),
     },
     prepare=_prepare,

@@ -1,16 +1,21 @@
-"""`queue`: producers and consumers on one FIFO queue, with messages that fail once and some that always fail."""
+"""`queue`: producers and consumers on one FIFO queue, one who peeks at it, and one who redrives dead letters."""
 
 from __future__ import annotations
 
-from functools import partial
+import time
 
-from postroad.queues import MAX_MESSAGE_BYTES, OutgoingMessage, Queue, QueueSpec
-from postroad.testing.verify import audits, operators, workload
-from postroad.testing.verify.history import History
-from postroad.testing.verify.scenario import Client, Facts, Place, Role, Scenario
+from postroad.errors import PostroadError
+from postroad.queues import MAX_MESSAGE_BYTES, OutgoingMessage, QueueSpec
+from postroad.testing.verify import audits, workload
+from postroad.testing.verify.scenario import Client, Facts, History, Place, Role, Scenario
+from postroad.testing.verify.sigterm import audit_sigterm
+from postroad.testing.verify.workload import Message
+from postroad.wiring import Backend
 
 _QUEUE, _DEAD = "verify.fifo", "verify-dead.fifo"
 _FACTS = Facts(subscriptions={_QUEUE: (_QUEUE,)}, ordered=True)
+_LOOK_SECONDS = 0.2
+_REDRIVE_SECONDS, _REDRIVEN = 0.5, 5
 
 
 def _prepare(place: Place) -> None:
@@ -31,20 +36,66 @@ def _prepare(place: Place) -> None:
 def _produce(client: Client) -> None:
     with client.place.backend() as backend:
         queue = backend.queue(_QUEUE)
-        client.at_work()
-        for message in workload.messages(client):
-            body = message.body
-            outgoing = OutgoingMessage(message.raw, group=body.key, dedup_id=body.id)
-            workload.publish(client, _QUEUE, message, partial(_send, queue, outgoing))
 
+        def send(message: Message) -> Exception | None:
+            outgoing = OutgoingMessage(message.raw, group=message.body.key, dedup_id=message.body.id)
+            return queue.send([outgoing])[0].error
 
-def _send(queue: Queue, message: OutgoingMessage) -> Exception | None:
-    return queue.send([message])[0].error
+        workload.publish_all(client, _QUEUE, send)
 
 
 def _consume(client: Client) -> None:
     with client.place.backend() as backend:
         workload.consume(client, backend.queue(_QUEUE), _QUEUE)
+
+
+def _look(client: Client) -> None:
+    """Peek at the queue now and then, and write down the receive counts; peeking must not change them."""
+    with client.place.backend() as backend:
+        queue = backend.queue(_QUEUE)
+        client.at_work()
+        while not client.stopping:
+            if queue.traits.peeks_clean:
+                for message in queue.peek(limit=20):
+                    seen = workload.read_body(message.body).id
+                    client.record("peek", sub=_QUEUE, id=seen, receive_count=message.receive_count)
+            time.sleep(_LOOK_SECONDS)
+
+
+def _operate(client: Client) -> None:
+    """Redrive ordered dead letters of its own now and then, and check that they come back in their order."""
+    own = client.name.replace(".", "-")
+    dead, back = f"{own}-dead.fifo", f"{own}-back.fifo"
+    with client.place.backend() as backend:
+        backend.create_queue(QueueSpec(dead, fifo=True))
+        backend.create_queue(QueueSpec(back, fifo=True))
+        client.at_work()
+        rounds = 0
+        while not client.stopping:
+            rounds += 1
+            try:
+                order = _redriven(backend, dead, back, rounds)
+            except PostroadError:
+                pass
+            else:
+                ok = order == sorted(order)
+                client.record("check", invariant="I9", ok=ok, detail=f"redriven in the order {order}")
+            time.sleep(_REDRIVE_SECONDS)
+
+
+def _redriven(backend: Backend, dead: str, back: str, rounds: int) -> list[int]:
+    """Send dead letters, redrive them, and return the order in which they are received."""
+    # Only operators pay for this import; the others start again after each kill.
+    from postroad.operations import redrive
+
+    numbers = range(rounds * _REDRIVEN, (rounds + 1) * _REDRIVEN)
+    backend.queue(dead).send([OutgoingMessage(str(number), group="g", dedup_id=str(number)) for number in numbers])
+    redrive(backend, dead, to=back, reason="postroad verify", actor="postroad verify")
+    queue, order = backend.queue(back), []
+    while deliveries := queue.receive(max_messages=_REDRIVEN):
+        order += [int(delivery.body) for delivery in deliveries]
+        queue.ack(deliveries)
+    return order
 
 
 def _unsettled(place: Place) -> int:
@@ -58,6 +109,7 @@ def _read_back(place: Place, history: History) -> None:
         workload.read_rest(history, "dead", _QUEUE, backend.queue(_DEAD))
         workload.read_rest(history, "left", _QUEUE, backend.queue(_QUEUE))
     audits.audit_queue(place, history, _QUEUE, dead=_DEAD, deduplicates=True)
+    audit_sigterm(place, history)
 
 
 SCENARIO = Scenario(
@@ -66,8 +118,8 @@ SCENARIO = Scenario(
     roles={
         "producer": Role(work=_produce, processes=2, sends=True),
         "consumer": Role(work=_consume, processes=3, holds=True),
-        "looker": Role(work=partial(operators.look, queue_name=_QUEUE)),
-        "operator": Role(work=operators.operate),
+        "looker": Role(work=_look),
+        "operator": Role(work=_operate),
     },
     prepare=_prepare,
     unsettled=_unsettled,

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from functools import partial
 from itertools import pairwise
-from typing import Any
 
 from postroad.errors import PostroadError
 from postroad.streams import TRIM_HORIZON, Record, ShardLease, Stream, StreamRecord
 from postroad.testing.verify import workload
-from postroad.testing.verify.history import History
-from postroad.testing.verify.scenario import Client, Facts, Place, Role, Scenario
+from postroad.testing.verify.scenario import Client, Facts, History, Place, Role, Scenario
+from postroad.testing.verify.workload import Message
 
 _STREAM, _CONSUMER = "verify", "ledger"
 _SHARDS = 4
@@ -31,14 +29,11 @@ def _prepare(place: Place) -> None:
 def _produce(client: Client) -> None:
     with client.place.backend() as backend:
         stream = backend.stream(_STREAM, _SHARDS)
-        client.at_work()
-        for message in workload.messages(client):
-            record = Record(key=message.body.key, data=message.raw)
-            workload.publish(client, _STREAM, message, partial(_put, stream, record))
 
+        def put(message: Message) -> Exception | None:
+            return stream.put([Record(key=message.body.key, data=message.raw)])[0].error
 
-def _put(stream: Stream, record: Record) -> Exception | None:
-    return stream.put([record])[0].error
+        workload.publish_all(client, _STREAM, put)
 
 
 def _work(client: Client) -> None:
@@ -78,11 +73,11 @@ def _advance(client: Client, handler: workload.Handler, stream: Stream, lease: S
 def _handle(client: Client, handler: workload.Handler, records: Sequence[StreamRecord], began: float) -> None:
     for record in records:
         body = workload.read_body(record.data)
-        fields: dict[str, Any] = {"sub": _CONSUMER, "id": body.id, "key": body.key, "n": body.n}
-        client.record("receive", sha=workload.sha(record.data), sequence=record.sequence, t0=began, **fields)
+        fields = workload.fields_of(body, record.data)
+        client.record("receive", sub=_CONSUMER, sequence=record.sequence, t0=began, **fields)
         started = time.monotonic()
         handler.take_effect(body)
-        client.record("handled", t0=started, **fields)
+        client.record("handled", sub=_CONSUMER, id=body.id, key=body.key, n=body.n, t0=started)
 
 
 def _unsettled(place: Place) -> int:
@@ -126,5 +121,4 @@ SCENARIO = Scenario(
     unsettled=_unsettled,
     read_back=_read_back,
     weight=50,
-    stores=("sqlite",),
 )

@@ -2,26 +2,204 @@
 
 from __future__ import annotations
 
-from functools import partial
+import functools
+import math
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
-from postroad.tasks import TaskProducer
-from postroad.testing.verify import chores, workload
-from postroad.testing.verify.chores import FACTS, TASK, TOPIC
-from postroad.testing.verify.scenario import Client, Role, Scenario
-from postroad.testing.verify.workload import Message
+import msgspec
+
+from postroad.errors import NonRetryable, PostroadError
+from postroad.inbox import Inbox
+from postroad.journal import JournalEvent, every_event, tasks_by_state
+from postroad.tasks import Reconciler, TaskContext, TaskProducer, TaskWorker, ensure_queues, task
+from postroad.testing.verify import workload
+from postroad.testing.verify.scenario import Client, Facts, History, Place, Role, Scenario
+from postroad.testing.verify.workload import Body, Message
+
+TOPIC = "tasks"
+TASK = "verify-chore"
+FACTS = Facts(subscriptions={TOPIC: (TOPIC,)}, ordered=False, max_receives=None)
+_TENANT = "default"
+_LOOK_SECONDS = 0.01
+_WATCH_SECONDS = 0.1
+_ORPHAN_SECONDS = 2.0
+_STALE_SECONDS = 5.0
+_STATES = {
+    "Task Processing Started": "started",
+    "Task Heartbeat": "heartbeat",
+    "Task Completed": "completed",
+    "Task Failed": "failed",
+    "Task Timeout": "timeout",
+    "Task Cancelled": "cancelled",
+}
+_JOB_STATES = {"Job Created": "created", "Job Completed": "completed", "Job Failure Detected": "failed"}
+
+
+def prepare(place: Place) -> None:
+    """Create the ledger, the journal and the queues of tasks."""
+    workload.prepare_ledger(place)
+    with place.backend() as backend:
+        backend.journal().init()
+        ensure_queues(backend, TOPIC)
+
+
+def input_of(client: Client, message: Message, *, last: bool = True) -> dict[str, Any]:
+    """Return the input of a task; the last one of a message takes effect."""
+    return {"body": msgspec.to_builtins(message.body), "place": msgspec.to_builtins(client.place), "last": last}
+
+
+@task(TASK)
+def chore(input: dict[str, Any], ctx: TaskContext) -> dict[str, Any]:
+    """Take effect once, in the database of effects, or fail for good."""
+    place, body = msgspec.convert(input["place"], Place), msgspec.convert(input["body"], Body)
+    history = _history(place)
+    history.write("child", id=ctx.request_id, run=ctx.run, pid=os.getpid(), event="spawned")
+    if body.fails > 1:
+        raise NonRetryable("fails on purpose")
+    if not input["last"]:
+        return {}
+    began = time.monotonic()
+    workload.take_effect_once(_inbox(place.dsn), TOPIC, body.id)
+    history.write("handled", sub=TOPIC, id=body.id, key=body.key, n=body.n, t0=began)
+    return {"id": body.id}
+
+
+@functools.cache
+def _history(place: Place) -> History:
+    return History(place.history, f"task-{os.getpid()}")
+
+
+@functools.cache
+def _inbox(dsn: str) -> Inbox:
+    return Inbox.open(dsn)
 
 
 def _submit(client: Client) -> None:
     with client.place.backend() as backend:
         producer = TaskProducer(backend)
+
+        def submit(message: Message) -> None:
+            producer.submit(TASK, input_of(client, message), request_id=message.body.id)
+
+        workload.publish_all(client, TOPIC, submit)
+
+
+def work(client: Client) -> None:
+    """Run tasks and advance jobs until the run ends."""
+    with client.place.backend() as backend:
+        worker = TaskWorker(
+            backend,
+            imports=[__name__],
+            concurrency=2,
+            wait=0.2,
+            visibility_extension=client.place.visibility,
+            extension_interval=client.place.visibility / 4,
+            max_attempts=20,
+            worker_id=client.name,
+            drain_timeout=5.0,
+        )
+        # Who its children are; the file stays when this process is killed.
+        children = Path(client.place.directory) / f"children-{os.getpid()}"
+        with ThreadPoolExecutor(1) as thread:
+            running = thread.submit(worker.run)
+            client.at_work()
+            while not client.stopping and not running.done():
+                pids = worker.child_pids()
+                client.announce(holding=bool(pids))
+                children.write_text(" ".join(map(str, pids)))
+                time.sleep(_LOOK_SECONDS)
+            worker.stop()
+            # A store that was away at the start raises here, and the process is started again.
+            running.result()
+
+
+def watch(client: Client) -> None:
+    """Look for children that live on after their worker, and send what a broken submission left unsent."""
+    since: dict[int, float] = {}
+    with client.place.backend() as backend:
+        reconciler = Reconciler(backend, stale_after=_STALE_SECONDS)
         client.at_work()
-        for message in workload.messages(client):
-            workload.publish(client, TOPIC, message, partial(_submitted, client, producer, message))
+        look_at = time.monotonic()
+        while not client.stopping:
+            now = time.monotonic()
+            since = {pid: since.get(pid, now) for pid in _abandoned(client.place)}
+            for pid in [pid for pid, first in since.items() if now - first > _ORPHAN_SECONDS]:
+                client.record("child", id=f"process {pid}", run=0, pid=pid, event="orphan")
+                since[pid] = math.inf
+            if now >= look_at:
+                look_at = now + _STALE_SECONDS
+                with suppress(PostroadError):
+                    reconciler.run_once()
+            time.sleep(_WATCH_SECONDS)
 
 
-def _submitted(client: Client, producer: TaskProducer, message: Message) -> bool:
-    producer.submit(TASK, chores.input_of(client, message), request_id=message.body.id)
-    return True
+def _abandoned(place: Place) -> set[int]:
+    """Return the children that live although their worker is gone."""
+    found: set[int] = set()
+    for path in Path(place.directory).glob("children-*"):
+        if not _is_alive(int(path.name.partition("-")[2])):
+            found.update(pid for pid in map(int, path.read_text().split()) if _is_alive(pid))
+    return found
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+def unsettled(place: Place) -> int:
+    """Return how many tasks have not ended."""
+    with place.backend() as backend:
+        states = tasks_by_state(backend.journal(), _TENANT)
+    return len(states["pending"]) + len(states["processing"])
+
+
+def ended(place: Place, *event_types: str) -> set[str]:
+    """Return the tasks or jobs that have an event of one of these types."""
+    with place.backend() as backend:
+        journal = backend.journal()
+        events = (every_event(journal, "GSI4", tenant=_TENANT, event_type=each) for each in event_types)
+        return {event.entity_id for each in events for event in each}
+
+
+def read_back(place: Place, history: History, failure: str) -> None:
+    """Write down the effects, the events as they were committed, and what failed for good by an event of this type."""
+    workload.read_ledger(place, history)
+    for failed in ended(place, failure):
+        history.write("dead", sub=TOPIC, id=failed)
+    _read_journal(place, history)
+
+
+def _read_journal(place: Place, history: History) -> None:
+    from postroad.journal.maintenance import verify
+
+    offset = time.monotonic() - time.time()
+    committed = History(place.history, "journal")
+    with place.backend() as backend:
+        for event in every_event(backend.journal(), "PK", tenant=_TENANT):
+            at, properties = event.timestamp / 1_000 + offset, event.properties
+            if (state := _STATES.get(event.event_type)) is not None:
+                run, by = properties.get("run"), properties.get("token")
+                committed.write("task", t=at, id=event.entity_id, run=run, state=state, by=by)
+            elif (state := _JOB_STATES.get(event.event_type)) is not None:
+                committed.write("job", t=at, id=event.entity_id, state=state, needs=_needs(event))
+        differences = verify(backend.journal(), _TENANT).differences
+    committed.close()
+    workload.check(history, "I26", not differences, f"{len(differences)} states differ from their events")
+
+
+def _needs(event: JournalEvent) -> dict[str, list[str]]:
+    """Return what each task of a new job depends on, by request ids."""
+    job = event.entity_id
+    tasks = event.properties.get("tasks") or ()
+    return {f"{job}.{each['taskId']}": [f"{job}.{other}" for other in each["dependsOn"]] for each in tasks}
 
 
 SCENARIO = Scenario(
@@ -29,12 +207,12 @@ SCENARIO = Scenario(
     facts=FACTS,
     roles={
         "producer": Role(work=_submit, processes=2, sends=True),
-        "worker": Role(work=chores.work, processes=2, holds=True),
-        "watcher": Role(work=chores.watch),
+        "worker": Role(work=work, processes=2, holds=True),
+        "watcher": Role(work=watch),
     },
-    prepare=chores.prepare,
-    unsettled=chores.unsettled,
-    read_back=partial(chores.read_back, failure="Task Failed"),
+    prepare=prepare,
+    unsettled=unsettled,
+    read_back=functools.partial(read_back, failure="Task Failed"),
     weight=4,
     stores=("sqlite", "aws"),
 )

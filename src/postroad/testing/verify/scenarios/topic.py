@@ -8,8 +8,8 @@ from functools import partial
 from postroad.errors import PostroadError
 from postroad.queues import OutgoingMessage, QueueSpec
 from postroad.testing.verify import audits, workload
-from postroad.testing.verify.history import History
-from postroad.testing.verify.scenario import Client, Facts, Place, Role, Scenario
+from postroad.testing.verify.scenario import Client, Facts, History, Place, Role, Scenario
+from postroad.testing.verify.workload import Message
 from postroad.topics import Topic
 
 _TOPIC, _DEAD = "verify", "dead"
@@ -25,12 +25,8 @@ def _prepare(place: Place) -> None:
         for sub in _SUBS:
             dead = f"{sub}-{_DEAD}"
             backend.create_queue(QueueSpec(dead))
-            spec = QueueSpec(
-                sub,
-                visibility=place.visibility,
-                dead_letter=dead,
-                max_receives=workload.MAX_RECEIVES,
-            )
+            receives = workload.MAX_RECEIVES
+            spec = QueueSpec(sub, visibility=place.visibility, dead_letter=dead, max_receives=receives)
             topic.subscribe(backend.create_queue(spec), filter={"colour": ["blue"]} if sub == "blue" else None)
 
 
@@ -40,12 +36,11 @@ def _produce(client: Client) -> None:
         client.at_work()
         for message in workload.messages(client):
             colour = client.random.choice(("blue", "red"))
-            outgoing = OutgoingMessage(message.raw, {"colour": colour})
-            workload.publish(client, f"{_TOPIC}:{colour}", message, partial(_publish, topic, outgoing))
+            workload.publish(client, f"{_TOPIC}:{colour}", message, partial(_publish, topic, colour))
 
 
-def _publish(topic: Topic, message: OutgoingMessage) -> Exception | None:
-    return topic.publish([message])[0].error
+def _publish(topic: Topic, colour: str, message: Message) -> Exception | None:
+    return topic.publish([OutgoingMessage(message.raw, {"colour": colour})])[0].error
 
 
 def _consume(client: Client) -> None:

@@ -1,31 +1,70 @@
-"""`/ui/dead-letters`: what messages died of, and the form that moves them back."""
+"""`/queues/{queue}/redrive` and `/ui/dead-letters`: what messages died of, and moving them back.
+
+A redrive is an operation, which a restart does not end.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
-from urllib.parse import urlencode
+from typing import Annotated, Any
 
-import msgspec
 from litestar import Response, get, post
 from litestar.params import QueryParameter
+from litestar.response import Redirect
 
 from postroad.errors import PostroadError
 from postroad.http import attention, forms
-from postroad.http.requests import ApiRequest, QueueName, checked
-from postroad.http.routes.redrives import begin_redrive, preview_redrive
-from postroad.http.routes.ui import HTML, PAGE, form, shown
+from postroad.http.idempotency import Answer, perform
+from postroad.http.openapi import answers, example, route
+from postroad.http.redrives import KIND
+from postroad.http.requests import ApiRequest, QueueName, actor_of, checked
+from postroad.http.routes.ui import PAGE, filled, form, redirect, shown
 from postroad.operations import RedriveReport, failure_groups
 from postroad.queues import MessageHistory, QueueOverview
-from postroad.views import FailureGroupPage, failure_groups_page, overview as overview_of, problem
+from postroad.views import FailureGroupPage, OperationStarted, failure_groups_page, overview as overview_of
 
+RedriveBody = Annotated[
+    forms.Redrive,
+    example({"match": {"fingerprint": "1f0c"}, "canary": 2, "rate": 50, "reason": "fixed in 1.4", "dry_run": True}),
+]
 # A page reads no more than these many messages, whatever the queues hold.
 _MOST_READ = 200
 _MOST_QUEUES = 10
 OnlyQueue = Annotated[str, QueryParameter(name="queue", description="Only this dead-letter queue.")]
 OperationId = Annotated[str, QueryParameter(description="The redrive whose progress is shown.")]
 All = Annotated[int, QueryParameter(name="all", ge=0, le=1, description="1 to examine every message.")]
+
+
+@route(
+    "POST /queues/{queue:str}/redrive",
+    "operate",
+    OperationStarted,
+    *(404, 409),
+    status=202,
+    also=answers(RedriveReport, says="What would move, with `dry_run`."),
+)
+async def redrive_queue(request: ApiRequest, queue: QueueName, data: RedriveBody) -> Response[Any]:
+    """Move dead letters back; the operation goes on by itself, also after a restart."""
+    made: list[str] = []
+
+    def begin() -> Answer:
+        if data.dry_run:
+            return Answer(200, request.context.redrives.preview(checked(queue), data))
+        made.append(_recorded(request, queue, data))
+        return Answer(202, OperationStarted(made[-1]))
+
+    answer = await perform(request, begin)
+    # Only now, when it is stored: a repeat of the request has made none.
+    for operation_id in made:
+        request.context.operations.run(operation_id)
+    return answer
+
+
+def _recorded(request: ApiRequest, queue: str, data: forms.Redrive) -> str:
+    """Record a redrive as an operation, and return its id."""
+    context = request.context
+    return context.operations.record(KIND, context.redrives.check(checked(queue), data), actor=actor_of(request))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +94,10 @@ async def show_dead_letters_page(
     request: ApiRequest, queue: OnlyQueue = "", operation: OperationId = "", everything: All = 0
 ) -> Response[str]:
     """List dead letters by cause."""
-    return await page(request, queue, operation=operation, everything=everything == 1)
+    return await _page(request, queue, operation=operation, everything=everything == 1)
 
 
-async def page(
+async def _page(
     request: ApiRequest,
     only: str = "",
     *,
@@ -67,7 +106,6 @@ async def page(
     dry_run: DryRun | None = None,
     error: PostroadError | None = None,
 ) -> Response[str]:
-    """Answer the page, with one queue or all."""
     context = request.context
     measured = await context.overviews.measured()
     queues = [await context.run(lambda: overview_of(context.backend, checked(only)))] if only else list(measured.dead)
@@ -77,7 +115,7 @@ async def page(
     return shown(
         request,
         "dead-letters",
-        status=200 if error is None else error.status,
+        error=error,
         found=found,
         only=only,
         rest=len(rest),
@@ -85,7 +123,6 @@ async def page(
         operation_id=operation,
         operation=await context.run(lambda: context.operations.show(operation)) if operation else None,
         dry_run=dry_run,
-        problem=None if error is None else problem(error, request_id=request.request_id),
     )
 
 
@@ -105,26 +142,24 @@ def _traceback(history: MessageHistory | None, sample_ids: Sequence[str]) -> Seq
 
 
 @post("/ui/dead-letters/{queue:str}/redrive", **form("operate"))
-async def redrive_group(request: ApiRequest, queue: QueueName) -> Response[str]:
+async def redrive_group(request: ApiRequest, queue: QueueName) -> Response[str] | Redirect:
     """Count what would move; with `confirm` begin to move it, and show how far it is."""
-    given = await request.fields()
+    context, given = request.context, await request.fields()
     try:
-        wanted = wanted_of(given)
+        wanted = _wanted(given)
         if "confirm" in given:
-            operation = await begin_redrive(request, queue, wanted)
-            location = f"/ui/dead-letters?{urlencode({'queue': queue, 'operation': operation})}"
-            return Response("", status_code=303, headers={"Location": location}, media_type=HTML)
-        report = await preview_redrive(request, queue, wanted)
+            operation = await context.run(lambda: _recorded(request, queue, wanted))
+            context.operations.run(operation)
+            return redirect("/ui/dead-letters", queue=queue, operation=operation)
+        report = await context.run(lambda: context.redrives.preview(checked(queue), wanted))
     except PostroadError as error:
-        return await page(request, queue, error=error)
-    return await page(request, queue, dry_run=DryRun(queue, given.get("fingerprint", ""), report, given))
+        return await _page(request, queue, error=error)
+    return await _page(request, queue, dry_run=DryRun(queue, given.get("fingerprint", ""), report, given))
 
 
-def wanted_of(given: dict[str, str]) -> forms.Redrive:
-    """Return what a form asks for; a field that is left empty is not given."""
-    fields = {name: value for name in ("limit", "rate", "canary", "reason") if (value := given.get(name, "").strip())}
-    match = {"fingerprint": given["fingerprint"]} if given.get("fingerprint") else {}
-    try:
-        return msgspec.convert({**fields, "match": match}, forms.Redrive, strict=False)
-    except msgspec.ValidationError as error:
-        raise forms.misfit(str(error)) from None
+def _wanted(given: Mapping[str, str]) -> forms.Redrive:
+    """Return what the form of a group asks for."""
+    match = forms.RedriveMatch(fingerprint=given.get("fingerprint") or None)
+    fields = {name: value.strip() for name, value in given.items()}
+    wanted: forms.Redrive = filled(fields, forms.Redrive, "limit", "rate", "canary", "reason", match=match)
+    return wanted

@@ -1,15 +1,8 @@
-"""Forty lines that type checkers refuse, and forty that they accept."""
+"""Lines that type checkers refuse, and lines that they accept, behind the heads of the modules they stand in."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
-import pytest
-
-ROOT = Path(__file__).parents[2]
-HEAD = """
+BUS = """
 import asyncio
 import dataclasses
 from collections.abc import AsyncGenerator, Callable
@@ -170,38 +163,44 @@ REFUSED = {
     "a setting that does not exist": "BusConfig(concurency=8)",
     "a topic that is no text": "postroad.Bus(5)",
 }
+EVENTS = """
+import postroad
 
+@postroad.event
+class OrderPlaced:
+    order_id: str
 
-@pytest.fixture(scope="module", params=["mypy", "pyright"])
-def complaints(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """What a type checker says about the lines, by the name of their module."""
-    folder = tmp_path_factory.mktemp("lines")
-    lines = {"accepted": ACCEPTED, "refused": REFUSED}
-    for name, found in lines.items():
-        (folder / f"{name}.py").write_text(HEAD + "\n".join(found.values()) + "\n")
-    paths = [str(folder / f"{name}.py") for name in lines]
-    done = subprocess.run([sys.executable, "-m", request.param, *paths], cwd=ROOT, capture_output=True, text=True)
-    said = [line for line in done.stdout.splitlines() if "error" in line]
-    return {name: [line for line in said if f"{name}.py:" in line] for name in lines}
+"""
+WRONG_EVENTS = {
+    "a field of the wrong type": "OrderPlaced(order_id=1)",
+    "a field that does not exist": "OrderPlaced(order_id='A', colour='red')",
+    "a change of a frozen event": "OrderPlaced(order_id='A').order_id = 'B'",
+    "a setting that does not exist": "postroad.QueueSpec('q', visibilty=1)",
+    "a body of the wrong type": "postroad.OutgoingMessage(1)",
+}
+TASKS = """
+from postroad import TaskProducer, task
+from tests.typing.task_sample import download, scrape
 
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_right_lines_are_accepted(complaints: dict[str, list[str]]) -> None:
-    assert len(ACCEPTED) >= 40
-    assert complaints["accepted"] == []
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_wrong_lines_are_refused_each_at_its_place(complaints: dict[str, list[str]]) -> None:
-    first = HEAD.count("\n") + 1
-    missed = [
-        what
-        for number, what in enumerate(REFUSED, first)
-        if not any(f"refused.py:{number}:" in line for line in complaints["refused"])
-    ]
-
-    assert len(REFUSED) >= 40
-    assert missed == []
-    assert not [line for line in complaints["refused"] if int(line.split("refused.py:")[1].split(":")[0]) < first]
+def check(producer: TaskProducer) -> None:
+"""
+WRONG_TASKS = {
+    "an argument of the wrong type": "producer.submit(scrape, store_id=1)",
+    "an argument that does not exist": "producer.submit(scrape, store_id='s', depht=1)",
+    "an argument that is missing": "producer.submit(scrape)",
+    "an option among the arguments": "producer.submit(scrape, store_id='s', request_id='r1')",
+    "a wrong argument behind the context": "producer.submit(download, url=5)",
+    "a wrong argument from an async program": "producer.asubmit(scrape, store_id=1)",
+    "a result taken for another type": "text: str = producer.submit(scrape, 's').wait()",
+    "an option that does not exist": "producer.options(dellay=1)",
+    "a time as a text": "producer.options(at='tomorrow')",
+    "an option of a task that does not exist": "task(max_atempts=3)",
+    "errors that are not classes": "task(retry_on=('ValueError',))",
+}
+MODULES = {
+    "accepted": (BUS, list(ACCEPTED.values())),
+    "refused": (BUS, list(REFUSED.values())),
+    "wrong_events": (EVENTS, list(WRONG_EVENTS.values())),
+    "wrong_tasks": (TASKS, [f"    {line}" for line in WRONG_TASKS.values()]),
+}
+"""The head and the lines of each module, by its name."""

@@ -1,0 +1,158 @@
+"""`/jobs`: graphs of tasks, their states, resuming and cancelling them, and their pages."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from litestar import Response, get, post
+from litestar.params import PathParameter, QueryParameter
+from litestar.response import Redirect
+
+from postroad.dashboard import MOST_DRAWN, job_drawing
+from postroad.http import forms
+from postroad.http.idempotency import Answer, perform
+from postroad.http.openapi import example, route
+from postroad.http.requests import ApiRequest, Cursor, Limit, page
+from postroad.http.routes.tasks import found
+from postroad.http.routes.ui import PAGE, Id, Text, form, redirect, shown
+from postroad.jobs import JobStatus, TasksAdded
+from postroad.views import (
+    JobCancelled,
+    JobMade,
+    JobResumed,
+    JobRows,
+    TaskShown,
+    job_made,
+    job_rows,
+    task_shown,
+)
+
+_MOST_ERRORS: Final = 3
+_STATUSES: Final = ("", "processing", "partial_failure", "completed", "cancelled")
+_TASK_ROWS: Final = 200
+_URGENT: Final = ("failed", "processing", "pending", "waiting", "cancelled", "completed")
+Start = Annotated[int, QueryParameter(ge=0)]
+_TASKS = [
+    {"taskId": "task-A", "name": "scrape-store", "dependsOn": [], "input": {"storeId": "store-123"}},
+    {"taskId": "task-C", "name": "color-tags", "dependsOn": ["task-A"], "input": {"style": "modern"}},
+]
+NewJobBody = Annotated[forms.NewJob, example({"tasks": _TASKS})]
+MoreTasksBody = Annotated[forms.MoreTasks, example({"tasks": _TASKS[1:]})]
+JobId = Annotated[str, PathParameter(description="The job's id.")]
+Status = Annotated[str | None, QueryParameter(description="Only jobs of this status.")]
+
+
+@route("POST /jobs", "publish", JobMade, 409, status=201, says="The job; 200 if it exists already.")
+async def submit_job(request: ApiRequest, data: NewJobBody) -> Response[Any]:
+    """Submit a graph of tasks. The same `jobId` with the same tasks is the same job."""
+
+    def submit() -> Answer:
+        made = request.context.work.jobs.submit_job(data.tasks, job_id=data.jobId, request_id=data.requestId)
+        return Answer(201 if made.created else 200, job_made(made))
+
+    return await perform(request, submit)
+
+
+@route("GET /jobs", "read", JobRows)
+async def list_jobs(request: ApiRequest, limit: Limit = 20, cursor: Cursor = None, status: Status = None) -> JobRows:
+    """List all jobs, newest first, a page at a time."""
+
+    def find(after: str | None) -> tuple[list[Any], str | None]:
+        listed = request.context.work.views.list_jobs(limit, after, status)
+        return job_rows(listed, None).items, listed.cursor
+
+    return await page(request, JobRows, f"jobs/{status or ''}", cursor, find)
+
+
+@route("GET /jobs/{job:str}", "read", JobStatus, 404, says="The job.")
+async def show_job(request: ApiRequest, job: JobId) -> JobStatus:
+    """Show a job with the state of each of its tasks."""
+    return await request.context.run(lambda: found("job", job, lambda: request.context.work.views.job_status(job)))
+
+
+@route("POST /jobs/{job:str}/tasks", "publish", TasksAdded, 404, 409, says="The tasks are part of the job.")
+async def add_job_tasks(request: ApiRequest, job: JobId, data: MoreTasksBody) -> Response[Any]:
+    """Add tasks to a job that has not ended."""
+
+    def add() -> Answer:
+        added = found("job", job, lambda: request.context.work.jobs.add_tasks(job, data.tasks))
+        return Answer(200, added)
+
+    return await perform(request, add)
+
+
+@route("POST /jobs/{job:str}/resume", "operate", JobResumed, 404, 409, bodiless=True)
+async def resume_job(request: ApiRequest, job: JobId) -> Response[Any]:
+    """Run the failed tasks of a job again."""
+    await request.no_body()
+    return await perform(request, lambda: Answer(200, _resume(request, job)))
+
+
+def _resume(request: ApiRequest, job: str) -> JobResumed:
+    """Run the failed tasks of a job again."""
+    resumed = found("job", job, lambda: request.context.work.jobs.resume(job))
+    return JobResumed(job, resumed.resumed_tasks)
+
+
+@route("POST /jobs/{job:str}/cancel", "operate", JobCancelled, 404, 409, bodiless=True)
+async def cancel_job(request: ApiRequest, job: JobId) -> Response[Any]:
+    """Cancel a job: waiting tasks do not start, running ones are killed."""
+    await request.no_body()
+    return await perform(request, lambda: Answer(200, _cancel(request, job)))
+
+
+def _cancel(request: ApiRequest, job: str) -> JobCancelled:
+    """Cancel a job: waiting tasks do not start, running ones are killed."""
+    cancelled = found("job", job, lambda: request.context.work.jobs.cancel(job))
+    return JobCancelled(job, cancelled.cancelled_tasks)
+
+
+@get("/ui/jobs", **PAGE)
+async def jobs_page(request: ApiRequest, cursor: Cursor = None, status: Text = None) -> Response[str]:
+    """List jobs, newest first."""
+    doc = await list_jobs.fn(request, 50, cursor, status or None)
+    return shown(request, "jobs", doc=doc, chosen=status or "", statuses=_STATUSES)
+
+
+@get("/ui/jobs/{job:str}", **PAGE)
+async def job_page(request: ApiRequest, job: Id, start: Start = 0) -> Response[str]:
+    """Draw a job, and show what failed in it."""
+    doc = await show_job.fn(request, job)
+    failed = await request.context.run(lambda: _failed(request, doc))
+    is_large = len(doc.tasks) > MOST_DRAWN
+    rows = sorted(doc.tasks, key=lambda task: _URGENT.index(task.status)) if is_large else doc.tasks
+    following = start + _TASK_ROWS if len(rows) > start + _TASK_ROWS else None
+    rows = rows[start : start + _TASK_ROWS]
+    drawing = await request.context.run(lambda: job_drawing(doc))
+    return shown(
+        request,
+        "job",
+        current="jobs",
+        doc=doc,
+        rows=rows,
+        following=following,
+        drawing=drawing,
+        failed=failed,
+        is_large=is_large,
+    )
+
+
+def _failed(request: ApiRequest, job: JobStatus) -> list[TaskShown]:
+    """Return the first failed tasks of a job with their errors."""
+    names = [task.request_id for task in job.tasks if task.status == "failed"][:_MOST_ERRORS]
+    states = [request.context.work.task_state(name) for name in names]
+    return [task_shown(state) for state in states if state is not None]
+
+
+@post("/ui/jobs/{job:str}/resume", **form("operate"))
+async def resume_one_job(request: ApiRequest, job: Id) -> Redirect:
+    """Run the failed tasks of a job again."""
+    await request.context.run(lambda: _resume(request, job))
+    return redirect("/ui/jobs", job)
+
+
+@post("/ui/jobs/{job:str}/cancel", **form("operate"))
+async def cancel_one_job(request: ApiRequest, job: Id) -> Redirect:
+    """Cancel a job."""
+    await request.context.run(lambda: _cancel(request, job))
+    return redirect("/ui/jobs", job)

@@ -1,0 +1,108 @@
+"""What `postroad verify` looks up after the drain: blobs, and messages that a stopped receiver held."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import postroad
+from postroad.queues import OutgoingMessage
+from postroad.testing.verify import sigterm
+from postroad.testing.verify.audits import audit_file
+from postroad.testing.verify.scenario import History, Place
+from postroad.testing.verify.sigterm import audit_sigterm
+
+LARGE = "x" * 5_000
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    (tmp_path / "report" / "history").mkdir(parents=True)
+    work = tmp_path / "work"
+    work.mkdir()
+    url, dsn = f"sqlite:///{work / 'store.db'}", f"sqlite:///{work / 'effects.db'}"
+    report = str(tmp_path / "report")
+    return Place(store="sqlite", directory=str(work), report=report, url=url, dsn=dsn, visibility=2.0, faults=True)
+
+
+@pytest.fixture
+def history(place: Place) -> Iterator[History]:
+    with closing(History(place.history, "supervisor")) as opened:
+        yield opened
+
+
+def _checks(place: Place, invariant: str) -> list[dict[str, Any]]:
+    lines = (place.history / "supervisor.jsonl").read_text().splitlines()
+    return [line for line in map(json.loads, lines) if line["invariant"] == invariant]
+
+
+def _broken(place: Place, invariant: str) -> list[str]:
+    return [line["detail"] for line in _checks(place, invariant) if not line["ok"]]
+
+
+def _leave_large_bodies(place: Place) -> list[Path]:
+    """Send two large bodies, ack one of them, and return the files of both."""
+    with place.backend() as backend:
+        queue = backend.create_queue(postroad.QueueSpec("orders", max_message_bytes=2_048))
+        queue.send([OutgoingMessage(LARGE), OutgoingMessage(LARGE)])
+        queue.ack(queue.receive(max_messages=1))
+    blobs = [path for path in Path(f"{place.url.removeprefix('sqlite:///')}.blobs").rglob("*") if path.is_file()]
+    assert len(blobs) == 2
+    return blobs
+
+
+def test_blobs_that_outlive_their_messages_for_the_retention_are_no_violation(place: Place, history: History) -> None:
+    blobs = _leave_large_bodies(place)
+
+    audit_file(place, history)
+
+    assert len(_checks(place, "I27")) == 3
+    assert _broken(place, "I27") == []
+    assert all(blob.exists() for blob in blobs)
+
+
+def test_a_message_whose_blob_is_gone_is_found(place: Place, history: History) -> None:
+    for blob in _leave_large_bodies(place):
+        blob.unlink()
+
+    audit_file(place, history)
+
+    assert _broken(place, "I27") == ["1 of 1 messages refer to a missing blob"]
+
+
+def test_a_blob_that_no_sweep_would_remove_is_found(place: Place, history: History) -> None:
+    in_a_year = time.time() + 365 * 86_400
+    os.utime(_leave_large_bodies(place)[0], (in_a_year, in_a_year))
+
+    audit_file(place, history)
+
+    assert _broken(place, "I27") == ["1 blobs would stay when all messages have expired"]
+
+
+@pytest.mark.slow
+def test_what_a_receiver_holds_at_sigterm_can_be_received_at_once(place: Place, history: History) -> None:
+    audit_sigterm(place, history)
+
+    assert len(_checks(place, "I30")) == 1
+    assert _broken(place, "I30") == []
+
+
+def test_a_receiver_that_keeps_its_messages_is_found(
+    place: Place, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def keep(place: Place) -> None:
+        with place.backend() as backend:
+            backend.queue("verify-sigterm").receive(max_messages=4)
+
+    monkeypatch.setattr(sigterm, "_hold_and_end", keep)
+
+    audit_sigterm(place, history)
+
+    assert [detail[:7] for detail in _broken(place, "I30")] == ["6 of 10"]
