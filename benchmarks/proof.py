@@ -19,7 +19,7 @@ from benchmarks.limits import limit
 from postroad import OutgoingMessage, QueueSpec, connect, failpoints
 from postroad.queues import Queue
 from postroad.testing.checker import check
-from postroad.testing.verify.history import History
+from postroad.testing.verify.scenario import History
 
 PRODUCERS, CONSUMERS, KEYS = 2, 3, 12
 LINES_PER_MESSAGE = 7
