@@ -17,7 +17,7 @@ from tests.waiting import eventually
 
 from postroad import Backend, Queue
 from postroad.bus import PublishFailed, RemoteEventBus
-from postroad.bus.endpoints import GivenQueue, Outlet
+from postroad.bus.endpoints import Outlet, given_queue
 from postroad.errors import ConfigurationError
 from postroad.queues import QueueTraits
 
@@ -98,7 +98,7 @@ def connected(queue: Queue, received: Queue, concurrency: int = 1) -> Iterator[t
     at_the_end: list[int] = []
     outlet = Outlet(name="work", send=queue.send, close=lambda: at_the_end.append(queue.stats().in_flight))
     config = replace(QUICK, concurrency=concurrency)
-    with RemoteEventBus(outlet=outlet, inlet=GivenQueue(received), config=config) as bus:
+    with RemoteEventBus(outlet=outlet, inlet=given_queue(received), config=config) as bus:
         yield bus, at_the_end
 
 

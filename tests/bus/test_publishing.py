@@ -18,7 +18,7 @@ from tests.bus.vocabulary import QUICK, Asked, Identified, Placed, Shipped, Step
 import postroad
 from postroad import OutgoingMessage, Queue, SendResult, codec
 from postroad.bus import BusConfig, PublishFailed, RemoteEventBus, current_context
-from postroad.bus.endpoints import GivenQueue, Outlet
+from postroad.bus.endpoints import Outlet, given_queue
 from postroad.errors import InvalidMessage, MessageTooLarge, NotPermitted, OutcomeUnknown, Unavailable
 from postroad.testing import FakeClock
 
@@ -438,7 +438,9 @@ def test_an_unregistered_dataclass_travels_by_being_published(make_bus: MakeBus,
 
 
 def bus_with_limit(queue: Queue, send: Any, longest: float | None) -> RemoteEventBus:
-    return RemoteEventBus(outlet=Outlet(name="work", send=send, longest=longest), inlet=GivenQueue(queue), config=QUICK)
+    return RemoteEventBus(
+        outlet=Outlet(name="work", send=send, longest=longest), inlet=given_queue(queue), config=QUICK
+    )
 
 
 def test_a_lone_publish_is_sent_on_its_own_thread_where_the_transport_answers_in_time(queue: Queue) -> None:

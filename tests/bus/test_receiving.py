@@ -13,7 +13,7 @@ from tests.waiting import eventually
 
 from postroad import EventRegistry, OutgoingMessage, Queue, codec
 from postroad.bus import HandlingContext, PublishResult, RemoteEventBus, current_context
-from postroad.bus.endpoints import GivenQueue, Outlet
+from postroad.bus.endpoints import Outlet, given_queue
 from postroad.errors import TransportError
 from postroad.queues.markers import read_dead
 from postroad.queues.sqlite import SQLiteQueues
@@ -424,7 +424,7 @@ def test_subscribing_is_enough_to_read_a_type(queue: Queue, clock: FakeClock) ->
         number: int
 
     def bus() -> RemoteEventBus:
-        outlet, inlet = Outlet(name="work", send=queue.send), GivenQueue(queue)
+        outlet, inlet = Outlet(name="work", send=queue.send), given_queue(queue)
         return RemoteEventBus(outlet=outlet, inlet=inlet, config=QUICK, registry=EventRegistry(), clock=clock)
 
     with bus() as sender, bus() as receiver:

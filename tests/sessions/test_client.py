@@ -166,7 +166,7 @@ def test_a_closed_client_submits_nothing(bus: InProcessEventBus, client: SQSMain
         client.submit(ReviewRequest("main.py"))
 
     assert asked == []
-    assert bus.handlers(MainLoopCompleted) == ()
+    assert bus.subscriptions(MainLoopCompleted) == ()
 
 
 def test_an_async_program_submits_without_blocking_its_loop(bus: InProcessEventBus, client: SQSMainLoopClient) -> None:

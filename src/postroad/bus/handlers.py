@@ -306,10 +306,10 @@ class HandlingBus:
         self._check_process()
         return self._local.unsubscribe(event_type, handler)
 
-    def _most_attempts(self) -> int:
-        """Return the largest number of attempts that a handler has."""
-        found = self._local.subscribed if isinstance(self._local, InProcessEventBus) else []
-        return max((each.limits.max_attempts or 1 for each in found), default=1)
+    @property
+    def _subscribed(self) -> list[Subscription]:
+        """All subscriptions; none if a bus of another kind has them."""
+        return self._local.subscribed if isinstance(self._local, InProcessEventBus) else []
 
     def _take_types(self) -> None:
         """Find the events of all handlers, at a start of the receiver.

@@ -7,12 +7,17 @@ import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import KW_ONLY, dataclass
+from typing import Annotated
+
+from msgspec import Meta
 
 from postroad.clock import Clock
 from postroad.errors import NonRetryable, NotSupported, describe, retry_wish
-from postroad.queues import TRACEBACK, TRACEBACK_LINES, Delivery, OutgoingMessage, Queue, mark_dead
+from postroad.queues import MAX_VISIBILITY, TRACEBACK, TRACEBACK_LINES, Delivery, OutgoingMessage, Queue, mark_dead
 from postroad.receiving.handlers import LoopThread
-from postroad.receiving.leases import Chore
+from postroad.receiving.leases import Chore, Observe
+
+Delay = Annotated[float, Meta(ge=0, le=MAX_VISIBILITY, description="a number of seconds from 0 to 43200")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +181,6 @@ def _stay(queue: Queue, delivery: Delivery, *, reason: str, error: str | None) -
 
 NO_DEAD_LETTERS: DeadLetters = _stay
 """For queues without dead letters: a rejected message is delivered again."""
-
-
-Observe = Callable[..., None]
-"""Called as `observe(what, delivery, **fields)` for each thing that happens to a message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,7 @@ from postroad.receiving.outcomes import (
     DeadLetters,
     Decide,
     DecideTogether,
+    Delay,
     GivenDeadLetters,
     Hooks,
     Outcome,
@@ -42,9 +43,7 @@ from postroad.receiving.workers import SLICE_SECONDS, Loop, Poller, Work, curren
 # Practically for ever: locks refuse to wait much longer.
 _YEAR_SECONDS = 31_536_000.0
 _Count = whole_number(1, 1_000)
-_Delay = Annotated[float, Meta(ge=0, le=43_200, description="a number of seconds from 0 to 43200")]
-_OptionalDelay = _Delay | None
-_Delays = Annotated[list[_Delay], Meta(description="numbers of seconds from 0 to 43200")]
+_Delays = Annotated[list[Delay], Meta(description="numbers of seconds from 0 to 43200")]
 
 
 class Receiver:
@@ -119,7 +118,7 @@ class Receiver:
         checked = (
             *(("concurrency", concurrency, _Count), ("batch", batch, _Count), ("together", together, _Count)),
             *(("wait", wait, seconds_between(0, 20)), ("retry_delays", delays, _Delays)),
-            *(("visibility", visibility, _OptionalDelay), ("max_receives", max_receives, whole_number(1) | None)),
+            *(("visibility", visibility, Delay | None), ("max_receives", max_receives, whole_number(1) | None)),
         )
         for field, value, kind in checked:
             check(value, kind, field, ConfigurationError)
@@ -142,19 +141,17 @@ class Receiver:
         elif not callable(dead_letters):
             dead_letters = GivenDeadLetters(dead_letters, clock)
         self._counts = Counts()
-        acks = Acks(clock, lambda delivery, error: observe("ack_failed", delivery, error=error))
+        acks = Acks(clock, observe)
         self._leases = Leases(
             visibility=hidden,
             clock=clock,
-            failed=lambda delivery, error: observe("heartbeat_failed", delivery, error=error),
+            observe=observe,
             longest=hooks.longest,
-            extend_every=extend_every,
+            extend_every=hidden / 2 if extend_every is None else extend_every,
             on_extended=on_extended,
             on_lost=on_lost,
         )
-        self._housekeeper = Housekeeper(
-            clock, [acks, self._leases, *hooks.chores], failed=lambda error: observe("chore_failed", None, error=error)
-        )
+        self._housekeeper = Housekeeper(clock, [acks, self._leases, *hooks.chores], observe)
         acks.wake = self._leases.wake = self._housekeeper.wake
         self._attempts = Attempts(clock)
         self._settlement = Settlement(
@@ -267,7 +264,7 @@ class Receiver:
             if self.is_running:
                 raise RuntimeError("the receiver is already started; stop it first")
             self._started_on = self._own_loop.home = running_loop()
-            self._loop = Loop(self._poller, self._work(), self._settlement, self._users, self._started_on)
+            self._loop = Loop(self._poller, self._work(), self._started_on)
             self._loop.start()
 
     def stop(self, timeout: float = 20.0) -> bool:
