@@ -183,6 +183,8 @@ class Dispatch:
     memory: Memory
     wanted: Wanted | None
     """Returns whether the bus asked for an event; None if it asked for all."""
+    is_shared: Callable[[str], bool]
+    """Returns whether other members of the group handle a type that this process does not know."""
     allows: Callable[[type], bool] | None
     """Returns whether events of a type may be received; None if all may."""
     unhandled: Unhandled
@@ -246,12 +248,13 @@ class Dispatch:
             self._log_received(delivery, None, message_id=delivery.message_id)
             # An error without a field means that the bytes are not a message at all.
             return Reject("undecodable" if error.field is None else "invalid", describe(error), label="invalid")
+        if self.wanted is not None and not self.wanted(delivery, envelope):
+            return self._unhandled(delivery, envelope)
         event_type = self.codec.registry.find(envelope.event_type)
-        if event_type is None:
+        if event_type is None and not self.is_shared(envelope.event_type):
             why = f"UnknownEventType: {envelope.event_type[:200]!r} is not registered"
             return Reject("unknown_type", why, label="invalid", about=Handled(envelope))
-        refused = self.allows is not None and not self.allows(event_type)
-        if refused or (self.wanted is not None and not self.wanted(delivery, envelope)):
+        if event_type is None or (self.allows is not None and not self.allows(event_type)):
             return self._unhandled(delivery, envelope)
         if self.config.echo != "dispatch" and self.memory.published.seen(envelope.event_id):
             outcome = Ack if self.config.echo == "settle" else Retry

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from postroad.blobs import Blobs
 from postroad.bus.config import BusConfig
-from postroad.bus.groups import Names, add_types, ensure, made
+from postroad.bus.groups import EVENT_TYPE, Names, add_types, ensure, filter_of, made
 from postroad.clock import Clock
 from postroad.errors import ConfigurationError, NotPermitted, NotSupported, PostroadError
 from postroad.ports import Store
@@ -65,6 +65,8 @@ class Inlet:
     """Subscribes the queue; called once."""
     admit: Callable[[Collection[str] | None], None] = lambda types: None
     """Lets the queue receive events of these types, or of all."""
+    is_shared: Callable[[str], bool] = lambda event_type: False
+    """Returns whether other members of the group handle a type that this process does not know."""
     allow: Callable[..., None] = lambda attempts, *, starts: None
     """Called as `allow(attempts, starts=…)`: lets the queue deliver a message so many times before it moves it to the
     dead letters itself. If the receiver starts and the bus must not change the limit, it raises ConfigurationError."""
@@ -135,13 +137,20 @@ class GroupQueue:
         with suppress(NotPermitted):
             topic.subscribe(self.source, filter=filter, keep_filter=filter is None)
         queue = partial(getattr, self, "source")
-        self.inlet = Inlet(queue=queue, admit=self._admit, allow=self._allow)
+        self.inlet = Inlet(queue=queue, admit=self._admit, is_shared=self._is_shared, allow=self._allow)
 
     def _admit(self, types: Collection[str] | None) -> None:
         """Let the group receive these types, beside those of its other members."""
         if self._grows:
             with suppress(NotPermitted):
                 add_types(self._store, self._topic, self.source, types)
+
+    def _is_shared(self, event_type: str) -> bool:
+        """Return whether the group asked for this type: then another member handles it, as during a rolling deploy."""
+        found: QueueFilter = None
+        with suppress(NotPermitted):
+            found = filter_of(self._topic, self.source.name)
+        return event_type in (found or {}).get(EVENT_TYPE, ())
 
     def _allow(self, attempts: int, *, starts: bool) -> None:
         """Raise the limit of a queue that this bus has made; that of another stays as its maker wants it."""

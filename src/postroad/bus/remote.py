@@ -113,6 +113,7 @@ class RemoteEventBus(HandlingBus):
             local=self._local,
             memory=self._memory,
             wanted=wanted,
+            is_shared=inlet.is_shared if inlet is not None else lambda event_type: False,
             allows=allows,
             unhandled=self.config.unhandled if unhandled is None else unhandled,
             max_receives=None if dead_letters is None else self.config.max_receives,
