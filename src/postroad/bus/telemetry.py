@@ -87,7 +87,8 @@ class BusTelemetry:
         names = ("handled", "failed", "duplicates", "unhandled", "dead_lettered", "gaps")
         self._counts: dict[str, int] = dict.fromkeys(names, 0)
         self._transport_error: str | None = None
-        self._handler_error: str | None = None
+        self.handler_error: str | None = None
+        """The last error of a handler."""
 
     def log(self, event: str, envelope: Envelope | None = None, *, expected: bool = False, **fields: Any) -> None:
         """Count the outcome and log its line, as a warning unless it is expected here."""
@@ -174,13 +175,13 @@ class BusTelemetry:
         elif what == "polled":
             self._transport_error = None
         if what in ("retried", "rejected") and label is None and error is not None:
-            self._handler_error = str(error)
+            self.handler_error = str(error)
         return line
 
     def health(self) -> dict[str, Any]:
         """Return the counters of health, and the error of the transport while it fails, else that of a handler."""
         with self._lock:
-            return {**self._counts, "last_error": self._transport_error or self._handler_error}
+            return {**self._counts, "last_error": self._transport_error or self.handler_error}
 
 
 @cache
