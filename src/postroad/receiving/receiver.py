@@ -11,7 +11,7 @@ from typing import Annotated, Any, cast
 
 from msgspec import Meta
 
-from postroad.arguments import check, seconds_between, whole_number
+from postroad.arguments import Seconds, check, refusal, seconds_between, whole_number
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError
 from postroad.queues import Delivery, Queue
@@ -43,6 +43,10 @@ from postroad.receiving.workers import SLICE_SECONDS, Loop, Poller, Work, curren
 # Practically for ever: locks refuse to wait much longer.
 _YEAR_SECONDS = 31_536_000.0
 _Count = whole_number(1, 1_000)
+_Function = Annotated[Any, Meta(description="a function")]
+_Queue = Annotated[Any, Meta(description="a queue", extra={"remedy": "Pass backend.queue(name)."})]
+_Breaker = Annotated[Any, Meta(description="a CircuitBreakerConfig")]
+_Timeout = Annotated[float, Meta(ge=0, description="a number of seconds of 0 or more")]
 _Delays = Annotated[list[Delay], Meta(description="numbers of seconds from 0 to 43200")]
 
 
@@ -81,7 +85,7 @@ class Receiver:
         hooks: Used by the parts of Postroad that are built on a receiver.
 
     Raises:
-        ConfigurationError: An argument is out of bounds.
+        ConfigurationError: An argument is out of bounds, or is not a queue, a function or a breaker where it has to be.
 
     Example:
         def decide(delivery: Delivery) -> Outcome:
@@ -113,6 +117,14 @@ class Receiver:
         clock: Clock | None = None,
         hooks: Hooks = Hooks(),  # noqa: B008  # frozen
     ) -> None:
+        functions: dict[str, object] = {"decide": decide, "on_extended": on_extended, "on_lost": on_lost}
+        for field, function in functions.items():
+            if not callable(function) and (function is not None or field == "decide"):
+                raise refusal(function, _Function, field, ConfigurationError)
+        places: dict[str, object] = {"queue": queue, "dead_letters": dead_letters}
+        for field, place in places.items():
+            if not (callable(place) or hasattr(place, "send")) and (place is not None or field == "queue"):
+                raise refusal(place, _Queue, field, ConfigurationError)
         given: object = retry_delays
         delays = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else given
         checked = (
@@ -135,6 +147,8 @@ class Receiver:
         observe = log_to(self.name) if hooks.observe is None else hooks.observe
         if isinstance(breaker, CircuitBreakerConfig):
             breaker = CircuitBreaker(breaker, clock.monotonic)
+        elif breaker is not None and not hasattr(breaker, "pause"):
+            raise refusal(breaker, _Breaker, "breaker", ConfigurationError)
         self.breaker = breaker
         if dead_letters is None:
             dead_letters = OwnDeadLetters()
@@ -220,6 +234,7 @@ class Receiver:
 
     def run_once(self, *, wait: float = 0.0) -> dict[str, int]:
         """Poll once for up to `wait` seconds, handle what came, and return the counters of this poll."""
+        check(wait, Seconds, "wait")
         before = self.counts
         # Handlers cannot run on the caller's loop, which is blocked until this returns.
         self._started_on = self._started_on if self.is_running else None
@@ -278,6 +293,8 @@ class Receiver:
             timeout: Seconds to wait for running handlers. When they are over, async handlers are cancelled and their
                 messages released; other handlers go on, and their messages are delivered again if nothing acks them.
         """
+        # A bad timeout is refused before anything is stopped.
+        check(timeout, _Timeout, "timeout")
         return self.halt()(timeout)
 
     def halt(self) -> Callable[[float], bool]:
