@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from tests.waiting import eventually
 import postroad
 from postroad import Backend, Queue
 from postroad.errors import ConfigurationError
+from postroad.inbox import Inbox
 from postroad.queues.markers import read_dead
 from postroad.queues.sqlite import SQLiteQueues
 
@@ -259,6 +261,47 @@ def test_what_cannot_be_called_is_refused_and_not_registered(backend: Backend) -
             subscribe(wrong)
         assert caught.value.field == "handler"
     assert not bus.has_handlers
+
+
+@pytest.mark.parametrize("handler", [lambda: None, lambda event, other: None, lambda event, *, other: None])
+def test_what_does_not_take_the_event_alone_is_refused_and_not_registered(backend: Backend, handler: Any) -> None:
+    bus = backend.bus("orders", "billing")
+
+    for subscribe in (bus.on(Placed), bus.on_any):
+        with pytest.raises(ConfigurationError, match="cannot be called with the event alone") as caught:
+            subscribe(handler)
+        assert caught.value.field == "handler"
+    assert not bus.has_handlers
+
+
+def test_with_an_inbox_a_handler_has_to_take_the_connection_too(backend: Backend, inbox: Inbox) -> None:
+    bus = backend.bus("orders", "billing", inbox=inbox)
+
+    with pytest.raises(ConfigurationError, match="cannot be called with the event and the connection"):
+        bus.on(Placed)(lambda event: None)
+
+    assert not bus.has_handlers
+
+
+def test_a_decorator_may_give_its_handler_more_than_the_event(backend: Backend) -> None:
+    bus = backend.bus("orders", local=True, config=QUICK)
+    seen: list[tuple[Placed, str]] = []
+
+    def with_session(handler: Callable[[Placed, str], None]) -> Callable[[Placed], None]:
+        @functools.wraps(handler)
+        def called(event: Placed) -> None:
+            handler(event, "session")
+
+        return called
+
+    @bus.on(Placed)
+    @with_session
+    def bill(event: Placed, session: str) -> None:
+        seen.append((event, session))
+
+    bus.publish(Placed()).raise_if_errors()
+
+    assert seen == [(Placed(), "session")]
 
 
 def test_a_generator_is_refused_as_a_handler(make_bus: MakeBus, queue: Queue) -> None:

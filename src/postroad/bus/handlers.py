@@ -124,9 +124,10 @@ class HandlingBus:
             timeout: Seconds after which an attempt is cancelled and has failed, for async handlers; by default none.
 
         Raises:
-            ConfigurationError: An argument is out of bounds, another handler has this name, `timeout` is given for a
-                plain function, or the bus already receives from a queue that moves messages to the dead letters after
-                fewer than `max_attempts` receives. Nothing is subscribed.
+            ConfigurationError: An argument is out of bounds, the handler does not take the event (and with an inbox the
+                connection), another one has this name, `timeout` is given for a plain function, or the bus already
+                receives from a queue that moves messages to the dead letters after fewer than `max_attempts` receives.
+                Nothing is subscribed.
 
         Example:
             @orders.on(OrderPlaced, max_attempts=5, retry_delays=(1, 5, 30))
@@ -138,7 +139,7 @@ class HandlingBus:
         limits = HandlerLimits(max_attempts, retry_delays, timeout)
 
         def subscribe(handler: Handler) -> Handler:
-            check_handler(handler)
+            check_handler(handler, with_connection=self._inbox is not None)
             declared = Subscription(
                 handler=handler,
                 name=name_of(handler) if name is None else name,
@@ -202,9 +203,9 @@ class HandlingBus:
         """Call `handler` for every event that can be read, after those of its type.
 
         Raises:
-            ConfigurationError: The handler cannot be called, or the bus was given another bus that calls its handlers.
+            ConfigurationError: The handler does not take the event, or another bus calls the handlers of this one.
         """
-        check_handler(handler)
+        check_handler(handler, with_connection=self._inbox is not None)
         self._subscribe(Subscription(handler=handler, name=name_of(handler)), None)
         return handler
 
