@@ -68,6 +68,11 @@ class HandlingBus:
         return self._registry
 
     @property
+    def is_bound(self) -> bool:
+        """Whether it has a transport; a bus that was only declared has none."""
+        return "name" in vars(self)
+
+    @property
     def local_bus(self) -> EventBus:
         """The bus that calls the handlers of this process, on publish and on receipt."""
         return self._local

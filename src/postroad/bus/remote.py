@@ -228,7 +228,7 @@ class RemoteEventBus(HandlingBus):
 
     def close(self) -> None:
         """Stop, give back held messages, and remove this process's own queue. Closing twice changes nothing."""
-        if os.getpid() != self._pid:
+        if os.getpid() != self._pid or not self.is_bound:
             return
         with self._lifecycle:
             again, self._closed = self._closed, True

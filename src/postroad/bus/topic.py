@@ -100,11 +100,6 @@ class Bus(RemoteEventBus):
         return self._declared.topic
 
     @property
-    def is_bound(self) -> bool:
-        """Whether it has a store."""
-        return "name" in vars(self)
-
-    @property
     def group_queue(self) -> str | None:
         """The name of the queue of its group; None if it has no group."""
         group = self._declared.group
@@ -149,15 +144,15 @@ class Bus(RemoteEventBus):
         Raises:
             ConfigurationError: It is bound already.
         """
-        if self.is_bound:
-            raise ConfigurationError(
-                f"the bus {self.topic!r} is bound already", remedy="Make another bus for another backend."
-            )
         backend.bind(self)
         return self
 
     def connect(self, store: Store, open_topic: Callable[..., Topic]) -> None:
         """Make topic and queue in `store`; `open_topic` opens a topic that never retries."""
+        if self.is_bound:
+            raise ConfigurationError(
+                f"the bus {self.topic!r} is bound already", remedy="Make another bus for another backend."
+            )
         declared = self._declared
         names, config = names_of(declared.topic, fifo=declared.fifo), declared.config
         filter = _filter(store.registry, declared.event_types, declared.attributes)
