@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import functools
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -281,27 +280,6 @@ def test_with_an_inbox_a_handler_has_to_take_the_connection_too(backend: Backend
         bus.on(Placed)(lambda event: None)
 
     assert not bus.has_handlers
-
-
-def test_a_decorator_may_give_its_handler_more_than_the_event(backend: Backend) -> None:
-    bus = backend.bus("orders", local=True, config=QUICK)
-    seen: list[tuple[Placed, str]] = []
-
-    def with_session(handler: Callable[[Placed, str], None]) -> Callable[[Placed], None]:
-        @functools.wraps(handler)
-        def called(event: Placed) -> None:
-            handler(event, "session")
-
-        return called
-
-    @bus.on(Placed)
-    @with_session
-    def bill(event: Placed, session: str) -> None:
-        seen.append((event, session))
-
-    bus.publish(Placed()).raise_if_errors()
-
-    assert seen == [(Placed(), "session")]
 
 
 def test_a_generator_is_refused_as_a_handler(make_bus: MakeBus, queue: Queue) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import sqlite3
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -397,3 +398,24 @@ def test_with_an_inbox_a_handler_may_take_every_event(backend: Backend, inbox: I
     bus.receive_once()
 
     assert written(shop) == [1, 2]
+
+
+def test_a_decorator_may_give_its_handler_more_than_the_event(backend: Backend) -> None:
+    bus = backend.bus("orders", local=True, config=QUICK)
+    seen: list[tuple[Placed, str]] = []
+
+    def with_session(handler: Callable[[Placed, str], None]) -> Callable[[Placed], None]:
+        @functools.wraps(handler)
+        def called(event: Placed) -> None:
+            handler(event, "session")
+
+        return called
+
+    @bus.on(Placed)
+    @with_session
+    def bill(event: Placed, session: str) -> None:
+        seen.append((event, session))
+
+    bus.publish(Placed()).raise_if_errors()
+
+    assert seen == [(Placed(), "session")]

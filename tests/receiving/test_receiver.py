@@ -14,7 +14,7 @@ from tests.waiting import NEVER_SECONDS, eventually
 
 import postroad
 from postroad import Backend, Delivery, NonRetryable, OutgoingMessage, Queue, QueueSpec, Retryable
-from postroad.errors import ConfigurationError, InvalidInput
+from postroad.errors import ConfigurationError
 from postroad.queues.markers import read_dead
 from postroad.receiving import Ack, BreakerState, CircuitBreakerConfig, Defer, Outcome, Receiver, Reject, Retry
 
@@ -45,54 +45,6 @@ def send(queue: Queue, *bodies: str, group: str | None = None) -> None:
     fifo = queue.traits.fifo
     for body in bodies:
         queue.send([OutgoingMessage(body, group=(group or "g") if fifo else None, dedup_id=body if fifo else None)])
-
-
-@pytest.mark.parametrize("outcome", [Retry, Defer])
-@pytest.mark.parametrize("after", [-1, 43_201, float("nan"), float("inf"), "60"])
-def test_a_delay_that_no_queue_can_keep_is_a_failure_of_decide(
-    queue: Queue, dead: Queue, outcome: Any, after: Any
-) -> None:
-    send(queue, "one")
-
-    counted = Receiver(queue, lambda delivery: outcome(after), max_receives=1).run_once()
-
-    assert counted["rejected"] == 1
-    [letter] = dead.peek()
-    marker = read_dead(letter.attributes)
-    assert marker is not None
-    assert f"after: {after!r} is not a number of seconds from 0 to 43200" in str(marker.error)
-
-
-@pytest.mark.parametrize(
-    ("field", "wrong"),
-    [
-        ("queue", "jobs"),
-        ("queue", None),
-        ("decide", None),
-        ("decide", Ack()),
-        ("dead_letters", "dead"),
-        ("breaker", 5),
-        ("on_lost", 5),
-        ("on_extended", "x"),
-    ],
-)
-def test_what_is_no_queue_no_function_or_no_breaker_is_refused_by_name(queue: Queue, field: str, wrong: Any) -> None:
-    arguments: dict[str, Any] = {"queue": queue, "decide": lambda delivery: Ack(), field: wrong}
-
-    with pytest.raises(ConfigurationError) as caught:
-        Receiver(**arguments)
-
-    assert (caught.value.field, str(caught.value).startswith(f"{field}: {wrong!r} is not a ")) == (field, True)
-
-
-@pytest.mark.parametrize("wrong", [-1, float("nan"), "x", None])
-def test_what_is_no_time_to_wait_is_refused(queue: Queue, wrong: Any) -> None:
-    receiver = Receiver(queue, lambda delivery: Ack())
-
-    with pytest.raises(InvalidInput, match=r"^wait: "):
-        receiver.run_once(wait=wrong)
-    with pytest.raises(InvalidInput, match=r"^timeout: "):
-        receiver.stop(wrong)
 
 
 def test_an_acked_message_is_gone(queue: Queue) -> None:
