@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -233,20 +234,11 @@ class TaskHealthCheck(Properties, frozen=True, kw_only=True):
 
 
 EVENT_CLASSES: Final[dict[str, type[Properties]]] = {
-    "Task Pending": TaskPending,
-    "Task Processing Started": TaskProcessingStarted,
-    "Task Processing Failed": TaskProcessingFailed,
-    "Task Completed": TaskCompleted,
-    "Task Failed": TaskFailed,
-    "Task Timeout": TaskTimeout,
-    "Task Heartbeat": TaskHeartbeat,
-    "Task Interrupted": TaskInterrupted,
-    "Task Cancelled": TaskCancelled,
-    "Job Created": JobCreated,
-    "Job Tasks Added": JobTasksAdded,
-    "Job Completed": JobCompleted,
-    "Job Cancelled": JobCancelled,
-    "Job Failure Detected": JobFailureDetected,
-    "Job Resumed": JobResumed,
-    "Task Health Check": TaskHealthCheck,
+    # `TaskProcessingStarted` is the class of "Task Processing Started".
+    re.sub(r"(?<=[a-z])(?=[A-Z])", " ", cls.__name__): cls
+    for cls in (
+        *(TaskPending, TaskProcessingStarted, TaskProcessingFailed, TaskCompleted, TaskFailed, TaskTimeout),
+        *(TaskHeartbeat, TaskInterrupted, TaskCancelled, JobCreated, JobTasksAdded, JobCompleted, JobCancelled),
+        *(JobFailureDetected, JobResumed, TaskHealthCheck),
+    )
 }
