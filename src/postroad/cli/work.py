@@ -15,7 +15,7 @@ from postroad.errors import InvalidJob, InvalidTask, NotFound
 from postroad.telemetry import counted, legible
 
 if TYPE_CHECKING:
-    from postroad.jobs import Jobs, JobStatus, JobViews
+    from postroad.jobs import Jobs, JobStatus
     from postroad.journal import JournalEvent, TaskState
     from postroad.tasks import TaskProducer
     from postroad.views import TaskShown
@@ -212,7 +212,7 @@ def graph(
 ) -> None:
     """Draw the graph of a job with the state of each task."""
     with call.backend() as backend:
-        drawn = _views(call, backend).graph(job_id, format)
+        drawn = _jobs(call, backend).graph(job_id, format)
     call.show({"jobId": job_id, "format": format, "graph": drawn}, drawn)
 
 
@@ -251,28 +251,21 @@ def list_jobs(
     from postroad.views import job_rows
 
     with call.backend() as backend:
-        page = _views(call, backend).list_jobs(limit, cursor, status)
+        page = _jobs(call, backend).list_jobs(limit, cursor, status)
     lines = [f"{job.job_id}  {job.status}  {counted(job.total_tasks, 'task')}" for job in page.items]
     none = "no jobs" if page.cursor is None else f"no jobs among those looked at; continue with --cursor {page.cursor}"
     call.show(job_rows(page, page.cursor), *(lines or [none]))
 
 
-def _jobs(call: Call, backend: Backend, queue: str) -> Jobs:
+def _jobs(call: Call, backend: Backend, queue: str = "tasks") -> Jobs:
     from postroad.jobs import Jobs
 
     settings = call.settings()
     return Jobs(backend, queue=queue, tenant_id=settings.tenant, app=settings.app)
 
 
-def _views(call: Call, backend: Backend) -> JobViews:
-    from postroad.jobs.status import JobViews
-
-    settings = call.settings()
-    return JobViews.of(backend, tenant_id=settings.tenant, app=settings.app)
-
-
 def _job(call: Call, backend: Backend, job_id: str) -> JobStatus:
-    found = _views(call, backend).job_status(job_id)
+    found = _jobs(call, backend).job_status(job_id)
     if found is None:
         raise NotFound(f'there is no job "{job_id}"')
     return found

@@ -181,8 +181,5 @@ def _run(running: TaskWorker | None, roles: list[Role], *, until_idle: bool) -> 
             running.run()
         return
     waker = Waker()
-    try:
-        with heard_by(waker.wake), RoleThreads(roles, ended=waker.wake):
-            waker.wait(inf)
-    finally:
-        waker.close()
+    with heard_by(waker.wake), RoleThreads(roles, ended=waker.wake):
+        waker.wait(inf)

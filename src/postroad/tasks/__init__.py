@@ -13,7 +13,7 @@ from postroad.tasks.leases import (
     TaskRecords as TaskRecords,
     WakeUp as WakeUp,
     current_state as current_state,
-    first_lease as first_lease,
+    first_lease_in_job as first_lease_in_job,
     open_job_key as open_job_key,
 )
 from postroad.tasks.listing import (

@@ -278,7 +278,6 @@ class TaskWorker:
             self._pool.close()
             self.was_stopped = self._stops > 0
             self._stops, self._waker = 0, None
-            waker.close()
             log_event("worker_stopped", worker=self.worker_id)
 
     def tasks(self) -> Mapping[str, TaskEntry] | None:

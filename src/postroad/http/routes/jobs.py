@@ -58,7 +58,7 @@ async def list_jobs(request: ApiRequest, limit: Limit = 20, cursor: Cursor = Non
     """List all jobs, newest first, a page at a time."""
 
     def find(after: str | None) -> tuple[list[Any], str | None]:
-        listed = request.context.work.views.list_jobs(limit, after, status)
+        listed = request.context.work.jobs.list_jobs(limit, after, status)
         return job_rows(listed, None).items, listed.cursor
 
     return await page(request, JobRows, f"jobs/{status or ''}", cursor, find)
@@ -67,7 +67,7 @@ async def list_jobs(request: ApiRequest, limit: Limit = 20, cursor: Cursor = Non
 @route("GET /jobs/{job:str}", "read", JobStatus, 404, says="The job.")
 async def show_job(request: ApiRequest, job: JobId) -> JobStatus:
     """Show a job with the state of each of its tasks."""
-    return await request.context.run(lambda: found("job", job, lambda: request.context.work.views.job_status(job)))
+    return await request.context.run(lambda: found("job", job, lambda: request.context.work.jobs.job_status(job)))
 
 
 @route("POST /jobs/{job:str}/tasks", "publish", TasksAdded, 404, 409, says="The tasks are part of the job.")
