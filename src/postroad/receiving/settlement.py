@@ -46,7 +46,8 @@ def log_to(name: str) -> Observe:
         level = logging.INFO if what in _QUIET else logging.WARNING
         if what not in _LINES or not _standard.isEnabledFor(level):
             return
-        fields.pop("about", None)
+        about = fields.pop("about", None)
+        fields["handler"] = about if isinstance(about, str) else None
         if what == "retried":
             fields["retry_in_seconds"] = fields.pop("after")
         deliveries = fields.pop("deliveries", None)
