@@ -100,6 +100,25 @@ def test_pausing_resuming_and_replaying(village: Postroad) -> None:
     assert village("agent", "provision").code == 0
 
 
+def test_a_redrive_is_recorded_before_and_after(village: Postroad) -> None:
+    village("agent", "redrive", "bob", "--limit", "5")
+    unknown = village("agent", "redrive", "eve")
+
+    started, ended = village("audit", "list", "--json").document["items"]
+    assert (started["action"], started["target"], started["detail"]) == ("agent.redrive.start", "bob", {"limit": 5})
+    assert (ended["action"], ended["detail"]) == ("agent.redrive.end", {"redriven": 0})
+    assert unknown.code == 1
+
+
+def test_nothing_is_redriven_without_a_record(village: Postroad, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POSTROAD_AUDIT_LOG", "no/such/directory/audit.jsonl")
+
+    outcome = village("agent", "redrive", "bob")
+
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "POSTROAD_AUDIT_LOG" in outcome.err
+
+
 def test_deleting_asks_first(village: Postroad) -> None:
     refused = village("agent", "delete", "ann")
     done = village("agent", "delete", "ann", "--yes", "--json")

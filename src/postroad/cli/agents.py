@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from postroad.cli.audit import audit_log
 from postroad.cli.call import Call, verb
 from postroad.cli.display import table
 from postroad.cli.output import confirm_yes
 from postroad.cli.parameters import duration_option
-from postroad.telemetry import counted, legible
+from postroad.telemetry import counted, legible, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -246,6 +247,8 @@ def redrive(
 
     del yes
     with agents_of(call) as agents:
-        redriven = agents.redrive(agent_id, limit=limit)
+        agents.get(agent_id)
+        with recorded(audit_log(call), "agent.redrive", agent_id, {"limit": limit}) as done:
+            redriven = done["redriven"] = agents.redrive(agent_id, limit=limit)
     nothing = f"nothing to redrive: {legible(agent_id)} has no dead letters"
     call.show(Redriven(redriven), f"redrove {counted(redriven, 'dead letter')}" if redriven else nothing)
