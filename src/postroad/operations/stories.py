@@ -143,17 +143,14 @@ def _deliveries(agents: Callable[[], AgentStore] | None, name: str) -> Sequence[
 def _outbox_part(name: str) -> Part | None:
     """Return how far the event is in the outbox that the environment names; None if it is not there."""
     dsn = database_dsn()
-    if dsn is None or (event_id := _uuid(name)) is None or _is_missing(dsn):
+    if dsn is None or (event_id := _uuid(name)) is None:
         return None
+    if dialect_of(dsn) == "sqlite" and not Path(path_of(dsn)).exists():
+        return None  # Opening would create it.
     with suppress(PostroadError), closing(Outbox.open(dsn)) as outbox:
         row = outbox.get(event_id)
         return None if row is None else row_part(row, outbox.why(event_id), _DISPATCHER)
     return None
-
-
-def _is_missing(dsn: str) -> bool:
-    """Return whether this is a file that opening would create."""
-    return dialect_of(dsn) == "sqlite" and not Path(path_of(dsn)).exists()
 
 
 def _push_story(backend_url: str, history: MessageHistory | None, name: str) -> Story | None:
