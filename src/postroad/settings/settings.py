@@ -269,6 +269,11 @@ class Settings:
         ]
 
     @property
+    def identity(self) -> dict[str, Any]:
+        """The arguments that say for whom tasks and jobs are recorded."""
+        return {"tenant_id": self.tenant, "app": self.app}
+
+    @property
     def task_worker(self) -> dict[str, Any]:
         """The arguments of `TaskWorker` that the table [tasks] sets."""
         grace = {} if self.task_kill_grace is None else {"kill_grace": self.task_kill_grace}
