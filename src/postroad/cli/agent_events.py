@@ -9,12 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
-import typer
-
 from postroad.cli.agents import agents_of
 from postroad.cli.call import Call, verb
 from postroad.cli.output import write, write_json
-from postroad.cli.parameters import duration_option, json_value
+from postroad.cli.parameters import argument, duration_option, flag, json_value, option
 from postroad.errors import InvalidEvent, InvalidInput, PostroadError
 from postroad.signals import ended_by_sigterm, stopped_by_signals
 from postroad.telemetry import counted, legible
@@ -31,14 +29,12 @@ _FOREVER = 315_360_000.0
 @verb("agent publish", """ann order.placed '{"id": 7}'""")
 def publish(
     call: Call,
-    producer: Annotated[str | None, typer.Argument(metavar="[PRODUCER]", help="The agent that publishes it.")] = None,
-    event_type: Annotated[str | None, typer.Argument(metavar="[TYPE]", help="The event's type.")] = None,
-    data: Annotated[str | None, typer.Argument(metavar="[JSON]", help="Its data, a JSON object.")] = None,
-    timestamp: Annotated[str | None, typer.Option(metavar="TIME", help="When it happened (now).")] = None,
-    event_id: Annotated[str | None, typer.Option(metavar="ID", help="Its id; by default a new one.")] = None,
-    file: Annotated[
-        str | None, typer.Option(metavar="F", help="A file with one event per line; '-' reads stdin.")
-    ] = None,
+    producer: Annotated[str | None, argument("PRODUCER", "The agent that publishes it.")] = None,
+    event_type: Annotated[str | None, argument("TYPE", "The event's type.")] = None,
+    data: Annotated[str | None, argument("JSON", "Its data, a JSON object.")] = None,
+    timestamp: Annotated[str | None, option("TIME", "When it happened (now).")] = None,
+    event_id: Annotated[str | None, option("ID", "Its id; by default a new one.")] = None,
+    file: Annotated[str | None, option("F", "A file with one event per line; '-' reads stdin.")] = None,
 ) -> None:
     """Publish one event, or the events of a file with one JSON object per line."""
     from postroad.agents import AgentEvent
@@ -59,10 +55,10 @@ def publish(
 @verb("agent tail", "bob --max 10 --wait 5", until_stopped=True)
 def tail(
     call: Call,
-    agent_id: Annotated[str, typer.Argument(metavar="ID", help="The agent.")],
-    max_: Annotated[int | None, typer.Option("--max", min=1, metavar="N", help="Stop after this many.")] = None,
+    agent_id: Annotated[str, argument("ID", "The agent.")],
+    max_: Annotated[int | None, option("N", "Stop after this many.", "--max", min=1)] = None,
     wait: Annotated[float | None, duration_option("Stop after this long without an event.")] = None,
-    no_ack: Annotated[bool, typer.Option("--no-ack", help="Release the events at the end instead.")] = False,
+    no_ack: Annotated[bool, flag("--no-ack", "Release the events at the end instead.")] = False,
 ) -> None:
     """Receive an agent's events, print them as one JSON object per line, and ack them."""
     from postroad.views import agent_delivery
@@ -83,7 +79,7 @@ def tail(
 
 
 @verb("agent run", "--once", until_stopped=True)
-def run(call: Call, once: Annotated[bool, typer.Option("--once", help="Stop when nothing is left.")] = False) -> None:
+def run(call: Call, once: Annotated[bool, flag("--once", "Stop when nothing is left.")] = False) -> None:
     """Move events from the stream into the agents' queues, until Ctrl-C."""
     with stopped_by_signals() as stop, agents_of(call) as agents:
         runner = agents.runner()

@@ -6,12 +6,10 @@ import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from postroad.cli.call import Call, verb
-from postroad.cli.display import table
+from postroad.cli.display import more, table
 from postroad.cli.output import confirm_yes
-from postroad.cli.parameters import duration_option
+from postroad.cli.parameters import Cursor, PageSize, Yes, argument, duration_option, flag, option
 from postroad.telemetry import counted, legible
 
 if TYPE_CHECKING:
@@ -19,11 +17,10 @@ if TYPE_CHECKING:
 
     from postroad.agents import Agents
 
-AgentId = Annotated[str, typer.Argument(metavar="ID", help="The agent.")]
-Listener = Annotated[str, typer.Argument(metavar="LISTENER", help="The agent that subscribes.")]
-Producer = Annotated[str, typer.Argument(metavar="PRODUCER", help="The agent that publishes.")]
+AgentId = Annotated[str, argument("ID", "The agent.")]
+Listener = Annotated[str, argument("LISTENER", "The agent that subscribes.")]
+Producer = Annotated[str, argument("PRODUCER", "The agent that publishes.")]
 _MAX_OVERLAP = 86_400.0
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 
 @contextmanager
@@ -36,12 +33,12 @@ def agents_of(call: Call) -> Iterator[Agents]:
 @verb("agent create", "ann --accept all")
 def create(
     call: Call,
-    agent_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="Its id; by default a new one.")] = None,
+    agent_id: Annotated[str | None, argument("ID", "Its id; by default a new one.")] = None,
     order: Annotated[
-        str, typer.Option(metavar="O", help="Keep the order of each producer, or of all events: producer or total.")
+        str, option("O", "Keep the order of each producer, or of all events: producer or total.")
     ] = "producer",
     accept: Annotated[
-        str, typer.Option(metavar="A", help="Who may subscribe to it: listed, which are those with a grant, or all.")
+        str, option("A", "Who may subscribe to it: listed, which are those with a grant, or all.")
     ] = "listed",
 ) -> None:
     """Create an agent and print its token, which is shown only once."""
@@ -59,8 +56,8 @@ def create(
 @verb("agent list", "--limit 50")
 def list_agents(
     call: Call,
-    limit: Annotated[int, typer.Option(metavar="N", help="At most this many, 1 to 100.")] = 20,
-    cursor: Annotated[str | None, typer.Option(metavar="C", help="The `next_cursor` of the previous page.")] = None,
+    limit: PageSize = 20,
+    cursor: Cursor = None,
 ) -> None:
     """List agents, a page at a time."""
     from postroad.views import AgentPage, agent_row
@@ -70,8 +67,7 @@ def list_agents(
     items = [agent_row(agent) for agent in page.items]
     rows = ([each.agent_id, each.order, each.accept, each.created_at] for each in items)
     shown = table(["AGENT", "ORDER", "ACCEPT", "CREATED"], rows, "no agents; make one with: postroad agent create")
-    more = [] if page.next_cursor is None else [f"more with --cursor {legible(page.next_cursor)}"]
-    call.show(AgentPage(items, page.next_cursor), shown, *more)
+    call.show(AgentPage(items, page.next_cursor), shown, *more(page.next_cursor))
 
 
 @verb("agent show", "ann")
@@ -146,8 +142,7 @@ def subscribe(
     listener: Listener,
     producer: Producer,
     type_: Annotated[
-        list[str] | None,
-        typer.Option("--type", metavar="T", help="Only events of this type, exact or prefix.*; repeatable."),
+        list[str] | None, option("T", "Only events of this type, exact or prefix.*; repeatable.", "--type")
     ] = None,
 ) -> None:
     """Subscribe an agent to another one, or change the event types of its subscription."""
@@ -162,7 +157,7 @@ def unsubscribe(
     call: Call,
     listener: Listener,
     producer: Producer,
-    discard: Annotated[bool, typer.Option("--discard", help="Delete the waiting messages too.")] = False,
+    discard: Annotated[bool, flag("--discard", "Delete the waiting messages too.")] = False,
 ) -> None:
     """End a subscription."""
     with agents_of(call) as agents:
@@ -200,7 +195,7 @@ def replay(
     call: Call,
     listener: Listener,
     producer: Producer,
-    since: Annotated[str, typer.Option(metavar="TIME", help="Events since this time.")] = "trim_horizon",
+    since: Annotated[str, option("TIME", "Events since this time.")] = "trim_horizon",
 ) -> None:
     """Deliver a producer's events to a listener again."""
     from postroad.views import Replayed
@@ -219,9 +214,7 @@ def provision(call: Call) -> None:
 
 
 @verb("agent dead", "bob")
-def dead(
-    call: Call, agent_id: AgentId, limit: Annotated[int, typer.Option(metavar="N", help="At most this many.")] = 10
-) -> None:
+def dead(call: Call, agent_id: AgentId, limit: Annotated[int, option("N", "At most this many.")] = 10) -> None:
     """List an agent's dead letters, oldest first."""
     from postroad.views import AgentDeadLetterPage, agent_dead_letter
 
@@ -238,7 +231,7 @@ def dead(
 def redrive(
     call: Call,
     agent_id: AgentId,
-    limit: Annotated[int | None, typer.Option(metavar="N", help="At most this many.")] = None,
+    limit: Annotated[int | None, option("N", "At most this many.")] = None,
     yes: Yes = False,
 ) -> None:
     """Send an agent's dead letters back to the end of its queue, without asking; `--yes` has no effect."""

@@ -190,6 +190,11 @@ def number(value: int, color: str = "") -> Text:
     return Text(f"{value:,}", color if value else "dim")
 
 
+def more(cursor: str | None, option: str = "--cursor") -> list[str]:
+    """Return the line that says how to read on, if a list has more items."""
+    return [] if cursor is None else [f"more: {option} {legible(cursor)}"]
+
+
 def utc_text(milliseconds: int) -> str:
     """Return a time in UTC, to the millisecond."""
     moment = datetime.fromtimestamp(milliseconds / 1000, UTC)

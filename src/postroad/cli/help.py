@@ -105,18 +105,22 @@ def _parameters(params: Sequence[Any], ctx: Any) -> Iterator[tuple[str, list[Row
 
 
 def _row(param: Any, ctx: Any) -> Row:
-    """Return how a parameter is written, and what it means with its default."""
+    """Return how a parameter is written, and what it means."""
     metavar = _metavar(param, ctx)
     if param.param_type_name == "argument":
-        return metavar, param.help or ""
+        return metavar, meaning(param)
     names = " / ".join(", ".join(sorted(each, key=len)) for each in (param.opts, param.secondary_opts) if each)
+    return names if param.is_flag else f"{names} {metavar}", meaning(param)
+
+
+def meaning(param: Any) -> str:
+    """Return what a parameter means; of an option, with its default and its bounds in parentheses."""
+    if param.param_type_name == "argument":
+        return param.help or ""
     text = (param.help or "").rstrip(".")
     default = "" if param.is_flag or not param.show_default else _default_text(param)
-    notes = ", ".join(filter(None, (default, _range_text(param.type))))
-    if param.required:
-        notes = "required"
-    name = names if param.is_flag else f"{names} {metavar}"
-    return name, f"{text} ({notes})." if notes else f"{text}."
+    notes = "required" if param.required else ", ".join(filter(None, (default, _range_text(param.type))))
+    return f"{text} ({notes})." if notes else f"{text}."
 
 
 def _metavar(param: Any, ctx: Any) -> str:
@@ -131,7 +135,7 @@ def _default_text(param: Any) -> str:
         return ""
     if not isinstance(value, int | float):
         return str(value)
-    return short_duration(value) if param.metavar == "DURATION" else f"{value:,}"
+    return short_duration(value) if param.metavar == "DURATION" else f"{value:,}".removesuffix(".0")
 
 
 def _range_text(kind: Any) -> str:

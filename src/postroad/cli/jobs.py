@@ -1,174 +1,29 @@
-"""`postroad task` and `postroad job`: submit tasks and graphs of tasks, and show, resume and cancel them."""
+"""`postroad job` and `postroad schedule`: graphs of tasks, and tasks that run by themselves."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
 from postroad.cli.call import Call, verb
-from postroad.cli.display import utc_text
+from postroad.cli.display import more, table, utc_text
 from postroad.cli.output import confirm_name
-from postroad.cli.parameters import json_object, json_value, read_file
-from postroad.errors import InvalidJob, InvalidTask, NotFound
-from postroad.telemetry import counted, legible
+from postroad.cli.parameters import Confirm, Cursor, PageSize, TaskQueue, argument, json_value, option, read_file
+from postroad.errors import InvalidJob, NotFound
+from postroad.telemetry import counted
 
 if TYPE_CHECKING:
     from postroad.jobs import Jobs, JobStatus, JobViews
-    from postroad.journal import JournalEvent, TaskState
-    from postroad.tasks import TaskProducer
-    from postroad.views import TaskShown
+    from postroad.tasks import Schedules, ScheduleShown
     from postroad.wiring import Backend
 
-RequestId = Annotated[str, typer.Argument(metavar="ID", help="The request id that `task submit` printed.")]
-JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]
-File = Annotated[str, typer.Argument(metavar="FILE", help='A JSON object with a list "tasks", or - for stdin.')]
-QueueOption = Annotated[str, typer.Option("--queue", metavar="Q", help="The queue of tasks.")]
-Confirm = Annotated[str | None, typer.Option(metavar="ID", help="The id again, to skip the question.")]
-
-
-@verb("task init", "--url aws://eu-central-1")
-def init(call: Call, queue: QueueOption = "tasks") -> None:
-    """Create the queues of tasks, or report how existing ones differ from what is needed."""
-    from postroad.tasks import ensure_queues
-    from postroad.tasks.messages import queue_specs
-
-    with call.backend() as backend:
-        ensure_queues(backend, queue)
-        names = [spec.name for spec in queue_specs(backend.stage_prefix + queue)]
-    call.show({"ready": True, "queues": names}, f"ready: {', '.join(names)}")
-
-
-@verb("task submit", """scrape-store --input '{"storeId": 7}'""")
-def submit(
-    call: Call,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The task.")],
-    input: Annotated[
-        str, typer.Option("--input", metavar="JSON", help="Its input, a JSON object; @file or - for stdin.")
-    ] = "{}",
-    request_id: Annotated[
-        str | None, typer.Option(metavar="ID", help="The same id with the same input is the same run.")
-    ] = None,
-    queue: QueueOption = "tasks",
-) -> None:
-    """Submit a task and print its request id."""
-    from postroad.views import submitted
-
-    if input == "-" or input.startswith("@"):
-        given = json_object(read_file(input.removeprefix("@"), "input", InvalidTask), "input", InvalidTask)
-    else:
-        given = json_object(input, "input", InvalidTask)
-    with call.backend() as backend:
-        producer = _producer(call, backend, queue)
-        handle = producer.submit(name, given, request_id=request_id)
-        state = None if handle.created else producer.status(handle.request_id)
-    call.show(submitted(handle, "pending" if state is None else state.state), handle.request_id)
-
-
-@verb("task status", "req-123")
-def status(
-    call: Call,
-    request_id: RequestId,
-    at: Annotated[int | None, typer.Option(metavar="MS", help="Its state at this time, in milliseconds.")] = None,
-) -> None:
-    """Show the state of a task, its progress, and where it failed."""
-    from postroad.views import task_shown
-
-    with call.backend() as backend:
-        task = task_shown(_state(call, backend, request_id, at))
-    call.show(task, *status_lines(task))
-
-
-def status_lines(task: TaskShown) -> list[str]:
-    """Return the state of a task for people."""
-    from postroad.journal import TaskProgress
-
-    lines = [
-        f"{task.request_id}  {task.state}  run {task.run}, attempt {task.attempt}",
-        f"{utc_text(task.last_event_at)}  {legible(task.last_event_type)}",
-    ]
-    if isinstance(task.progress, TaskProgress):
-        lines.append(f"progress: {legible(task.progress)}")
-    if task.error is not None:
-        lines.append(f"{legible(task.error_category or '-')}: {legible(task.error)}")
-        lines += [f"    {legible(line)}" for line in task.lines]
-    if task.output is not None:
-        # Plain ASCII, so that no output controls the terminal.
-        lines.append(json.dumps(task.output))
-    return lines
-
-
-@verb("task history", "req-123 --json")
-def history(call: Call, request_id: RequestId) -> None:
-    """List every event of a task, in order."""
-    from postroad.journal import task_history
-    from postroad.views import EventPage, event_item
-
-    check_request_id(request_id)
-    with call.backend() as backend:
-        events = task_history(backend.journal(), call.settings().tenant, request_id)
-    if not events:
-        raise NotFound(f'there is no task "{request_id}"')
-    items = [event_item(event) for event in events]
-    call.show(EventPage(items, None), *(line for event in events for line in _event_lines(event)))
-
-
-def _event_lines(event: JournalEvent) -> list[str]:
-    """Return the event, and below it what a failed attempt raised and printed last."""
-    given = event.properties
-    facts = [f"{name} {given[name]}" for name in ("run", "attemptNumber", "errorCategory") if name in given]
-    facts += [given["error"]] if "error" in given else []
-    detail = "  " + ", ".join(map(legible, facts)) if facts else ""
-    printed = [line for name in ("traceback", "lastLines") for line in given.get(name) or ()]
-    head = f"{utc_text(event.timestamp)}  {legible(event.event_type)}{detail}"
-    return [head, *(f"    {legible(line)}" for line in printed)]
-
-
-@verb("task cancel", "req-123 --confirm req-123", destructive=True)
-def cancel(call: Call, request_id: RequestId, confirm: Confirm = None) -> None:
-    """Prevent a task from running, or kill it if it runs; exit 1 if it had ended already."""
-    from postroad.tasks import TaskRecords, TaskRuns
-    from postroad.views import TaskCancelled
-
-    check_request_id(request_id)
-    with call.backend() as backend:
-        # No question about a task that does not exist.
-        TaskRuns(backend.journal(), TaskRecords(backend), call.settings().tenant).latest(request_id)
-        confirm_name(request_id, confirm, f'cancels task "{request_id}"')
-        cancelled = _producer(call, backend).cancel(request_id)
-    text = "cancelled" if cancelled else "it had ended already"
-    call.show(TaskCancelled(request_id, cancelled), text, ok=cancelled)
-
-
-def check_request_id(request_id: str) -> None:
-    """Raise `InvalidTask` for a text that cannot be a request id."""
-    from postroad.arguments import check
-    from postroad.tasks.messages import AnyRequestId
-
-    check(request_id, AnyRequestId, "requestId", InvalidTask)
-
-
-def _state(call: Call, backend: Backend, request_id: str, at: int | None = None) -> TaskState:
-    """Return the state of the task. Reading it creates no queue, so it needs no producer."""
-    from postroad.tasks import TaskRecords, current_state
-
-    check_request_id(request_id)
-    state = current_state(backend.journal(), TaskRecords(backend), call.settings().tenant, request_id, at)
-    if state is None:
-        raise NotFound(f'there is no task "{request_id}"')
-    return state
-
-
-def _producer(call: Call, backend: Backend, queue: str = "tasks") -> TaskProducer:
-    from postroad.tasks import TaskProducer
-
-    settings = call.settings()
-    return TaskProducer(backend, queue=queue, tenant_id=settings.tenant, app=settings.app)
+JobId = Annotated[str, argument("ID", "The job's id.")]
+File = Annotated[str, argument("FILE", 'A JSON object with a list "tasks", or - for stdin.')]
 
 
 @verb("job submit", "report.json")
-def submit_job(call: Call, file: File, queue: QueueOption = "tasks") -> None:
+def submit(call: Call, file: File, queue: TaskQueue = "tasks") -> None:
     """Submit a graph of tasks and print the job's id."""
     from postroad.views import job_made
 
@@ -183,7 +38,7 @@ def submit_job(call: Call, file: File, queue: QueueOption = "tasks") -> None:
 
 
 @verb("job add", "job-456 more.json")
-def add(call: Call, job_id: JobId, file: File, queue: QueueOption = "tasks") -> None:
+def add(call: Call, job_id: JobId, file: File, queue: TaskQueue = "tasks") -> None:
     """Add tasks to a job that has not ended."""
     body = _body(file, {"tasks"})
     with call.backend() as backend:
@@ -192,7 +47,7 @@ def add(call: Call, job_id: JobId, file: File, queue: QueueOption = "tasks") -> 
 
 
 @verb("job status", "job-456")
-def job_status(call: Call, job_id: JobId) -> None:
+def status(call: Call, job_id: JobId) -> None:
     """Show the state of a job and of each of its tasks."""
     from postroad.jobs.status import draw
 
@@ -207,7 +62,7 @@ def graph(
     call: Call,
     job_id: JobId,
     format: Annotated[
-        Literal["text", "mermaid", "dot"], typer.Option(metavar="FORMAT", help="How to draw it: text, mermaid or dot.")
+        Literal["text", "mermaid", "dot"], option("FORMAT", "How to draw it: text, mermaid or dot.")
     ] = "text",
 ) -> None:
     """Draw the graph of a job with the state of each task."""
@@ -217,7 +72,7 @@ def graph(
 
 
 @verb("job resume", "job-456")
-def resume(call: Call, job_id: JobId, queue: QueueOption = "tasks") -> None:
+def resume(call: Call, job_id: JobId, queue: TaskQueue = "tasks") -> None:
     """Run the failed tasks of a job again."""
     from postroad.views import JobResumed
 
@@ -228,7 +83,7 @@ def resume(call: Call, job_id: JobId, queue: QueueOption = "tasks") -> None:
 
 
 @verb("job cancel", "job-456 --confirm job-456", destructive=True)
-def cancel_job(call: Call, job_id: JobId, confirm: Confirm = None, queue: QueueOption = "tasks") -> None:
+def cancel(call: Call, job_id: JobId, confirm: Confirm = None, queue: TaskQueue = "tasks") -> None:
     """Cancel a job: waiting tasks do not start, running ones are killed."""
     from postroad.views import JobCancelled
 
@@ -243,32 +98,34 @@ def cancel_job(call: Call, job_id: JobId, confirm: Confirm = None, queue: QueueO
 @verb("job list", "--status partial_failure")
 def list_jobs(
     call: Call,
-    status: Annotated[str | None, typer.Option(metavar="STATUS", help="Only jobs with this status.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=100, metavar="N", help="At most this many.")] = 20,
-    cursor: Annotated[str | None, typer.Option(metavar="CURSOR", help="Continue after this cursor.")] = None,
+    status: Annotated[str | None, option("STATUS", "Only jobs with this status.")] = None,
+    limit: PageSize = 20,
+    cursor: Cursor = None,
 ) -> None:
     """List jobs, newest first."""
     from postroad.views import job_rows
 
     with call.backend() as backend:
-        page = _views(call, backend).list_jobs(limit, cursor, status)
-    lines = [f"{job.job_id}  {job.status}  {counted(job.total_tasks, 'task')}" for job in page.items]
-    none = "no jobs" if page.cursor is None else f"no jobs among those looked at; continue with --cursor {page.cursor}"
-    call.show(job_rows(page, page.cursor), *(lines or [none]))
+        jobs = _views(call, backend)
+        page = jobs.list_jobs(limit, cursor, status)
+        while not page.items and page.cursor is not None:
+            # None of those that were examined matches; older ones may.
+            page = jobs.list_jobs(limit, page.cursor, status)
+    rows = ([job.job_id, job.status, f"{job.total_tasks:,}", utc_text(job.created_at)] for job in page.items)
+    shown = table(["JOB", "STATUS", ">TASKS", "CREATED"], rows, "no such jobs")
+    call.show(job_rows(page, page.cursor), shown, *more(page.cursor))
 
 
 def _jobs(call: Call, backend: Backend, queue: str) -> Jobs:
     from postroad.jobs import Jobs
 
-    settings = call.settings()
-    return Jobs(backend, queue=queue, tenant_id=settings.tenant, app=settings.app)
+    return Jobs(backend, queue=queue, **call.settings().identity)
 
 
 def _views(call: Call, backend: Backend) -> JobViews:
     from postroad.jobs.status import JobViews
 
-    settings = call.settings()
-    return JobViews.of(backend, tenant_id=settings.tenant, app=settings.app)
+    return JobViews.of(backend, **call.settings().identity)
 
 
 def _job(call: Call, backend: Backend, job_id: str) -> JobStatus:
@@ -285,3 +142,64 @@ def _body(file: str, known: set[str]) -> dict[str, Any]:
     if unknown := sorted(set(found) - known):
         raise InvalidJob(f"{unknown[0]}: is not a field of a job", field=unknown[0])
     return found
+
+
+ScheduleName = Annotated[str, argument("NAME", "The schedule, which has the name of its task.")]
+_LATE = timedelta(minutes=1)
+
+
+@verb("schedule list", "--json")
+def list_schedules(call: Call) -> None:
+    """List all schedules with their next and last runs."""
+    from postroad.tasks import SchedulePage
+
+    with call.backend() as backend:
+        found = _schedules(call, backend).list_all()
+        rows = list(_schedule_rows(found, backend.clock.now()))
+    nothing = "no schedules; a worker registers those of its tasks when it starts"
+    headings = ["SCHEDULE", "WHEN", "ZONE", "NEXT", "LAST", "LAST REQUEST ID"]
+    call.show(SchedulePage(found, None), table(headings, rows, nothing))
+
+
+def _schedule_rows(found: list[ScheduleShown], now: datetime) -> Iterator[list[Any]]:
+    from rich.text import Text
+
+    for each in found:
+        following: Any = Text("paused", "yellow") if each.paused else _time(each.next_at)
+        if each.next_at is not None and each.next_at < now - _LATE:
+            following = Text(f"{_time(each.next_at)}, late: no worker runs it", "red")
+        yield [Text(each.name, "bold"), each.schedule, each.tz, following, _time(each.last_at), each.last_request_id]
+
+
+def _time(moment: datetime | None) -> str | None:
+    return None if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}"
+
+
+@verb("schedule pause", "nightly")
+def pause_schedule(call: Call, name: ScheduleName) -> None:
+    """Stop a schedule from running until it is resumed."""
+    with call.backend() as backend:
+        shown = _schedules(call, backend).pause(name)
+    call.show(shown, f"{name} is paused; `postroad schedule resume {name}` lets it run again")
+
+
+@verb("schedule resume", "nightly")
+def resume_schedule(call: Call, name: ScheduleName) -> None:
+    """Let a paused schedule run again, from its next time on."""
+    with call.backend() as backend:
+        shown = _schedules(call, backend).resume(name)
+    call.show(shown, f"{name} runs next at {_time(shown.next_at)}")
+
+
+@verb("schedule run", "nightly")
+def run_schedule(call: Call, name: ScheduleName) -> None:
+    """Run the task of a schedule once now, and print the request id."""
+    with call.backend() as backend:
+        shown = _schedules(call, backend).run(name)
+    call.show(shown, str(shown.last_request_id))
+
+
+def _schedules(call: Call, backend: Backend) -> Schedules:
+    from postroad.tasks import Schedules
+
+    return Schedules(backend, **call.settings().identity)

@@ -11,9 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from postroad.cli.call import Call, verb
-from postroad.cli.display import group_table, held, message_blocks, queue_card, queue_table
+from postroad.cli.display import group_table, held, message_blocks, more, queue_card, queue_table
 from postroad.cli.output import confirm_name, live_console, write
-from postroad.cli.parameters import duration, duration_option, pairs, queue_names, short_duration
+from postroad.cli.parameters import (
+    Limit,
+    argument,
+    duration,
+    duration_option,
+    flag,
+    option,
+    pairs,
+    queue_names,
+    short_duration,
+)
 from postroad.errors import InvalidInput, PostroadError
 from postroad.signals import interrupted_by_sigterm, stopped_by_signals
 from postroad.telemetry import counted, recorded
@@ -24,24 +34,20 @@ if TYPE_CHECKING:
     from postroad.wiring import Backend
 
 
-QueueName = Annotated[str, typer.Argument(metavar="NAME", help="The queue.", autocompletion=queue_names)]
-Confirm = Annotated[str | None, typer.Option(metavar="NAME", help="The queue's name again, to skip the question.")]
+QueueName = Annotated[str, argument("NAME", "The queue.", autocompletion=queue_names)]
+Confirm = Annotated[str | None, option("NAME", "The queue's name again, to skip the question.")]
 
 
 @verb("queue create", "orders --visibility 2m --dead-letter orders-dlq")
 def create(
     call: Call,
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="1 to 80 letters, digits, '-', '_'; a FIFO queue ends in .fifo.")
-    ],
-    fifo: Annotated[bool, typer.Option("--fifo", help="Keep the order within each group.")] = False,
+    name: Annotated[str, argument("NAME", "1 to 80 letters, digits, '-', '_'; a FIFO queue ends in .fifo.")],
+    fifo: Annotated[bool, flag("--fifo", "Keep the order within each group.")] = False,
     visibility: Annotated[float | None, duration_option("How long a received message is hidden (30s).")] = None,
     dead_letter: Annotated[
-        str | None, typer.Option(metavar="QUEUE", help="The queue for messages that fail.", autocompletion=queue_names)
+        str | None, option("QUEUE", "The queue for messages that fail.", autocompletion=queue_names)
     ] = None,
-    max_receives: Annotated[
-        int | None, typer.Option(metavar="N", help="Receives before a message becomes a dead letter (3).")
-    ] = None,
+    max_receives: Annotated[int | None, option("N", "Receives before a message becomes a dead letter (3).")] = None,
 ) -> None:
     """Create a queue; one that exists with the same settings stays as it is."""
     from postroad.queues import QueueSpec
@@ -70,9 +76,7 @@ def delete(call: Call, name: QueueName, confirm: Confirm = None) -> None:
 
 
 @verb("queue list", "--prefix orders")
-def list_(
-    call: Call, prefix: Annotated[str, typer.Option(metavar="P", help="Only names that begin with this.")] = ""
-) -> None:
+def list_(call: Call, prefix: Annotated[str, option("P", "Only names that begin with this.")] = "") -> None:
     """List the queues and how many messages they hold."""
     from postroad.views import QueuePage, queue_row
 
@@ -108,10 +112,8 @@ def purge(
     call: Call,
     name: QueueName,
     confirm: Confirm = None,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; required.")] = "",
-    archive: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write every message there first, as JSON lines.")
-    ] = None,
+    reason: Annotated[str, option("TEXT", "Why; required.")] = "",
+    archive: Annotated[Path | None, option("FILE", "Write every message there first, as JSON lines.")] = None,
 ) -> None:
     """Delete all messages of a queue, leased ones included."""
     from postroad.operations import purge as remove_all
@@ -134,12 +136,10 @@ def _held(found: QueueOverview) -> str:
 def peek(
     call: Call,
     name: QueueName,
-    limit: Annotated[int, typer.Option(min=1, max=1_000, metavar="N", help="At most this many.")] = 10,
-    after: Annotated[str | None, typer.Option(metavar="ID", help="Start after this message.")] = None,
-    body: Annotated[bool, typer.Option("--body", help="Show the bodies too.")] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="On SQS: show messages even if that counts as a receive.")
-    ] = False,
+    limit: Limit = 10,
+    after: Annotated[str | None, option("ID", "Start after this message.")] = None,
+    body: Annotated[bool, flag("--body", "Show the bodies too.")] = False,
+    force: Annotated[bool, flag("--force", "On SQS: show messages even if that counts as a receive.")] = False,
 ) -> None:
     """Show messages without receiving them."""
     from postroad.views import PeekedPage, open_queue, peeked
@@ -157,17 +157,17 @@ def peek(
         write("note: this is a sample; the queue may hold more, and peeking counts as a receive", sys.stderr)
     items = [peeked(message, body=body) for message in found]
     cursor = found[-1].message_id if len(found) == limit else None
-    call.show(PeekedPage(items, cursor), *message_blocks(items, now))
+    call.show(PeekedPage(items, cursor), *message_blocks(items, now), *more(cursor, "--after"))
 
 
 @verb("queue send", """orders --body '{"id": 7}' --attr EventType=orders.placed""")
 def send(
     call: Call,
     name: QueueName,
-    body: Annotated[str, typer.Option(metavar="TEXT|-", help="The body; - reads it from stdin.")],
-    attr: Annotated[list[str] | None, typer.Option(metavar="K=V", help="An attribute; repeatable.")] = None,
-    group: Annotated[str | None, typer.Option(metavar="G", help="The group; the order within it is kept.")] = None,
-    dedup_id: Annotated[str | None, typer.Option(metavar="D", help="The id that identifies a repeat (FIFO).")] = None,
+    body: Annotated[str, option("TEXT|-", "The body; - reads it from stdin.")],
+    attr: Annotated[list[str] | None, option("K=V", "An attribute; repeatable.")] = None,
+    group: Annotated[str | None, option("G", "The group; the order within it is kept.")] = None,
+    dedup_id: Annotated[str | None, option("D", "The id that identifies a repeat (FIFO).")] = None,
     delay: Annotated[float | None, duration_option("Hide it for this long first.")] = None,
 ) -> None:
     """Send one message and print its id."""
@@ -189,8 +189,8 @@ def send(
 @verb("queue groups", "orders-dlq")
 def groups(
     call: Call,
-    name: Annotated[str, typer.Argument(metavar="DLQ", help="The dead-letter queue.", autocompletion=queue_names)],
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Examine at most this many messages.")] = None,
+    name: Annotated[str, argument("DLQ", "The dead-letter queue.", autocompletion=queue_names)],
+    limit: Annotated[int | None, option("N", "Examine at most this many messages.", min=1)] = None,
 ) -> None:
     """Group dead letters by cause."""
     from postroad.operations import failure_groups
@@ -216,11 +216,9 @@ def pause(text: str) -> float:
 @verb("queue watch", "orders orders-dlq --interval 5s", until_stopped=True)
 def watch(
     call: Call,
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="The queues.", autocompletion=queue_names)],
-    interval: Annotated[
-        float | None, typer.Option(parser=pause, metavar="DURATION", help="Time between two lines (1s).")
-    ] = None,
-    count: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after this many rounds.")] = None,
+    names: Annotated[list[str], argument("NAME...", "The queues.", autocompletion=queue_names)],
+    interval: Annotated[float | None, option("DURATION", "Time between two lines (1s).", parser=pause)] = None,
+    count: Annotated[int | None, option("N", "Stop after this many rounds.", min=1)] = None,
 ) -> None:
     """Show how many messages queues hold, as it changes, until Ctrl-C."""
     from postroad.views import overview, queue_look

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from postroad.cli.call import Call, verb
 from postroad.cli.output import confirm_yes
-from postroad.cli.parameters import duration_option, pairs, per_second, queue_names, short_duration, time_option
+from postroad.cli.parameters import (
+    Yes,
+    argument,
+    duration_option,
+    flag,
+    option,
+    pairs,
+    per_second,
+    queue_names,
+    short_duration,
+    time_option,
+)
 from postroad.signals import interrupted_by_sigterm
 from postroad.telemetry import counted
 
@@ -28,21 +39,18 @@ _LEFT = {"failed", "no_destination"}
 @verb("queue redrive", "orders-dlq --type orders.placed --rate 50 --dry-run", destructive=True)
 def redrive(
     call: Call,
-    name: Annotated[str, typer.Argument(metavar="DLQ", help="The dead-letter queue.", autocompletion=queue_names)],
-    to: Annotated[
-        str | None, typer.Option(metavar="QUEUE", help="Where to send them, if not back.", autocompletion=queue_names)
-    ] = None,
-    failure_group: Annotated[str | None, typer.Option(metavar="FP", help="Only this failure group.")] = None,
-    key: Annotated[str | None, typer.Option(metavar="K", help="Only this key.")] = None,
-    type_: Annotated[str | None, typer.Option("--type", metavar="T", help="Only this event type.")] = None,
-    attr: Annotated[list[str] | None, typer.Option(metavar="K=V", help="Only with this attribute; repeatable.")] = None,
-    id_: Annotated[list[str] | None, typer.Option("--id", metavar="ID", help="Only this message; repeatable.")] = None,
+    name: Annotated[str, argument("DLQ", "The dead-letter queue.", autocompletion=queue_names)],
+    to: Annotated[str | None, option("QUEUE", "Where to send them, if not back.", autocompletion=queue_names)] = None,
+    failure_group: Annotated[str | None, option("FP", "Only this failure group.")] = None,
+    key: Annotated[str | None, option("K", "Only this key.")] = None,
+    type_: Annotated[str | None, option("T", "Only this event type.", "--type")] = None,
+    attr: Annotated[list[str] | None, option("K=V", "Only with this attribute; repeatable.")] = None,
+    id_: Annotated[list[str] | None, option("ID", "Only this message; repeatable.", "--id")] = None,
     sent_after: Annotated[datetime | None, time_option("Only messages first sent after this time.")] = None,
     sent_before: Annotated[datetime | None, time_option("Only messages first sent before this time.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Move at most this many.")] = None,
+    limit: Annotated[int | None, option("N", "Move at most this many.", min=1)] = None,
     max_redrives: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Leave messages that were redriven this many times already (3)."),
+        int | None, option("N", "Leave messages that were redriven this many times already (3).", min=1)
     ] = None,
     native: Annotated[
         bool | None,
@@ -52,18 +60,14 @@ def redrive(
             help="Let SQS move a whole queue itself, or never; by default it does if it can.",
         ),
     ] = None,
-    rate: Annotated[
-        float | None, typer.Option(parser=per_second, metavar="R", help="Move at most this many per second.")
-    ] = None,
-    canary: Annotated[int, typer.Option(min=0, metavar="N", help="Move this many first, and wait for them.")] = 0,
+    rate: Annotated[float | None, option("R", "Move at most this many per second.", parser=per_second)] = None,
+    canary: Annotated[int, option("N", "Move this many first, and wait for them.", min=0)] = 0,
     canary_wait: Annotated[float | None, duration_option("Wait at most this long for them (60s).")] = None,
-    stop_after: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Stop when this many came back; 0 means never.")
-    ] = 5,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would move, change nothing.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why, for the audit log.")] = "",
-    status: Annotated[bool, typer.Option("--status", help="Only show what SQS itself is moving.")] = False,
+    stop_after: Annotated[int, option("N", "Stop when this many came back; 0 means never.", min=0)] = 5,
+    dry_run: Annotated[bool, flag("--dry-run", "Show what would move, change nothing.")] = False,
+    yes: Yes = False,
+    reason: Annotated[str, option("TEXT", "Why, for the audit log.")] = "",
+    status: Annotated[bool, flag("--status", "Only show what SQS itself is moving.")] = False,
 ) -> None:
     """Send dead letters back to where they came from."""
     from postroad.operations import Match, redrive as move
@@ -106,7 +110,7 @@ def redrive(
         else:
             confirm_yes(yes, f'redriving "{name}"', lambda: _effect(backend, name, options))
             with (
-                call.working(f"looking at {name}", _Progress(canary, wait)) as progress,
+                call.working(f"looking at {name}", partial(_progress, canary=canary, wait=wait)) as progress,
                 interrupted_by_sigterm(),
             ):
                 report = move(backend, name, reason=reason, progress=progress, **options)
@@ -152,19 +156,13 @@ def _show_tasks(call: Call, name: str) -> None:
     call.show({"items": items}, *(lines or ["SQS itself moves nothing out of this queue"]))
 
 
-@dataclass(frozen=True, slots=True)
-class _Progress:
-    """Tells what a running redrive does or waits for."""
-
-    canary: int
-    wait: float
-
-    def __call__(self, report: RedriveReport) -> str:
-        if 0 < report.moved <= self.canary:
-            queues = " and ".join(sorted(report.destinations))
-            canary = counted(report.moved, "message")
-            return f"waiting at most {short_duration(self.wait)} for {queues} to handle the canary of {canary}"
-        return f"moved {report.moved:,}, {report.returned:,} came back"
+def _progress(report: RedriveReport, canary: int, wait: float) -> str:
+    """Return what a running redrive does or waits for."""
+    if 0 < report.moved <= canary:
+        queues = " and ".join(sorted(report.destinations))
+        first = counted(report.moved, "message")
+        return f"waiting at most {short_duration(wait)} for {queues} to handle the canary of {first}"
+    return f"moved {report.moved:,}, {report.returned:,} came back"
 
 
 def _summary(report: RedriveReport, nothing: str) -> Iterator[str]:
