@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import signal
 import subprocess
@@ -127,12 +128,14 @@ def test_a_whole_service_in_one_file_runs_until_sigterm(tmp_path: Path, way: str
         assert service.stdout is not None
         told = service.stdout.readline()
         service.send_signal(signal.SIGTERM)
-        service.communicate(timeout=30)
+        logged = service.communicate(timeout=30)[1].splitlines()
     finally:
         service.kill()
         service.communicate()
 
     assert (told, service.returncode) == (b"charged A-1\n", 0)
+    # The command writes its log as the settings say; a program of one's own decides about its logs itself.
+    assert ("bus_received" in [json.loads(line)["event"] for line in logged]) == (way == "the command")
     with postroad.connect(f"sqlite:///{tmp_path / 'postroad.db'}") as backend:
         assert backend.queue_spec("orders--billing").max_receives == 5
 

@@ -81,6 +81,7 @@ def tail(
 @verb("agent run", "--once", until_stopped=True)
 def run(call: Call, once: Annotated[bool, flag("--once", "Stop when nothing is left.")] = False) -> None:
     """Move events from the stream into the agents' queues, until Ctrl-C."""
+    call.settings(logs=True)
     with stopped_by_signals() as stop, agents_of(call) as agents:
         runner = agents.runner()
         if not once:

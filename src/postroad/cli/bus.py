@@ -121,6 +121,8 @@ def run(
     from postroad.up.runners import find_buses
     from postroad.wiring import run as receive
 
+    # Before the module is imported, which may configure the logs of its program itself.
+    call.settings(logs=True)
     buses = find_buses(module)
     with stopped_by_signals() as stop, call.backend() as backend:
         for bus in buses:
