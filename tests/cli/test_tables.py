@@ -43,6 +43,18 @@ def test_a_narrower_one_wraps_texts_and_never_a_name(width: int) -> None:
     assert {"KeyError:", "price", "16:28:51"} <= set(" ".join(lines).split())
 
 
+def test_headings_make_room_for_names_before_a_table_becomes_blocks() -> None:
+    headings, rows = ["QUEUE", ">IN FLIGHT", "DEAD LETTERS TO"], [["orders--billing", 12, "orders--billing--dead"]]
+
+    assert shown(49, headings, rows)[0] == "QUEUE            IN FLIGHT  DEAD LETTERS TO"
+    assert shown(46, headings, rows) == [
+        "                     IN",
+        "QUEUE            FLIGHT  DEAD LETTERS TO",
+        "orders--billing      12  orders--billing--dead",
+    ]
+    assert shown(45, headings, rows)[0] == "QUEUE            orders--billing"
+
+
 @pytest.mark.parametrize("width", [24, 30, 36])
 def test_one_without_room_for_its_names_becomes_a_block_for_each_row(width: int) -> None:
     lines = shown(

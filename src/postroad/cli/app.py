@@ -158,11 +158,11 @@ def show_config(call: Call) -> None:
             Text(item["key"], "bold"),
             _shown(item["value"]),
             Text(item["source"], "" if item["source"] == "default" else "green"),
-            Text(item["env"], "dim"),
         ]
         for item in items
     )
-    call.show({"items": items}, table(["KEY", "VALUE", "SOURCE", "VARIABLE"], rows))
+    shown = table(["KEY", "VALUE", "SOURCE"], rows)
+    call.show({"items": items}, shown, "", "A variable sets each of them: POSTROAD_PORT sets port.")
 
 
 def _shown(value: Any) -> Any:
@@ -170,6 +170,8 @@ def _shown(value: Any) -> Any:
         return "-"
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, float):
+        return f"{value:g}"
     return ", ".join(value) if isinstance(value, list) else value
 
 

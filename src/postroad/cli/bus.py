@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 from postroad.cli.call import Call, verb
+from postroad.cli.display import number, table
 from postroad.cli.output import write, write_json
 from postroad.cli.parameters import (
     argument,
@@ -217,8 +218,9 @@ def list_groups(call: Call, topic: TopicName) -> None:
     """List the groups of a topic with the types that each receives."""
     with call.backend() as backend:
         documents = [_document(group, backend) for group in _groups(backend, topic)]
-    lines = [f"{each['group']}: {_types_text(each)}, {each['waiting']:,} waiting" for each in documents]
-    call.show({"items": documents}, *(lines or [f"no groups; postroad bus group create {topic} GROUP makes one"]))
+    rows = ([each["group"], number(each["waiting"]), _types_text(each)] for each in documents)
+    nothing = f"no groups; make one with: postroad bus group create {topic} GROUP"
+    call.show({"items": documents}, table(["GROUP", ">WAITING", "TYPES"], rows, nothing))
 
 
 @verb("bus group show", "orders billing")
