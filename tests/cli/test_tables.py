@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+import sys
 
 import pytest
 from rich.text import Text
 
 from postroad.cli.display import table
-from postroad.cli.output import console
+from postroad.cli.output import console, render, wrapped
 
 HEADINGS = ["QUEUE", ">HELD", "LAST SENT", "ERROR"]
 ROWS = [
@@ -72,3 +73,40 @@ def test_two_columns_lose_nothing_however_narrow_the_terminal(width: int) -> Non
 
     assert max(map(len, lines)) <= width
     assert "".join("".join(lines[1:]).split()) == "urlsqlite:////var/lib/postroad/postroad.db"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    monkeypatch.setenv("COLUMNS", "30")
+
+
+def test_a_cursor_below_a_table_stays_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    narrow_terminal(monkeypatch)
+    told = f"more: --cursor {'x' * 60}"
+
+    assert render(table(HEADINGS, ROWS), told, color=False).splitlines()[-1] == told
+
+
+def test_lines_are_broken_between_words_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    narrow_terminal(monkeypatch)
+    lines = [f"dead  event {'e' * 36}: it is a dead letter", "    ValueError: no price for milk", ""]
+
+    assert list(wrapped(lines)) == [
+        "dead  event",
+        f"    {'e' * 36}:",
+        "    it is a dead letter",
+        "    ValueError: no price for",
+        "        milk",
+        "",
+    ]
+
+
+def test_lines_in_a_pipe_stay_as_they_are() -> None:
+    lines = ["word " * 50, ""]
+
+    assert list(wrapped(lines)) == lines

@@ -81,7 +81,8 @@ class _Table:
             block.add_column(style="dim", no_wrap=True)
             block.add_column(overflow="fold")
             for name, cell in zip(self._names, row, strict=True):
-                block.add_row(name, cell)
+                if cell.plain:
+                    block.add_row(name, cell)
             yield block
 
 

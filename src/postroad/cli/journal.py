@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from postroad.cli.call import Call, verb
 from postroad.cli.display import more, table, utc_text
+from postroad.cli.output import wrapped
 from postroad.cli.parameters import Cursor, Limit, argument, duration, flag, option
 from postroad.errors import InvalidInput
 from postroad.telemetry import counted, legible
@@ -131,4 +132,4 @@ def why(
         lines.append(f"{step.at}  {'✓' if step.ok else '✗'} {what}")
         # What a failed attempt raised and printed last.
         lines += [f"    {legible(line)}" for line in step.lines]
-    call.show(story, *lines, f"next: {legible(story.next)}")
+    call.show(story, *wrapped([*lines, f"next: {legible(story.next)}"]))

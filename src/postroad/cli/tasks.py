@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from postroad.cli.call import Call, verb
 from postroad.cli.display import more, table, utc_text
-from postroad.cli.output import confirm_name, confirm_yes, progress_line
+from postroad.cli.output import confirm_name, confirm_yes, progress_line, wrapped
 from postroad.cli.parameters import (
     Confirm,
     Cursor,
@@ -85,7 +85,7 @@ def status(
 
     with call.backend() as backend:
         task = task_shown(_state(call, backend, request_id, at))
-    call.show(task, *status_lines(task))
+    call.show(task, *wrapped(status_lines(task)))
 
 
 def status_lines(task: TaskShown) -> list[str]:
@@ -119,7 +119,7 @@ def history(call: Call, request_id: RequestId) -> None:
     if not events:
         raise NotFound(f'there is no task "{request_id}"')
     items = [event_item(event) for event in events]
-    call.show(EventPage(items, None), *(line for event in events for line in _event_lines(event)))
+    call.show(EventPage(items, None), *wrapped(line for event in events for line in _event_lines(event)))
 
 
 def _event_lines(event: JournalEvent) -> list[str]:
@@ -227,7 +227,7 @@ def wait(
         raise NotFound(f'task "{request_id}" has not begun', remedy=f"See why: postroad why {request_id}")
     task = task_shown(state)
     late = [f"it is still {state.state} after {short_duration(timeout)}"] if end is None else []
-    call.show(task, *status_lines(task), *late, ok=state.state == "completed")
+    call.show(task, *wrapped([*status_lines(task), *late]), ok=state.state == "completed")
 
 
 @verb("task retry", "--state failed --name resize --since 1h --rate 10")
