@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.cli.terminal import Postroad
 
-from postroad.cli import agent_events
+from postroad.cli import agents
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_an_event_is_published_moved_and_tailed(village: Postroad) -> None:
 
 
 def test_a_tail_goes_on_until_the_silence_is_over(village: Postroad, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_events, "_SLICE_SECONDS", 0.01)
+    monkeypatch.setattr(agents, "_SLICE_SECONDS", 0.01)
     began = time.monotonic()
 
     outcome = village("agent", "tail", "bob", "--wait", "0.3")

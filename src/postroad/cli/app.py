@@ -21,7 +21,7 @@ from postroad.telemetry import counted
 _TOP_LEVEL = ("service", "worker", "app", "journal", "doctor", "cost")
 """The modules with verbs that have no noun."""
 _NOUNS = {
-    "queue": ("Create, inspect, empty and redrive queues.", "list", ("queues", "redrive")),
+    "queue": ("Create, inspect, empty and redrive queues.", "list", ("queues",)),
     "bus": ("Publish, handle, watch and replay events.", "tail orders", ("bus",)),
     "bus group": ("Show and change which types the groups of a topic receive.", "list orders", ("bus",)),
     "outbox": (
@@ -34,7 +34,7 @@ _NOUNS = {
     "schedule": ("List, pause, resume and run the schedules of tasks.", "list", ("jobs",)),
     "job": ("Submit, show, resume and cancel graphs of tasks.", "list", ("jobs",)),
     "journal": ("Create, read, verify and prune the journal of tasks and jobs.", "query", ("journal",)),
-    "agent": ("Create agents, connect them, and show what waits for them.", "create ann", ("agents", "agent_events")),
+    "agent": ("Create agents, connect them, and show what waits for them.", "create ann", ("agents",)),
     "notifications": ("Store what offline users missed, and push it to their devices.", "worker", ("notifications",)),
     "topology": ("Plan, apply and render everything a deployment needs.", "plan transfers", ("topology",)),
     "plan": ("Estimate what a deployment needs and costs.", "agents", ("cost",)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -42,7 +43,7 @@ class _Table:
         self._rows = rows
         columns = ([row[index].plain for row in rows] for index in range(len(headings)))
         # What has no space is a name, an id or a number, which nobody could copy if it were broken.
-        self._words = [[part for cell in cells for part in cell.split(" ")] for cells in columns]
+        self._words = [[part for cell in cells for part in re.split("[ \\n]", cell)] for cells in columns]
         self._whole = [len(words) == len(rows) for words in self._words]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:

@@ -12,7 +12,7 @@ from postroad.cli.parameters import argument, duration, duration_option, flag, o
 from postroad.telemetry import counted, legible
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.text import Text
 
     from postroad.engine import Compaction
     from postroad.settings import Settings
@@ -44,21 +44,15 @@ def doctor(
     findings = (*found, *_weak_tokens(call.settings()))
     ok = not any(strict or finding.severity == "error" for finding in findings)
     document = {"ok": ok, "findings": [asdict(finding) for finding in findings]}
-    call.show(document, *(_finding(each) for each in findings), *([] if findings else ["nothing found"]), ok=ok)
+    shown = table(["SEVERITY", "CODE", "FINDING AND REMEDY"], map(_finding, findings), "nothing found")
+    call.show(document, shown, ok=ok)
 
 
-def _finding(finding: Finding) -> RenderableType:
-    """Return what was found, and below it what to do, in columns that are the same for all findings."""
-    from rich.table import Table
+def _finding(finding: Finding) -> tuple[Text, str, Text]:
     from rich.text import Text
 
-    found = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, show_header=False)
-    for width in (8, 20, None):
-        found.add_column(min_width=width, overflow="fold")
     severity = Text(finding.severity, "red" if finding.severity == "error" else "yellow")
-    found.add_row(severity, Text(finding.code), Text(legible(finding.message)))
-    found.add_row("", "", Text(legible(finding.remedy), "dim"))
-    return found
+    return severity, finding.code, Text.assemble(legible(finding.message), "\n", (legible(finding.remedy), "dim"))
 
 
 def _weak_tokens(settings: Settings) -> Iterator[Finding]:

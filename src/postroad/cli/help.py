@@ -154,8 +154,8 @@ class _Page:
     def blank(self) -> None:
         self.lines.append("")
 
-    def text(self, text: str, *, indent: int = 0, hanging: int = 0) -> None:
-        self.lines += self._wrapped(text, self._width, " " * indent, " " * (indent + hanging))
+    def text(self, text: str, *, hanging: int = 0) -> None:
+        self.lines += self._wrapped(text, "", " " * hanging)
 
     def heading(self, text: str) -> None:
         self.blank()
@@ -175,7 +175,7 @@ class _Page:
         """Add a name with its text beside it, or below it if the name is long."""
         gap = " " * (2 + column + 2)
         painted = "  " + self._painted(name, _CYAN)
-        texts = self._wrapped(text, self._width, gap, gap)
+        texts = self._wrapped(text, gap, gap)
         if len(name) > column:
             self.lines += [painted, *texts]
         else:
@@ -197,8 +197,6 @@ class _Page:
     def _painted(self, text: str, code: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self._color else text
 
-    @staticmethod
-    def _wrapped(text: str, width: int, first: str, others: str) -> list[str]:
-        return textwrap.wrap(
-            text, width, initial_indent=first, subsequent_indent=others, break_long_words=False, break_on_hyphens=False
-        )
+    def _wrapped(self, text: str, first: str, others: str) -> list[str]:
+        wrapper = textwrap.TextWrapper(self._width, first, others, break_long_words=False, break_on_hyphens=False)
+        return wrapper.wrap(text)

@@ -70,11 +70,11 @@ def verify(call: Call, tenant: Tenant = None) -> None:
     """Compute states from all events and compare them with the stored ones; exit 1 on a difference."""
     from postroad.journal.maintenance import verify as fold_and_compare
 
-    def describe(events: int) -> str:
-        return f"read {counted(events, 'event')}"
-
     whose = tenant or call.settings().tenant
-    with call.backend() as backend, call.working("reading the journal", describe) as progress:
+    with (
+        call.backend() as backend,
+        call.working("reading the journal", lambda events: f"read {counted(events, 'event')}") as progress,
+    ):
         found = fold_and_compare(backend.journal(), whose, progress=progress)
     document = {
         "tenant": whose,

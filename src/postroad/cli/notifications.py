@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import parse_qs, quote, urlsplit
 
@@ -18,7 +19,6 @@ from postroad.signals import stopped_by_signals
 from postroad.telemetry import counted, get_logger
 
 if TYPE_CHECKING:
-    from postroad.cli.probes import App
     from postroad.notifications import Health
 
 
@@ -46,7 +46,7 @@ def worker(call: Call) -> None:
         notification_worker(backend, settings, given) as running,
     ):
         health = Health(running, Autoscaler(min_tasks=settings.min_tasks, max_tasks=settings.max_tasks))
-        with server.answering(_app(health)):
+        with server.answering(partial(_respond, health)):
             where_to_ask = {"host": settings.health_host, "port": server.server_port}
             get_logger("notifications").info("notification_worker_started", **where_to_ask)
             running.run(stop)
@@ -155,14 +155,11 @@ def _where(call: Call, settings: NotificationSettings) -> Call:
     return replace(call, url=f"aws://{settings.region or ''}?endpoint_url={endpoint}")
 
 
-def _app(health: Health) -> App:
+def _respond(health: Health, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
     from postroad.cli.probes import json_answer
 
-    def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
-        status, document = _answer(health, environ)
-        return json_answer(start_response, status, document, head=environ["REQUEST_METHOD"] == "HEAD")
-
-    return app
+    status, document = _answer(health, environ)
+    return json_answer(start_response, status, document, head=environ["REQUEST_METHOD"] == "HEAD")
 
 
 def _answer(health: Health, environ: dict[str, Any]) -> tuple[int, dict[str, Any]]:

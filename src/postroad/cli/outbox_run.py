@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -69,7 +70,7 @@ def run(
     if once and drain:
         raise InvalidInput("once: --once and --drain exclude each other", field="once", remedy="Give one of them.")
     settings = call.settings(logs=True)
-    from prometheus_client import CollectorRegistry
+    from prometheus_client import CollectorRegistry, make_wsgi_app
 
     from postroad.cli.probes import ProbeServer
     from postroad.outbox import DispatcherConfig, OutboxDispatcher
@@ -101,7 +102,7 @@ def run(
         with ExitStack() as stack:
             if metrics_port is not None:
                 server = stack.enter_context(ProbeServer(metrics_host, metrics_port, "metrics_port"))
-                stack.enter_context(server.answering(_app(dispatcher, registry)))
+                stack.enter_context(server.answering(partial(_respond, dispatcher, make_wsgi_app(registry))))
             if reported_from is not None:
                 stack.enter_context(_reported(registry, reported_from))
             stop = stack.enter_context(stopped_by_signals())
@@ -112,24 +113,19 @@ def run(
     write_json(asdict(report))
 
 
-def _app(dispatcher: OutboxDispatcher, registry: CollectorRegistry) -> App:
-    """Return what answers /metrics, /health (it works) and /ready (the database answers, the target takes messages)."""
-    from prometheus_client import make_wsgi_app
-
+def _respond(
+    dispatcher: OutboxDispatcher, metrics: App, environ: dict[str, Any], start_response: Callable[..., Any]
+) -> Iterable[bytes]:
+    """Answer /metrics, /health (it works) and /ready (the database answers, and the target accepts messages)."""
     from postroad.cli.probes import json_answer
 
-    metrics = make_wsgi_app(registry)
-
-    def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        if environ["PATH_INFO"] == "/health":
-            well, word = dispatcher.healthy, "healthy"
-        elif environ["PATH_INFO"] == "/ready":
-            well, word = dispatcher.ready, "ready"
-        else:
-            return cast("Iterable[bytes]", metrics(environ, start_response))
-        return json_answer(start_response, 200 if well else 503, {"status": "ok" if well else f"not {word}"})
-
-    return app
+    if environ["PATH_INFO"] == "/health":
+        well, word = dispatcher.healthy, "healthy"
+    elif environ["PATH_INFO"] == "/ready":
+        well, word = dispatcher.ready, "ready"
+    else:
+        return metrics(environ, start_response)
+    return json_answer(start_response, 200 if well else 503, {"status": "ok" if well else f"not {word}"})
 
 
 @contextmanager

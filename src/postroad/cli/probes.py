@@ -21,16 +21,7 @@ _POLL_SECONDS = 0.1
 
 
 class ProbeServer(ThreadingMixIn, WSGIServer):
-    """A server that answers each request on a thread of its own.
-
-    Args:
-        host: The address to listen on.
-        port: The port; 0 picks a free one.
-        setting: The setting that chose the port, for errors.
-
-    Raises:
-        ConfigurationError: The port cannot be opened.
-    """
+    """A server that answers each request on a thread of its own; `setting` names what chose the port, for errors."""
 
     daemon_threads = True
 

@@ -19,10 +19,8 @@ from postroad.errors import InvalidInput, Unauthorized, Unavailable
 from postroad.telemetry import counted, legible
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from postroad.settings import Settings
-    from postroad.views import Part, Status
+    from postroad.views import Status
 
 Port = Annotated[int | None, option("PORT", "The port to listen on (8787); 0 picks a free one.")]
 _SECONDS: Final = 10.0
@@ -56,11 +54,14 @@ def up(
 @verb("status", "--url sqlite:///shop.db")
 def status(call: Call) -> None:
     """Show the parts of the `postroad up` that runs on this data; exit 1 if one has failed, 3 if none runs."""
+    from rich.text import Text
+
     settings = call.settings()
     url = _address(settings)
     found = _ask(url, _token(settings))
     rows = (
-        (part.name, part.process, part.pid, _state(part), part.restarts, part.missing or None) for part in found.parts
+        (part.name, part.process, part.pid, Text(part.state, _COLORS[part.state]), part.restarts, part.missing or None)
+        for part in found.parts
     )
     where = f"Postroad {found.version} at {url}, up for {short_duration(found.uptime_seconds)}"
     call.show(
@@ -69,12 +70,6 @@ def status(call: Call) -> None:
         table(["PART", "PROCESS", ">PID", "STATE", ">RESTARTS", "WAITS FOR"], rows),
         ok=all(part.state != "failed" for part in found.parts),
     )
-
-
-def _state(part: Part) -> Text:
-    from rich.text import Text
-
-    return Text(part.state, _COLORS[part.state])
 
 
 def _address(settings: Settings) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from postroad.cli.call import Call, verb
 from postroad.cli.display import more, table, utc_text
-from postroad.cli.output import confirm_name, confirm_yes, progress_line, wrapped
+from postroad.cli.output import confirm_name, confirm_yes, wrapped
 from postroad.cli.parameters import (
     Confirm,
     Cursor,
@@ -253,11 +253,12 @@ def retry(
         wanted = _filter(backend, state, name, since)
         retries = _retries(call, backend)
         found = retries.retry_all(wanted, limit=limit, dry_run=True)
+        matched = counted(found.matched, "task")
         if dry_run or not found.matched:
-            call.show(found, f"would retry {_tasks(found.matched)}" if found.matched else "there is nothing to retry")
+            call.show(found, f"would retry {matched}" if found.matched else "there is nothing to retry")
             return
-        confirm_yes(yes, "retrying many tasks", lambda: f"retries {_tasks(found.matched)}")
-        with progress_line(_progress, quiet=call.json) as progress, interrupted_by_sigterm():
+        confirm_yes(yes, "retrying many tasks", lambda: f"retries {matched}")
+        with call.working("retrying", _summary_line) as progress, interrupted_by_sigterm():
             report = retries.retry_all(wanted, limit=limit, rate=rate, reason=reason, progress=progress)
     call.show(report, *_summary(report))
 
@@ -301,15 +302,11 @@ def _retries(call: Call, backend: Backend) -> TaskRetries:
     return TaskRetries(backend, tenant=settings.tenant, app=settings.app)
 
 
-def _progress(report: RetryReport) -> str:
-    return f"retried {report.retried:,}"
+def _summary_line(report: RetryReport) -> str:
+    return f"retried {counted(report.retried, 'task')}"
 
 
 def _summary(report: RetryReport) -> list[str]:
-    lines = [f"retried {_tasks(report.retried)}"]
-    lines += [f"left {_tasks(count)} that cannot be retried" for count in report.skipped.values()]
+    lines = [_summary_line(report)]
+    lines += [f"left {counted(count, 'task')} that cannot be retried" for count in report.skipped.values()]
     return [*lines, "more match than the limit; run it again for the rest"] if report.status == "limit" else lines
-
-
-def _tasks(count: int) -> str:
-    return counted(count, "task")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from math import inf
 from pathlib import Path
@@ -81,6 +80,8 @@ def worker(
     ] = False,
 ) -> None:
     """Run tasks in child processes of their own, until SIGTERM or Ctrl-C."""
+    from postroad.jobs.dispatcher import worker_roles
+
     settings = call.settings(logs=True, concurrency=concurrency, **tasks.flags())
     chosen = _chosen(roles, settings)
     if TASKS in chosen and not (imports or settings.load):
@@ -98,7 +99,9 @@ def worker(
             from postroad.up.runners import load_modules
 
             load_modules(modules)
-        _run(running, _roles(backend, settings, chosen, running), until_idle=until_idle)
+        known = None if running is None else running.tasks
+        around = worker_roles(backend, queue=settings.task_queues, **settings.identity, roles=chosen, tasks=known)
+        _run(running, around, until_idle=until_idle)
     call.show({"stopped": True, "worker": None if running is None else running.worker_id}, "stopped")
 
 
@@ -117,19 +120,6 @@ def _chosen(roles: str | None, settings: Settings) -> tuple[str, ...]:
             remedy=f"Name some of {', '.join(ROLES)}, separated by commas.",
         )
     return chosen
-
-
-def _roles(backend: Backend, settings: Settings, chosen: Collection[str], running: TaskWorker | None) -> list[Role]:
-    """Return the roles besides running tasks."""
-    from postroad.jobs.dispatcher import worker_roles
-
-    return worker_roles(
-        backend,
-        queue=settings.task_queues,
-        **settings.identity,
-        roles=chosen,
-        tasks=None if running is None else running.tasks,
-    )
 
 
 def _worker(
