@@ -30,7 +30,7 @@ def total(ctx: TaskContext) -> int:
 
 @task("largest")
 def largest(ctx: TaskContext) -> int:
-    return max(ctx.dependency_outputs["clean"])
+    return max(ctx.dependency_outputs["clean"], default=0)
 
 
 @task("report")
