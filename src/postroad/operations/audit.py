@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from postroad.clock import SYSTEM_CLOCK, Clock
-from postroad.errors import ConfigurationError, InvalidInput
+from postroad.errors import ConfigurationError, InvalidInput, PostroadError, StorageFull
 from postroad.settings import actor as settings_actor, audit_path, default_url
 
 FIRST_PREV = "0" * 64
@@ -188,7 +189,9 @@ class AuditLog:
             file.truncate(size)
             raise
 
-    def _unusable(self, verb: str, error: OSError) -> ConfigurationError:
+    def _unusable(self, verb: str, error: OSError) -> PostroadError:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return StorageFull(f"audit file {self.path}: the disk is full; nothing was changed")
         return ConfigurationError(
             f"audit file {self.path} cannot be {verb}: {error.strerror or error}",
             field="POSTROAD_AUDIT_LOG",

@@ -85,6 +85,7 @@ LOG_EVENTS = (
     "outbox_stopped",
     "outbox_target_back",
     "outbox_target_unavailable",
+    "metrics_in_memory",
     "part_failed",
     "part_started",
     "part_stopped",
