@@ -14,8 +14,8 @@ from tests.dashboard.work import MANY, SHOWN, WORK_PAGES, job, submit, wait_for_
 from tests.waiting import eventually
 
 from postroad.dashboard import Chrome, render
-from postroad.views import WorkerRows
-from postroad.views.work import RunningRow, WorkerRow
+from postroad.tasks.presence import RunningTask, WorkerShown
+from postroad.views import Page as Rows
 
 pytestmark = pytest.mark.slow
 
@@ -260,8 +260,8 @@ def test_the_worker_of_the_server_is_listed(page: Page, works: Served) -> None:
 
 def test_a_worker_is_shown_with_what_it_runs_its_memory_and_its_last_heartbeat() -> None:
     now = datetime(2030, 1, 31, 8, 0, tzinfo=UTC)
-    run = RunningRow("r1", "scrape-store", now.replace(minute=0, second=0), 52_428_800)
-    rows = WorkerRows([WorkerRow("w1", "vm", 7, ["tasks"], 3, now, [run])], None)
+    run = RunningTask("r1", "scrape-store", now.replace(minute=0, second=0), 52_428_800)
+    rows = Rows([WorkerShown("w1", "vm", 7, ["tasks"], 3, now, [run])], None)
 
     text = render("workers", Chrome(version="1", now=now.replace(minute=2)), doc=rows)
 

@@ -201,7 +201,7 @@ def test_parts_that_are_down_and_failed_tasks_need_attention(timed: Api, look: C
         Part(name="worker", process="runners", pid=1, state="starting", missing="no database"),
         Part(name="health", process="runners", pid=1, state="running"),
     )
-    timed.context.parts.describe(parts)
+    timed.context.parts = parts
 
     items = [item for item in look()["attention"] if item["kind"] == "part-down"]
 
@@ -294,7 +294,7 @@ def test_every_entry_of_the_navigation_has_a_count_except_the_map(
     api.backend.create_queue(QueueSpec("pushes")).send([OutgoingMessage("a")] * 2)
     api.context.work.jobs.submit_job([{"taskId": "task-A", "name": "x"}], job_id="j")
     api.client.put("/queues/orders", json={})
-    api.context.parts.describe((Part(name="bus", process="runners", pid=1, state="failed"),))
+    api.context.parts = (Part(name="bus", process="runners", pid=1, state="failed"),)
 
     document = api.client.get("/overview").json()
     page = api.client.get("/ui/health").text

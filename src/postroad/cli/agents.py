@@ -63,7 +63,7 @@ def list_agents(
     cursor: Annotated[str | None, typer.Option(metavar="C", help="The `next_cursor` of the previous page.")] = None,
 ) -> None:
     """List agents, a page at a time."""
-    from postroad.views import AgentPage, agent_row
+    from postroad.views import Page, agent_row
 
     with agents_of(call) as agents:
         page = agents.list(limit=limit, cursor=cursor)
@@ -71,7 +71,7 @@ def list_agents(
     rows = ([each.agent_id, each.order, each.accept, each.created_at] for each in items)
     shown = table(["AGENT", "ORDER", "ACCEPT", "CREATED"], rows, "no agents; make one with: postroad agent create")
     more = [] if page.next_cursor is None else [f"more with --cursor {legible(page.next_cursor)}"]
-    call.show(AgentPage(items, page.next_cursor), shown, *more)
+    call.show(Page(items, page.next_cursor), shown, *more)
 
 
 @verb("agent show", "ann")
@@ -223,7 +223,7 @@ def dead(
     call: Call, agent_id: AgentId, limit: Annotated[int, typer.Option(metavar="N", help="At most this many.")] = 10
 ) -> None:
     """List an agent's dead letters, oldest first."""
-    from postroad.views import AgentDeadLetterPage, agent_dead_letter
+    from postroad.views import Listed, agent_dead_letter
 
     with agents_of(call) as agents:
         items = [agent_dead_letter(each) for each in agents.dead_letters(agent_id, limit=limit)]
@@ -231,7 +231,7 @@ def dead(
         legible(f"{each.event_id}  {each.event_type} of {each.agent_id}: {each.error or each.reason or '-'}")
         for each in items
     ]
-    call.show(AgentDeadLetterPage(items), *(lines or ["no dead letters"]))
+    call.show(Listed(items), *(lines or ["no dead letters"]))
 
 
 @verb("agent redrive", "bob")

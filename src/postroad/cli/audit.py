@@ -87,12 +87,12 @@ def create(
 @verb("token list", "--json")
 def list_tokens(call: Call) -> None:
     """List the tokens by name, without their secrets."""
-    from postroad.views import TokenPage
+    from postroad.views import Listed
 
     rows = [token.row for token in _tokens(call).tokens()]
     cells = ([row.name, row.scope, _time(row.created_at), _time(row.expires_at)] for row in rows)
     nothing = "no tokens; make one with: postroad token create worker-1 --scope publish"
-    call.show(TokenPage(rows), table(["TOKEN", "SCOPE", "CREATED", "EXPIRES"], cells, nothing))
+    call.show(Listed(rows), table(["TOKEN", "SCOPE", "CREATED", "EXPIRES"], cells, nothing))
 
 
 def _time(at: datetime | None) -> str:

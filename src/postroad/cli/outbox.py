@@ -262,6 +262,8 @@ def redrive(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be redriven, change nothing.")] = False,
 ) -> None:
     """Publish failed or parked events again, with their ids and in their order; exit 1 if none matches."""
+    from postroad.views import OutboxRedriven
+
     require(by=by, reason=reason)
     if not (event_ids or key or tenant or type_ or group):
         raise InvalidInput(
@@ -284,7 +286,7 @@ def redrive(
     summary = f"{'would redrive' if dry_run else 'redrove'} {counted(len(ids), 'event')}"
     if not ids:
         summary = "nothing to redrive: no failed or parked event matches"
-    call.show({"redriven": ids, "dry_run": dry_run}, summary, *map(legible, ids), ok=bool(ids))
+    call.show(OutboxRedriven(ids, dry_run), summary, *map(legible, ids), ok=bool(ids))
 
 
 @verb("outbox replay", '--since 2026-01-31T08:00:00Z --to events.fifo --by kim --reason "wrong topic"')
@@ -345,7 +347,9 @@ def replay(
 @verb("outbox skip", 'EVENT_ID --by kim --reason "refunded by hand"')
 def skip(call: Call, event_id: EventId, at: OutboxOptions, by: By = "", reason: Reason = "") -> None:
     """Give up a failed or parked event: its key continues, and the next message of the key names the gap."""
+    from postroad.views import OutboxSkipped
+
     require(by=by, reason=reason)
     with at.open(call) as outbox, audited(call, "outbox.skip", at.table, by, reason, {"event": event_id}):
         outbox.skip(event_id, by=by, reason=reason)
-    call.show({"skipped": event_id}, legible(f"skipped {event_id}"))
+    call.show(OutboxSkipped(event_id), legible(f"skipped {event_id}"))

@@ -74,7 +74,7 @@ def list_(
     call: Call, prefix: Annotated[str, typer.Option(metavar="P", help="Only names that begin with this.")] = ""
 ) -> None:
     """List the queues and how many messages they hold."""
-    from postroad.views import QueuePage, queue_row
+    from postroad.views import Listed, queue_row
 
     with call.backend() as backend:
         names = [name for name in backend.queues() if name.startswith(prefix)]
@@ -83,7 +83,7 @@ def list_(
         if prefix and not call.json:
             # Queues that are not listed may send their dead letters to one that is.
             dead |= {row.name for row in rows if held(row) and _takes_dead_letters(backend, row.name)}
-    call.show(QueuePage(rows), queue_table(rows, dead))
+    call.show(Listed(rows), queue_table(rows, dead))
 
 
 def _takes_dead_letters(backend: Backend, name: str) -> bool:
@@ -142,7 +142,7 @@ def peek(
     ] = False,
 ) -> None:
     """Show messages without receiving them."""
-    from postroad.views import PeekedPage, open_queue, peeked
+    from postroad.views import Page, open_queue, peeked
 
     with call.backend() as backend:
         queue = open_queue(backend, name)
@@ -157,7 +157,7 @@ def peek(
         write("note: this is a sample; the queue may hold more, and peeking counts as a receive", sys.stderr)
     items = [peeked(message, body=body) for message in found]
     cursor = found[-1].message_id if len(found) == limit else None
-    call.show(PeekedPage(items, cursor), *message_blocks(items, now))
+    call.show(Page(items, cursor), *message_blocks(items, now))
 
 
 @verb("queue send", """orders --body '{"id": 7}' --attr EventType=orders.placed""")

@@ -44,7 +44,7 @@ def list_tasks(
 ) -> None:
     """List tasks, the newest first; with --state, by when they entered the state."""
     from postroad.tasks import TaskList
-    from postroad.views import TaskRows, task_shown
+    from postroad.views import Page, task_shown
 
     with call.backend() as backend:
         wanted, tasks = _filter(backend, state, name, since), TaskList(backend, tenant=call.settings().tenant)
@@ -52,7 +52,7 @@ def list_tasks(
         while not page.items and page.cursor is not None:
             # None of those that were examined matches; older ones may.
             page = tasks.page(wanted, limit=limit, cursor=page.cursor)
-    document = TaskRows([task_shown(listed.state) for listed in page.items], page.cursor)
+    document = Page([task_shown(listed.state) for listed in page.items], page.cursor)
     more = [] if page.cursor is None else [f"more: --cursor {page.cursor}"]
     headings = ["TASK", "NAME", "STATE", ">RUN", ">ATTEMPT", "LAST EVENT", ""]
     call.show(document, table(headings, map(_row, page.items), "no such tasks"), *more)
@@ -192,14 +192,14 @@ _LATE = timedelta(minutes=1)
 @verb("schedule list", "--json")
 def list_schedules(call: Call) -> None:
     """List all schedules with their next and last runs."""
-    from postroad.tasks import SchedulePage
+    from postroad.views import Page
 
     with call.backend() as backend:
         found = _schedules(call, backend).list_all()
         rows = list(_schedule_rows(found, backend.clock.now()))
     nothing = "no schedules; a worker registers those of its tasks when it starts"
     headings = ["SCHEDULE", "WHEN", "ZONE", "NEXT", "LAST", "LAST REQUEST ID"]
-    call.show(SchedulePage(found, None), table(headings, rows, nothing))
+    call.show(Page(found, None), table(headings, rows, nothing))
 
 
 def _schedule_rows(found: list[ScheduleShown], now: datetime) -> Iterator[list[Any]]:

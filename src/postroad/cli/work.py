@@ -103,7 +103,7 @@ def status_lines(task: TaskShown) -> list[str]:
 def history(call: Call, request_id: RequestId) -> None:
     """List every event of a task, in order."""
     from postroad.journal import task_history
-    from postroad.views import EventPage, event_item
+    from postroad.views import Page, event_item
 
     check_request_id(request_id)
     with call.backend() as backend:
@@ -111,7 +111,7 @@ def history(call: Call, request_id: RequestId) -> None:
     if not events:
         raise NotFound(f'there is no task "{request_id}"')
     items = [event_item(event) for event in events]
-    call.show(EventPage(items, None), *(line for event in events for line in _event_lines(event)))
+    call.show(Page(items, None), *(line for event in events for line in _event_lines(event)))
 
 
 def _event_lines(event: JournalEvent) -> list[str]:
@@ -248,13 +248,13 @@ def list_jobs(
     cursor: Annotated[str | None, typer.Option(metavar="CURSOR", help="Continue after this cursor.")] = None,
 ) -> None:
     """List jobs, newest first."""
-    from postroad.views import job_rows
+    from postroad.views import Page
 
     with call.backend() as backend:
         page = _views(call, backend).list_jobs(limit, cursor, status)
     lines = [f"{job.job_id}  {job.status}  {counted(job.total_tasks, 'task')}" for job in page.items]
     none = "no jobs" if page.cursor is None else f"no jobs among those looked at; continue with --cursor {page.cursor}"
-    call.show(job_rows(page, page.cursor), *(lines or [none]))
+    call.show(Page(page.items, page.cursor), *(lines or [none]))
 
 
 def _jobs(call: Call, backend: Backend, queue: str) -> Jobs:

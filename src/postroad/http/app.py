@@ -36,7 +36,6 @@ from postroad.http.routes import (
     schedules,
     service,
     tasks,
-    topics,
     ui,
 )
 from postroad.views import PROBLEM_MEDIA_TYPE
@@ -45,7 +44,7 @@ ROUTES = tuple(
     handler
     for module in (
         *(service, overview, history, queues, dead_letters, leases, tasks),
-        *(jobs, schedules, topics, outbox, agents, events, ui),
+        *(jobs, schedules, outbox, agents, events, ui),
     )
     for handler in vars(module).values()
     if isinstance(handler, HTTPRouteHandler)

@@ -61,7 +61,6 @@ if TYPE_CHECKING:
         health_role as health_role,
     )
     from postroad.tasks.schedule_records import (
-        SchedulePage as SchedulePage,
         Schedules as Schedules,
         ScheduleShown as ScheduleShown,
     )
@@ -74,7 +73,7 @@ else:
         {
             "postroad.tasks.event_publisher": "EventPublisher",
             "postroad.tasks.health": "HealthCheck SlackAlerts health_role",
-            "postroad.tasks.schedule_records": "SchedulePage Schedules ScheduleShown",
+            "postroad.tasks.schedule_records": "Schedules ScheduleShown",
             "postroad.tasks.scheduler": "Scheduler",
             "postroad.tasks.stories": "task_story",
         },

@@ -167,18 +167,16 @@ async def _serve(supervisor: SupervisorLink, context: Context, listener: socket.
     from postroad.http import create_app, make_server
 
     # Until the supervisor has described the parts, this server must not be ready.
-    context.parts.describe(
-        (
-            Part(name="server", process="server", pid=os.getpid(), state="starting"),
-            Part(name="runners", process="runners", pid=None, state="starting"),
-        )
+    context.parts = (
+        Part(name="server", process="server", pid=os.getpid(), state="starting"),
+        Part(name="runners", process="runners", pid=None, state="starting"),
     )
     server = make_server(create_app(context))
     loop = asyncio.get_running_loop()
     stopping, closing = asyncio.Event(), asyncio.Event()
 
     def on_notice(notice: Notice) -> None:
-        context.parts.describe(notice.parts)
+        context.parts = notice.parts
         if notice.phase != "running":
             loop.call_soon_threadsafe(stopping.set)
         if notice.phase == "closing":

@@ -6,8 +6,9 @@ An address is `sqlite:///path`, `memory://` or `aws://region[?endpoint_url=…&s
 from __future__ import annotations
 
 import re
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -220,6 +221,21 @@ def _vanishes(file: Path) -> bool:
     with suppress(FileNotFoundError):
         return any(part.startswith(TASK_DIRECTORY) for part in Path.cwd().parts)
     return False
+
+
+def buses_of(modules: Iterable[str]) -> list[tuple[str, Bus]]:
+    """Return the buses that the loaded ones of these modules declare, each once, with their names."""
+    if "postroad.bus" not in sys.modules:
+        # A module that declares a bus has imported them.
+        return []
+    from postroad.bus import Bus
+
+    found: dict[int, tuple[str, Bus]] = {}
+    for module in filter(None, map(sys.modules.get, modules)):
+        for name, value in list(vars(module).items()):
+            if isinstance(value, Bus):
+                found.setdefault(id(value), (name, value))
+    return list(found.values())
 
 
 def run(*buses: Bus, url: str | None = None, stop: threading.Event | None = None) -> None:
