@@ -98,7 +98,7 @@ def main(disk: Path, elsewhere: Path) -> dict[str, Any]:
         restarts = sum(part["restarts"] for part in client.get("/status").json()["parts"])
     finally:
         up.terminate()
-        up.communicate(timeout=20)
+        up.communicate(timeout=60)
     return {
         "refused": [
             [each.status_code, each.json()["type"], "retry-after" in each.headers] for each in (refused, token, purged)

@@ -39,7 +39,7 @@ def test_a_full_disk_is_503_reads_go_on_and_it_recovers_by_itself(tmp_path: Path
     disk.mkdir()
     elsewhere.mkdir()
     command = [str(unshare), *options, sys.executable, script, str(disk), str(elsewhere)]
-    played = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    played = subprocess.run(command, capture_output=True, text=True, timeout=500)
 
     assert played.returncode == 0, played.stderr[-2_000:]
     assert json.loads(played.stdout) == {
