@@ -131,9 +131,5 @@ def _buses(modules: tuple[str, ...]) -> Iterator[Bus]:
         return
     from postroad.bus import Bus
 
-    seen: set[int] = set()
-    for name in modules:
-        for value in list(vars(sys.modules.get(name, sys)).values()):
-            if isinstance(value, Bus) and id(value) not in seen:
-                seen.add(id(value))
-                yield value
+    values = [value for name in modules if name in sys.modules for value in list(vars(sys.modules[name]).values())]
+    yield from {id(value): value for value in values if isinstance(value, Bus)}.values()

@@ -168,11 +168,6 @@ async def show_operation(request: ApiRequest, operation: OperationId) -> Operati
     return await request.context.run(lambda: request.context.operations.show(operation))
 
 
-def _actor(request: ApiRequest) -> str:
-    assert request.user is not None
-    return request.user.name
-
-
 def _now_ms(request: ApiRequest) -> int:
     return int(request.context.clock.now().timestamp() * 1_000)
 
