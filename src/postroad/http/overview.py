@@ -238,7 +238,7 @@ class Overviews:
             totals=totals,
             backlog=backlog,
             lags=_lags(queues, letters, outbox),
-            work=structs.replace(work, notifications=_waiting(queues, self._notification_queues)),
+            work=structs.replace(work, queues=len(queues), notifications=_waiting(queues, self._notification_queues)),
             attention=(
                 *attention.of_queues(queues, letters),
                 *attention.of_outbox(outbox),
