@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import httpx
@@ -122,17 +123,38 @@ def test_wide_screens_are_used_and_numbers_are_tabular(page: Page, server: Serve
     assert page.locator("thead th").first.evaluate("head => getComputedStyle(head).position") == "sticky"
 
 
-def test_who_wants_less_motion_gets_none(new_context: NewContext, server: Served) -> None:
-    def animation(motion: str) -> str:
-        page = logged_in(new_context(reduced_motion=motion), server)
-        return str(
-            page.locator("h1").evaluate(
-                "h => { h.classList.add('changed'); return getComputedStyle(h).animationName; }"
-            )
-        )
+def test_nothing_moves_whether_or_not_less_motion_is_wanted(page: Page, server: Served) -> None:
+    page.goto(f"{server.url}/ui/")
+    sent = page.locator('main [data-live="totals.sent"]')
+    before = sent.inner_text()
 
-    assert animation("no-preference") == "changed"
-    assert animation("reduce") == "none"
+    server.send("orders", "one more")
+    expect(sent).not_to_have_text(before, timeout=60_000)
+
+    assert page.evaluate("document.getAnimations().length") == 0
+    style = asset("style.css")
+    assert style is not None
+    assert not re.search(rb"animation|transition|@keyframes", style[0])
+
+
+def test_red_is_for_dead_letters_and_failures_only(page: Page, server: Served) -> None:
+    server.make_queue("calm")
+    server.send("calm", "one")
+    page.goto(f"{server.url}/ui/queues/calm")
+    page.locator("main details").evaluate_all("all => all.forEach(each => { each.open = true; })")
+
+    red = page.evaluate(
+        """() => {
+            const probe = document.body.appendChild(document.createElement("i"));
+            probe.className = "bad";
+            const red = getComputedStyle(probe).color;
+            probe.remove();
+            return [...document.querySelectorAll("main *")].filter((each) => getComputedStyle(each).color === red)
+                .map((each) => each.textContent);
+        }"""
+    )
+
+    assert red == []
 
 
 def test_the_overview_weighs_at_most_150_kb_and_the_script_less_than_20(server: Served) -> None:

@@ -31,6 +31,7 @@ def test_every_page_names_itself_and_links_all_lists(page: Page, server: Served,
 
 
 def test_the_overview_draws_three_charts_that_say_their_latest_value(page: Page, server: Served) -> None:
+    server.send("orders", "drawn")
     page.goto(f"{server.url}/ui/?window=300")
 
     for kind in ("sent", "acked", "backlog"):
@@ -39,7 +40,7 @@ def test_the_overview_draws_three_charts_that_say_their_latest_value(page: Page,
         label = chart.get_attribute("aria-label") or ""
         latest = (chart.get_attribute("data-values") or "").split()[-1]
         assert re.search(rf"\b{int(latest):,} latest", label), label
-    assert page.locator('svg[data-chart="sent"] path').get_attribute("d")
+    expect(page.locator('svg[data-chart="sent"] path')).to_have_attribute("d", re.compile("^M"), timeout=60_000)
     expect(page.locator(".switch [aria-current]")).to_have_text("5 min")
 
 
@@ -144,7 +145,7 @@ def test_a_message_is_sent_purged_and_the_queue_deleted_by_forms(page: Page, ser
 
     page.get_by_text("Purge", exact=True).first.click()
     purge = page.locator('form[data-action="purge"]')
-    expect(purge).to_contain_text("now 1")
+    expect(purge).to_contain_text("Deletes 1 message for good")
     purge.locator("[name=confirm]").fill("wrong")
     purge.locator("[name=reason]").fill("test")
     purge.locator("button").click()

@@ -217,6 +217,21 @@ def test_what_failed_in_a_job_is_shown_and_runs_again(plain_page: Page, works: S
     wait_for_task(works, "resume-me.a", "failed", run=2)
 
 
+def test_an_open_job_is_shown_as_it_goes_on_and_what_is_unfolded_stays(page: Page, works: Served) -> None:
+    job(works, "watched", [{"taskId": "a", "name": "scrape-store", "input": {"store": "s9", "fail": True}}])
+    wait_for_job(works, "watched", "partial_failure")
+    page.goto(f"{works.url}/ui/jobs/watched")
+    page.locator("[data-error] summary").click()
+    page.locator("h1").click()
+
+    works.client.post("/jobs/watched/cancel")
+
+    expect(page.locator("h1 [data-state]")).to_have_attribute("data-state", "cancelled", timeout=20_000)
+    expect(page.locator("tr[data-row] [data-state]")).to_have_attribute("data-state", "failed")
+    expect(page.get_by_text("Resume", exact=True)).to_have_count(0)
+    expect(page.locator("[data-error] pre")).to_be_visible()
+
+
 def test_a_job_is_cancelled(page: Page, works: Served) -> None:
     job(works, "cancel-job", [{"taskId": "a", "name": "nobody-knows-it"}])
     page.goto(f"{works.url}/ui/jobs/cancel-job")
