@@ -18,6 +18,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
+from postroad.arguments import build_structs
 from postroad.errors import HeadersTooLarge, InvalidInput, PostroadError
 from postroad.http.context import Context
 from postroad.http.middleware import RequestMiddleware
@@ -54,6 +55,7 @@ ROUTES = tuple(
 
 def create_app(context: Context) -> ASGIApp:
     """Return the API that works with the context."""
+    build_structs()
     return RequestMiddleware(_routing(), context)
 
 

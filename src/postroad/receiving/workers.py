@@ -11,6 +11,7 @@ from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from functools import partial
 
+from postroad.arguments import build_structs
 from postroad.backoff import CHANCE, Backoff
 from postroad.errors import QueueNotFound, describe
 from postroad.queues import Delivery, Queue
@@ -370,6 +371,7 @@ class Loop:
         return self._thread.is_alive() and not self._work.stopping.is_set()
 
     def start(self) -> None:
+        build_structs()
         self._thread.start()
 
     def halt(self) -> None:
