@@ -49,7 +49,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 @pytest.fixture
 def slow(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowDisk]:
     slow = SlowDisk()
-    monkeypatch.setattr(disk, "_to_disk", slow)
+    monkeypatch.setattr(disk, "to_disk", slow)
     yield slow
     slow.fails = None
     slow.allowed.release(1_000)
