@@ -39,7 +39,9 @@ class PlanOptions:
     ] = "all"
     store: Annotated[
         Literal["sqlite", "postgres", "aws"],
-        typer.Option(metavar="STORE", help="What it runs on: sqlite, postgres or aws."),
+        typer.Option(
+            metavar="STORE", help="What it runs on: sqlite, postgres (queue, topic, outbox) or aws (all but stream)."
+        ),
     ] = "sqlite"
     size: Annotated[
         Literal["quick", "gate", "soak"],

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from postroad.testing.verify.run import Options
 
 _TICK_SECONDS = 0.001
-_START_SECONDS = 60.0
-_END_SECONDS = 60.0
+_START_SECONDS = 180.0
+_END_SECONDS = 180.0
 _PATIENCE_SECONDS = 0.5
 """How long a kill waits for the process that the plan picked, before it takes another one that fits."""
 _GIVE_UP_SECONDS = 120.0
