@@ -16,7 +16,7 @@ import pytest
 
 import postroad
 from postroad.journal import JournalEvent
-from postroad.outbox.dispatching import pump
+from postroad.outbox.dispatching import decisions, pump
 from postroad.queues import OutgoingMessage
 from postroad.testing.verify import sigterm
 from postroad.testing.verify.audits import audit_file
@@ -141,7 +141,7 @@ def test_a_row_that_is_tried_beyond_the_limit_is_found(
     place: Place, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outbox.SCENARIO.prepare(place)
-    decide: Any = pump.settlement
+    decide: Any = decisions.settlement
     lenient = {"retry_max": outbox.LIMIT + 1}
     patched = lambda row, verdict, config, chance: decide(row, verdict, replace(config, **lenient), chance)  # noqa: E731
     monkeypatch.setattr(pump, "settlement", patched)

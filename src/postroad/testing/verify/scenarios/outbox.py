@@ -17,6 +17,7 @@ from typing import Any
 from postroad.errors import PostroadError
 from postroad.inbox import Inbox
 from postroad.outbox import DispatcherConfig, Outbox, OutboxDispatcher
+from postroad.outbox.dispatching.sqlite import SQLiteDispatchStore
 from postroad.queues import OutgoingMessage, SendResult
 from postroad.testing.mutants.mutant import wrap
 from postroad.testing.verify import subscribers, workload
@@ -124,10 +125,12 @@ def _end(client: Client, stop: threading.Event) -> None:
 
 def _announce_claims(client: Client) -> None:
     """Let a dispatcher announce that it holds something, from a claim that found rows until they are settled."""
+    store: type = SQLiteDispatchStore
     if client.place.store == "postgres":
-        from postroad.outbox.dispatching.postgres import PostgresDispatchStore as DispatchStore
-    else:
-        from postroad.outbox.dispatching.sqlite import SQLiteDispatchStore as DispatchStore
+        # Its driver may not be installed.
+        from postroad.outbox.dispatching.postgres import PostgresDispatchStore
+
+        store = PostgresDispatchStore
 
     def claim(original: Callable[..., Any], *args: Any, **given: Any) -> Any:
         claimed = original(*args, **given)
@@ -139,8 +142,8 @@ def _announce_claims(client: Client) -> None:
         client.announce(holding=False)
         return settled
 
-    wrap(DispatchStore, "claim", claim)
-    wrap(DispatchStore, "settle", settle)
+    wrap(store, "claim", claim)
+    wrap(store, "settle", settle)
 
 
 def _unsettled(place: Place) -> int:
