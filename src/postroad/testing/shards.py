@@ -19,12 +19,12 @@ class ShardLeaseRules:
     """The promises of `lease`, and of a checkpoint under one."""
 
     def test_a_worker_alone_has_all_shards_of_its_consumer_and_keeps_them_by_renewing(self, stream: Stream) -> None:
-        leases = stream.lease("billing", "w1", seconds=SECONDS)
+        leases = stream.lease("billing", "w1", seconds=10)
 
         assert _shards(leases) == stream.shards()
         assert {lease.worker for lease in leases} == {"w1"}
-        assert len(stream.lease("audit", "w2", seconds=SECONDS)) == 4
-        assert stream.lease("billing", "w1", seconds=SECONDS) == leases
+        assert len(stream.lease("audit", "w2", seconds=10)) == 4
+        assert stream.lease("billing", "w1", seconds=10) == leases
 
     def test_a_newcomer_gets_its_part_after_the_others_next_renewal(self, stream: Stream) -> None:
         stream.lease("billing", "w1", seconds=SECONDS)

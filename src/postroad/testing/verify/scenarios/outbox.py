@@ -17,7 +17,6 @@ from typing import Any
 from postroad.errors import PostroadError
 from postroad.inbox import Inbox
 from postroad.outbox import DispatcherConfig, Outbox, OutboxDispatcher
-from postroad.outbox.dispatching.sqlite import SQLiteDispatchStore
 from postroad.queues import OutgoingMessage, SendResult
 from postroad.testing.mutants.mutant import wrap
 from postroad.testing.verify import subscribers, workload
@@ -125,12 +124,15 @@ def _end(client: Client, stop: threading.Event) -> None:
 
 def _announce_claims(client: Client) -> None:
     """Let a dispatcher announce that it holds something, from a claim that found rows until they are settled."""
-    store: type = SQLiteDispatchStore
+    store: type
     if client.place.store == "postgres":
-        # Its driver may not be installed.
         from postroad.outbox.dispatching.postgres import PostgresDispatchStore
 
         store = PostgresDispatchStore
+    else:
+        from postroad.outbox.dispatching.sqlite import SQLiteDispatchStore
+
+        store = SQLiteDispatchStore
 
     def claim(original: Callable[..., Any], *args: Any, **given: Any) -> Any:
         claimed = original(*args, **given)
