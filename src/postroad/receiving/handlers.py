@@ -319,6 +319,8 @@ class Workers:
                     return
                 job = self._jobs.popleft()
             job()
+            # While it waits for more, a thread must not keep what the last job referred to.
+            del job
 
 
 class Users:
