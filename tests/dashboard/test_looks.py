@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from tests.dashboard.conftest import NewContext, logged_in
+from tests.dashboard.conftest import NewContext, logged_in, new_page
 from tests.dashboard.server import PAGES, Served, served
 
 from postroad.dashboard import asset
@@ -54,13 +54,12 @@ CONTRASTS = """() => {
 def test_no_page_scrolls_sideways_and_all_text_can_be_read(
     new_context: NewContext, server: Served, theme: str, width: int
 ) -> None:
-    page = logged_in(new_context(color_scheme=theme, viewport={"width": width, "height": 900}), server)
+    page = new_page(new_context(color_scheme=theme, viewport={"width": width, "height": 900}), server)
     wrong: list[str] = []
 
     for path in (*PAGES, "/ui/queues/orders?payload=1", "/ui/queues/none", "/logout"):
         page.goto(server.url + path)
-        for details in page.locator("main details").all():
-            details.evaluate("details => { details.open = true; }")
+        page.locator("main details").evaluate_all("all => all.forEach((details) => { details.open = true; })")
         wrong += [f"{path}: {low}" for low in page.evaluate(CONTRASTS)]
         if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
             wrong.append(f"{path}: scrolls sideways")
@@ -96,7 +95,7 @@ def test_the_theme_follows_the_system_until_one_is_chosen_and_is_remembered(
 def test_tables_are_cards_on_narrow_screens_and_the_navigation_is_at_the_bottom(
     new_context: NewContext, server: Served
 ) -> None:
-    page = logged_in(new_context(viewport={"width": 390, "height": 844}), server)
+    page = new_page(new_context(viewport={"width": 390, "height": 844}), server)
     page.goto(f"{server.url}/ui/queues")
 
     assert page.locator('tr[data-queue="orders"]').evaluate("row => getComputedStyle(row).display") == "flex"
