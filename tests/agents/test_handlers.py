@@ -44,7 +44,7 @@ def running(agent: AgentHandle, **options: Any) -> Iterator[None]:
         yield
     finally:
         stop.set()
-        thread.join(20)
+        thread.join(120)
         assert not thread.is_alive()
 
 

@@ -440,7 +440,7 @@ def test_different_subscribers_are_sent_to_at_the_same_time(cloud: Cloud, monkey
     cloud.subscribe("cat", "ann")
     cloud.publish("ann", 1)
     cloud.aggregate()
-    both = threading.Barrier(2, timeout=30)
+    both = threading.Barrier(2, timeout=120)
     store = opened_agents()
     send = store.send
 

@@ -418,7 +418,7 @@ def test_a_running_dispatcher_shows_its_metrics_and_stops_clean(
         with urlopen(f"http://127.0.0.1:{free_port}/metrics", timeout=10) as answer:
             shown = answer.read().decode()
         process.send_signal(signal.SIGTERM)
-        out, _ = process.communicate(timeout=30)
+        out, _ = process.communicate(timeout=120)
     finally:
         process.kill()
         process.wait()

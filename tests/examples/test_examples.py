@@ -132,7 +132,7 @@ def serving(name: str, directory: Path) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
     finally:
         server.terminate()
-        code = server.wait(30)
+        code = server.wait(120)
     assert code in (0, -15), (directory / "log").read_text()
 
 

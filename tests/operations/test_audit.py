@@ -165,7 +165,7 @@ def test_processes_and_threads_append_to_one_chain(log: AuditLog) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda number: log.append("count", "c", {"number": number}), range(50)))
-    codes = [process.wait(60) for process in processes]
+    codes = [process.wait(120) for process in processes]
 
     assert codes == [0, 0]
     assert (log.verify().ok, log.verify().records) == (True, 150)

@@ -109,7 +109,7 @@ def test_run_connects_binds_and_receives_until_it_is_stopped(tmp_path: Path) -> 
 
         eventually(lambda: seen)
         stop.set()
-        running.join(10)
+        running.join(120)
 
     assert (seen, running.is_alive()) == ([OrderPlaced("A-1")], False)
 
@@ -127,7 +127,7 @@ def test_a_whole_service_in_one_file_runs_until_sigterm(tmp_path: Path, way: str
         assert service.stdout is not None
         told = service.stdout.readline()
         service.send_signal(signal.SIGTERM)
-        service.communicate(timeout=30)
+        service.communicate(timeout=120)
     finally:
         service.kill()
         service.communicate()

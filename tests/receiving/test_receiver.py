@@ -365,17 +365,17 @@ def test_messages_that_a_stop_hands_back_cost_no_attempt(queue: Queue) -> None:
 
     def decide(delivery: Delivery) -> Outcome:
         began.set()
-        go_on.wait(10)
+        go_on.wait(120)
         return Ack()
 
     receiver = Receiver(queue, decide, wait=0.1)
     receiver.start()
-    began.wait(10)
+    began.wait(120)
     stopping = threading.Thread(target=receiver.stop)
     stopping.start()
     eventually(lambda: queue.stats().visible == 2)
     go_on.set()
-    stopping.join(10)
+    stopping.join(120)
 
     assert (receiver.counts["acked"], receiver.counts["released"]) == (1, 2)
     assert [receiver.attempt(delivery) for delivery in queue.receive()] == [1, 1]
@@ -404,13 +404,13 @@ def test_only_what_can_begin_is_fetched_without_prefetch(queue: Queue) -> None:
 
     def decide(delivery: Delivery) -> Outcome:
         began.release()
-        go_on.wait(10)
+        go_on.wait(120)
         return Ack()
 
     receiver = Receiver(queue, decide, concurrency=2, prefetch=False, wait=0.1)
     receiver.start()
-    assert began.acquire(timeout=10)
-    assert began.acquire(timeout=10)
+    assert began.acquire(timeout=120)
+    assert began.acquire(timeout=120)
     held = queue.stats().in_flight
     go_on.set()
     eventually(lambda: receiver.counts.get("acked") == 6)

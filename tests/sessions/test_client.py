@@ -171,7 +171,7 @@ def test_a_closed_client_submits_nothing(bus: InProcessEventBus, client: SQSMain
 
 def test_an_async_program_submits_without_blocking_its_loop(bus: InProcessEventBus, client: SQSMainLoopClient) -> None:
     go_on = threading.Event()
-    ReviewLoop(adapter=Reviewer(lambda file: go_on.wait(10) and ReviewResult([])), bus=bus)
+    ReviewLoop(adapter=Reviewer(lambda file: go_on.wait(120) and ReviewResult([])), bus=bus)
 
     async def program() -> MainLoopCompleted[ReviewResult]:
         submitted = asyncio.create_task(client.asubmit(ReviewRequest("main.py")))

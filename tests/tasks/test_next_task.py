@@ -91,7 +91,7 @@ def test_a_worker_killed_while_it_takes_the_next_task_has_not_ended_the_last(ben
     first, second = bench.producer.submit("echo", {"n": 1}), bench.producer.submit("echo", {"n": 2})
 
     with worker(bench.backend.url, failpoints="worker.before_next=kill9", **LASTING, **SHORT) as running:
-        running.wait(60)
+        running.wait(120)
 
     assert bench.types(first.request_id) == ["Task Pending", "Task Processing Started"]
     assert bench.types(second.request_id) == ["Task Pending"]
@@ -106,7 +106,7 @@ def test_a_worker_killed_after_it_took_the_next_task_has_ended_the_last(bench: B
     first, second = bench.producer.submit("echo", {"n": 1}), bench.producer.submit("echo", {"n": 2})
 
     with worker(bench.backend.url, failpoints="worker.after_spawn=kill9#2", **LASTING, **SHORT) as running:
-        running.wait(60)
+        running.wait(120)
 
     assert bench.types(first.request_id) == ["Task Pending", "Task Processing Started", "Task Completed"]
     assert bench.types(second.request_id) == ["Task Pending", "Task Processing Started"]

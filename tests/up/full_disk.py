@@ -61,7 +61,7 @@ def main(disk: Path) -> dict[str, Any]:
         restarts = sum(part["restarts"] for part in client.get("/status").json()["parts"])
     finally:
         up.terminate()
-        up.communicate(timeout=20)
+        up.communicate(timeout=120)
     return {
         "refused": [refused.status_code, refused.json()["type"], "retry-after" in refused.headers],
         "not_ready": not_ready,
