@@ -62,6 +62,7 @@ class Drafts:
         if len(body) > self._max_bytes:
             raise MessageTooLarge(
                 f"the event has {len(body):,} bytes, above the limit of {self._max_bytes:,}",
+                field="payload",
                 remedy="Record less data, or an id under which the rest can be found.",
             )
         if self._cipher is not None:
