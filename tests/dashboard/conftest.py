@@ -99,6 +99,7 @@ def page(new_context: NewContext, server: Served) -> Page:
 def new_page(context: BrowserContext, server: Served, token: str | None = None) -> Page:
     """Return an empty page of a person who has filled in the form; who did so before still has the cookie."""
     person = server.url, token or server.ready["token"]
+    context.set_default_timeout(NEVER_SECONDS * 1_000)
     page = context.new_page()
     if person in _cookies:
         context.add_cookies(_cookies[person])
