@@ -164,7 +164,7 @@ def _insert(db: apsw.Connection, batch: Rows) -> None:
 
 def _durability(journal: Journal, life: Life, directory: Path) -> Durability:
     """Whether an append returned only after a sync of the log, which is what FULL does inside the commit."""
-    with patch.object(disk, "_to_disk", Mock(wraps=disk._to_disk)) as syncs:
+    with patch.object(disk, "to_disk", Mock(wraps=disk.to_disk)) as syncs:
         _append(journal, life.events(1))
     path = str((directory / ours.FILE).resolve())
     modes = {str(each.pragma("journal_mode")) for each in apsw.connections() if each.filename == path}

@@ -86,7 +86,7 @@ def durability(queue: Queue, directory: Path) -> Durability:
     """Read back what the connections of this process say, and whether a send returned only after a sync of its log."""
     fifo = queue.traits.fifo
     probe = OutgoingMessage("0-x", group="probe" if fifo else None, dedup_id=uuid.uuid4().hex if fifo else None)
-    with patch.object(disk, "_to_disk", Mock(wraps=disk._to_disk)) as syncs:
+    with patch.object(disk, "to_disk", Mock(wraps=disk.to_disk)) as syncs:
         send(queue, [probe])
     path = str((directory / FILE).resolve())
     open_now = [connection for connection in apsw.connections() if connection.filename == path]

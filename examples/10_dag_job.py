@@ -1,4 +1,4 @@
-"""A job of four tasks: two wait for the first, run side by side, and the last gets what both returned.
+"""A nightly job of five tasks: each begins when those that it needs have ended, and gets what they returned.
 
 Run it: python examples/10_dag_job.py
 """
@@ -7,52 +7,50 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import postroad
 from postroad.jobs import Jobs
-from postroad.tasks import TaskContext, TaskProducer, task
+from postroad.tasks import TaskContext, task
 
 
-@task("load-orders")
-def load_orders(input: dict[str, Any], ctx: TaskContext) -> list[int]:
-    return [30, 12, 58]
+@task("load")
+def load() -> list[int]:
+    return [30, 12, 58, 12]
 
 
-@task("sum-up")
-def sum_up(input: dict[str, Any], ctx: TaskContext) -> Any:
-    return sum(ctx.dependency_outputs["load"])
+@task("clean")
+def clean(ctx: TaskContext) -> list[int]:
+    return sorted(set(ctx.dependency_outputs["load"]))
 
 
-@task("find-largest")
-def find_largest(input: dict[str, Any], ctx: TaskContext) -> Any:
-    return max(ctx.dependency_outputs["load"])
+@task("total")
+def total(ctx: TaskContext) -> int:
+    return sum(ctx.dependency_outputs["clean"])
+
+
+@task("largest")
+def largest(ctx: TaskContext) -> int:
+    return max(ctx.dependency_outputs["clean"], default=0)
 
 
 @task("report")
-def report(input: dict[str, Any], ctx: TaskContext) -> str:
-    return f"{input['day']}: {ctx.dependency_outputs['sum']} in all, {ctx.dependency_outputs['max']} at most"
+def report(ctx: TaskContext) -> str:
+    return f"{ctx.dependency_outputs['total']} in all, {ctx.dependency_outputs['largest']} at most"
 
 
-GRAPH = [
-    {"taskId": "load", "name": "load-orders"},  # a task starts when all that it depends on are completed
-    {"taskId": "sum", "name": "sum-up", "dependsOn": ["load"]},
-    {"taskId": "max", "name": "find-largest", "dependsOn": ["load"]},
-    {"taskId": "report", "name": "report", "dependsOn": ["sum", "max"], "input": {"day": "Monday"}},
-]
+NEEDS = {"load": [], "clean": ["load"], "total": ["clean"], "largest": ["clean"], "report": ["total", "largest"]}
 
 
-def main(url: str) -> None:
-    with postroad.connect(url) as backend:
-        jobs = Jobs(backend)
-        jobs.submit_job(GRAPH, job_id="monday")
-        worker = f"-m postroad worker --load {Path(__file__).stem} --until-idle --url {url}".split()
-        subprocess.run([sys.executable, *worker], cwd=Path(__file__).parent, check=True, stderr=subprocess.DEVNULL)
-        print(jobs.graph("monday"))
-        last = TaskProducer(backend).status("monday.report")
-        print(last and last.output)
+@task("nightly", schedule="0 3 * * *", tz="Europe/Athens", pass_env=("POSTROAD_URL",))
+def nightly(ctx: TaskContext) -> None:
+    graph = [{"taskId": name, "name": name, "dependsOn": needed} for name, needed in NEEDS.items()]
+    with postroad.connect() as backend:  # the store of the worker
+        Jobs(backend).submit_job(graph, job_id=ctx.request_id)  # a second attempt submits the same job
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as directory:
-        main(f"sqlite:///{directory}/postroad.db")
+    worker = f"worker --load {Path(__file__).stem} --until-idle"  # without --until-idle it waits for the next night
+    with tempfile.TemporaryDirectory() as folder:
+        for words in (worker, "schedule run nightly", worker, "job list", "task list --name report"):
+            command = [sys.executable, "-m", "postroad", *words.split(), "--url", f"sqlite:///{folder}/postroad.db"]
+            subprocess.run(command, cwd=Path(__file__).parent, check=True, stderr=subprocess.DEVNULL)

@@ -1,34 +1,26 @@
-"""The same bus on AWS: a topic of SNS, a queue of SQS, and the credentials that boto3 finds.
+"""The shop of 02_two_services.py on AWS: no line of it changes, only $POSTROAD_URL.
 
 Run it: POSTROAD_URL=aws://eu-central-1 python examples/15_aws.py
-It makes the topic and two queues of one group, and removes the queues at the end.
+It makes a topic of SNS and four queues of SQS with the credentials that boto3 finds, and removes the queues at the end.
 """
 
-from __future__ import annotations
-
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import postroad
 
-
-@postroad.event(name="examples.order-placed")
-class OrderPlaced:
-    order_id: str
+SHOP = Path(__file__).with_name("02_two_services.py")
 
 
 def main(url: str) -> None:
+    subprocess.run([sys.executable, SHOP], env={**os.environ, "POSTROAD_URL": url}, check=True)
     with postroad.connect(url) as backend:
-        # A changed filter takes minutes to apply on SNS, so the group names the types that it receives.
-        billing = backend.bus("examples-orders", "billing", event_types=[OrderPlaced])
-        billing.subscribe(OrderPlaced, lambda event: print(f"billing sends an invoice for {event.order_id}"))
-
-        billing.publish(OrderPlaced("A-1")).raise_if_errors()
-        handled = billing.receive_once()
-
-        print(f"{len(handled)} handled, from the queues {backend.queues()}")
-        billing.close()
-        for name in ("examples-orders--billing", "examples-orders--billing--dead"):
-            backend.delete_queue(name)
+        for name in backend.queues():
+            if name.startswith(("orders--shop", "orders--billing")):
+                print(f"{name} is deleted, with {backend.queue(name).stats().visible} messages")
+                backend.delete_queue(name)
 
 
 if __name__ == "__main__":

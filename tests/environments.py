@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-CACHE = ROOT / ".cache"
+CACHE = ROOT / ".venv-tests"
+"""Not `.cache`, which belongs to the tool that builds the site: it empties that folder."""
 
 
 def environment_with(name: str, requirements: Sequence[str], *, base: str = sys.executable) -> Path:
@@ -35,12 +36,17 @@ def _dependencies() -> list[str]:
 
 
 def _make(base: str, directory: Path, wanted: Sequence[str]) -> None:
-    subprocess.run([base, "-m", "venv", "--clear", str(directory)], check=True, capture_output=True)
+    subprocess.run([base, "-m", "venv", "--clear", "--without-pip", str(directory)], check=True, capture_output=True)
     # Bytecode is written at the first import: pulumi-aws has thousands of modules that nobody imports.
-    pip = [str(directory / "bin" / "python"), "-m", "pip", "install", "--no-compile", "--disable-pip-version-check"]
-    done = subprocess.run([*pip, *wanted], capture_output=True, text=True)
+    options = ["install", "--no-compile"]
+    done = subprocess.run([*pip_for(directory / "bin" / "python"), *options, *wanted], capture_output=True, text=True)
     if done.returncode != 0:
         pytest.skip(f"absent: {wanted[0]} could not be installed: {done.stderr.strip().splitlines()[-1:]}")
+
+
+def pip_for(python: Path) -> list[str]:
+    """Return the pip of this environment, working on another one: to unpack one for each takes as long as to use it."""
+    return [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check"]
 
 
 @contextmanager

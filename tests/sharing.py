@@ -36,13 +36,20 @@ def shared(name: str, start: Callable[[], AbstractContextManager[T]]) -> Iterato
             _started.pop(name)[1].close()
 
 
-def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
-    """Return the folder that the first process to ask fills; the others wait until it is full."""
+@contextmanager
+def one_at_a_time(factory: pytest.TempPathFactory, name: str) -> Iterator[Path]:
+    """Let one process at a time be in the block; the folder is the same for all of them."""
     own = factory.getbasetemp()
     shared_by_all = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
-    folder = shared_by_all / name
     with (shared_by_all / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        yield shared_by_all
+
+
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """Return the folder that the first process to ask fills; the others wait until it is full."""
+    with one_at_a_time(factory, name) as shared_by_all:
+        folder = shared_by_all / name
         if not folder.exists():
             being_made = factory.mktemp(name)
             make(being_made)

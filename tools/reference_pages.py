@@ -31,9 +31,10 @@ def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 _CLI = """# Command line
 
-Every command takes the shared options `--url`, `--config`, `--json` and `--no-color`, before or after its name. Exit
-code 0 means success, 1 a negative result, 2 that the command was refused and nothing changed, 3 that the backend cannot
-be reached. `postroad COMMAND --help` shows the same as this page. {made}
+Every command takes the shared options `--url`, `--config`, `--json` and `--no-color`, before or after its name. The
+default of an option is in parentheses, with the least and the greatest value that it accepts. Exit code 0 means
+success, 1 a negative result, 2 that the command was refused and nothing changed, 3 that something it needs cannot be
+reached, and 130 that it was interrupted. `postroad COMMAND --help` shows the same as this page. {made}
 
 """
 
@@ -54,9 +55,11 @@ def _verbs(command: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _verb(path: str, command: Any, shared: set[str]) -> str:
+    from postroad.cli.help import meaning
+
     example = str(command.epilog or "").rpartition("Example:")[2].strip()
     rows = [
-        (_parameter(each), each.help or "")
+        (_parameter(each), meaning(each))
         for each in command.params
         if each.name not in shared and not getattr(each, "hidden", False)
     ]

@@ -98,12 +98,14 @@ class Api:
 
 def pages(api: Api) -> dict[str, str]:
     """Return the pages to photograph by name: the queue, event and job are those with most to see."""
-    found = {
-        "overview": "/ui/?window=300",
-        "dead-letters": "/ui/dead-letters",
-        "agents": "/ui/agents",
-        "map": "/ui/map",
-    }
+    found: dict[str, str] = {}
+    # The job comes first, so that one that runs is still running when its page is opened.
+    jobs = (api.get("/jobs?limit=20") or {"items": []})["items"]
+    if jobs:
+        chosen = next((job for job in jobs if job["status"] == "processing"), jobs[0])
+        found["job"] = f"/ui/jobs/{chosen['jobId']}"
+    found |= {"overview": "/ui/?window=300", "dead-letters": "/ui/dead-letters"}
+    found |= {"agents": "/ui/agents", "map": "/ui/map"}
     queues = api.get("/queues?limit=100")["items"]
     letters = [queue for queue in queues if queue["dead_letter"] is not None]
     if busiest := max(queues, key=lambda queue: queue["visible"], default=None):
@@ -112,10 +114,6 @@ def pages(api: Api) -> dict[str, str]:
         groups = (api.get(f"/queues/{name}/groups") or {"items": []})["items"]
         if groups:
             found.setdefault("event", f"/ui/events/{groups[0]['sample_ids'][0]}")
-    jobs = (api.get("/jobs?limit=20") or {"items": []})["items"]
-    if jobs:
-        chosen = next((job for job in jobs if job["status"] == "processing"), jobs[0])
-        found["job"] = f"/ui/jobs/{chosen['jobId']}"
     return found
 
 

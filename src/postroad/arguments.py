@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import fields
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -30,6 +32,34 @@ Count = Annotated[int, Meta(ge=1, description="a whole number of 1 or more")]
 _SHOWN = 120
 # msgspec must not accept a text for a time, or a number for a duration.
 _AS_THEY_ARE = (datetime, timedelta)
+
+
+building = threading.RLock()
+"""Held by the thread that lets msgspec look at types which other threads may be the first to use, too."""
+_built: set[type] = set()
+
+
+def build_types(*kinds: Any) -> None:
+    """Let msgspec build its description of each type now, in one thread at a time.
+
+    msgspec shows a description to other threads before it is complete, so the process may crash if two threads are
+    the first to read values of a type. A type that msgspec cannot read is left alone.
+    """
+    with building:
+        for kind in kinds:
+            with suppress(NameError, TypeError):
+                msgspec.msgpack.Decoder(kind)
+
+
+def build_structs() -> None:
+    """Build the types of all Structs of Postroad that are loaded. Call this before threads start."""
+    waiting: list[type] = [msgspec.Struct]
+    while waiting:
+        kind = waiting.pop()
+        waiting += kind.__subclasses__()
+        if kind not in _built and kind.__module__.startswith("postroad."):
+            build_types(kind)
+            _built.add(kind)
 
 
 @lru_cache(maxsize=256)

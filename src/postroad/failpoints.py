@@ -57,7 +57,10 @@ NAMES = frozenset(
         "topology.apply.mid",
     }
 )
-_RULE = re.compile(r"(?P<name>[a-z0-9_.]+)=(?P<action>[a-z0-9]+)(:(?P<arg>[0-9.]+))?(@(?P<p>[0-9.]+))?(#(?P<nth>\d+))?")
+_NUMBER = r"[0-9]+(?:\.[0-9]*)?|\.[0-9]+"
+_RULE = re.compile(
+    rf"(?P<name>[a-z0-9_.]+)=(?P<action>[a-z0-9]+)(:(?P<arg>{_NUMBER}))?(@(?P<p>{_NUMBER}))?(#(?P<nth>[1-9][0-9]*))?"
+)
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +44,7 @@ def running(agent: AgentHandle, **options: Any) -> Iterator[None]:
         yield
     finally:
         stop.set()
-        thread.join(20)
+        thread.join(120)
         assert not thread.is_alive()
 
 
@@ -146,6 +146,18 @@ def test_a_run_that_is_stopped_before_it_begins_ends_at_once(bob: AgentHandle, i
         stop = threading.Event()
         stop.set()
         bob.run(stop)
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_run_ends_with_an_error_when_its_agent_is_deleted(agents: Agents, bob: AgentHandle, is_async: bool) -> None:
+    bob.on()(lambda event: agents.delete("bob"))
+    publish(agents, "ann", "order.placed")
+
+    with pytest.raises(AgentNotFound, match="'bob' does not exist"):
+        if is_async:
+            asyncio.run(asyncio.wait_for(bob.arun(), NEVER_SECONDS))
+        else:
+            bob.run()
 
 
 def test_two_programs_of_one_agent_share_its_events(agents: Agents, bob: AgentHandle) -> None:
@@ -306,6 +318,31 @@ def test_an_event_that_always_fails_takes_none_of_those_behind_it_along(agents: 
     assert agents.stats("bob").dead == 1
 
 
+def test_the_log_says_which_handler_failed_and_when_the_event_comes_again(
+    agents: Agents, bob: AgentHandle, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls: list[int] = []
+
+    @bob.on()
+    def ship(event: ReceivedEvent) -> None:
+        calls.append(event.receive_count)
+        if event.receive_count == 1:
+            raise Retryable("no lorry", after=0)
+        raise NonRetryable("no such street")
+
+    publish(agents, "ann", "order.placed")
+    with caplog.at_level("WARNING", logger="postroad.receiving"), running(bob):
+        eventually(lambda: len(agents.dead_letters("bob")) == 1)
+
+    lines = {record.msg["event"]: record.msg for record in caplog.records if isinstance(record.msg, dict)}
+    retried, rejected = lines["receiver_retried"], lines["receiver_rejected"]
+    assert calls == [1, 2]
+    assert [line["handler"].rpartition(".")[2] for line in (retried, rejected)] == ["ship", "ship"]
+    assert (retried["attempt"], retried["retry_in_seconds"]) == (1, 0)
+    assert retried["error"] == "Retryable: no lorry [test_handlers.py:ship]"
+    assert rejected["error"] == "NonRetryable: no such street [test_handlers.py:ship]"
+
+
 def test_an_event_that_no_handler_takes_is_acked(agents: Agents, bob: AgentHandle) -> None:
     bob.on(event_type="paid")(lambda event: None)
 
@@ -356,6 +393,14 @@ def test_a_handler_may_publish_what_another_agent_then_handles(agents: Agents, b
 def two(a: object, b: object) -> None: ...
 
 
+def generator(event: object) -> Iterator[object]:
+    yield event
+
+
+async def async_generator(event: object) -> AsyncIterator[object]:
+    yield event
+
+
 @pytest.mark.parametrize(
     ("register", "field"),
     [
@@ -364,6 +409,8 @@ def two(a: object, b: object) -> None: ...
         (lambda bob: bob.on(event_type=""), "event_type"),
         (lambda bob: bob.on()(two), "handler"),
         (lambda bob: bob.on()(7), "handler"),
+        (lambda bob: bob.on()(generator), "handler"),
+        (lambda bob: bob.on()(async_generator), "handler"),
         (lambda bob: bob.on(two), "producer"),
     ],
 )

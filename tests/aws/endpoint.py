@@ -107,7 +107,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._pass_on(scripted.behind, sent, {} if answer is None else answer.body)
             return
         if answer.silent:
-            scripted.released.wait(30)
+            scripted.released.wait(120)
         if answer.cut or answer.silent:
             self.close_connection = True
             return

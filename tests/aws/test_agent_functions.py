@@ -91,6 +91,7 @@ def test_rows_can_be_released_through_an_object_that_sends(village: Cloud) -> No
             return [None] * len(messages)
 
     lanes = Lanes()
-    result = release([row_of(row) for row in village.rows()], opened_agents().pairs, lanes, SYSTEM_CLOCK)
+    store: Any = lanes
+    result = release([row_of(row) for row in village.rows()], opened_agents().pairs, store, SYSTEM_CLOCK)
 
     assert (result.sent, lanes.sent) == (2, [village.id("bob")] * 2)

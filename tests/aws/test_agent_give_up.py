@@ -119,11 +119,11 @@ def test_a_row_that_is_refused_for_good_comes_again_while_it_cannot_be_put_aside
 
 
 def test_the_client_of_these_writes_tries_once_and_ends_within_an_attempt(scripted_aws: AwsConnection) -> None:
-    config: Any = scripted_aws.dynamodb_within(ATTEMPT_SECONDS).meta.config
+    config: Any = scripted_aws.client("dynamodb", ATTEMPT_SECONDS).meta.config
 
     assert config.connect_timeout + config.read_timeout <= ATTEMPT_SECONDS
     assert config.retries["total_max_attempts"] == 1
-    assert scripted_aws.dynamodb_within(ATTEMPT_SECONDS) is not scripted_aws.dynamodb
+    assert scripted_aws.client("dynamodb", ATTEMPT_SECONDS) is not scripted_aws.dynamodb
 
 
 def _no_queue() -> Queue:

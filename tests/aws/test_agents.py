@@ -311,7 +311,7 @@ def test_fan_out_to_many_costs_few_calls(cloud: Cloud) -> None:
     cloud.publish("ann", 1)
     calls: list[str] = []
     tables = opened_agents()._tables
-    for client in (tables.client, tables._connection.dynamodb_within(ATTEMPT_SECONDS)):
+    for client in (tables.client, tables._connection.client("dynamodb", ATTEMPT_SECONDS)):
         client.meta.events.register("before-call.dynamodb", lambda model, **_: calls.append(model.name))
 
     cloud.aggregate()
@@ -357,16 +357,18 @@ def test_what_dynamodb_did_not_process_is_written_again_and_given_up_after_three
     cloud.publish("ann", 1, 2)
     event = cloud.kinesis_event()
     store = opened_agents()
-    write, sizes = store._tables.write_within, list[int]()
+    batch, sizes = store._tables.batch, list[int]()
 
-    def process_half(seconds: float, requests: dict[str, Any]) -> Any:
+    def process_half(operation: str, requests: dict[str, Any], *, within: float | None = None) -> Any:
+        if operation != "batch_write_item":
+            return batch(operation, requests, within=within)
         [(table, writes)] = requests.items()
         sizes.append(len(writes))
-        write(seconds, {table: writes[: len(writes) // 2]}) if len(writes) > 1 else None
+        batch(operation, {table: writes[: len(writes) // 2]}, within=within) if len(writes) > 1 else None
         return {"UnprocessedItems": {table: writes[len(writes) // 2 :]}}
 
     with monkeypatch.context() as patch:
-        patch.setattr(store._tables, "write_within", process_half)
+        patch.setattr(store._tables, "batch", process_half)
         patch.setattr(store._fan, "_sleep", lambda _: None)
         answer = aggregator.handler(event, None)
     half = len(cloud.rows())
@@ -440,7 +442,7 @@ def test_different_subscribers_are_sent_to_at_the_same_time(cloud: Cloud, monkey
     cloud.subscribe("cat", "ann")
     cloud.publish("ann", 1)
     cloud.aggregate()
-    both = threading.Barrier(2, timeout=30)
+    both = threading.Barrier(2, timeout=120)
     store = opened_agents()
     send = store.send
 

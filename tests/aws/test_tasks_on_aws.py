@@ -184,7 +184,7 @@ def test_a_stopped_worker_hands_its_task_back(bench: Bench, url: str, tmp_path: 
     with worker(url, drain_timeout=0, **SHORT) as running:
         eventually(lambda: lines(notes))
         running.send_signal(signal.SIGTERM)
-        assert running.wait(30) == 0
+        assert running.wait(120) == 0
 
     assert bench.types(handle.request_id)[-1] == "Task Interrupted"
     assert bench.backend.queue(f"{bench.backend.stage}-tasks").stats().visible == 1

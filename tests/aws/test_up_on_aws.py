@@ -105,7 +105,7 @@ def test_where_functions_are_to_move_events_and_none_does_it_is_not_ready_and_sa
         document = told()
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
 
     assert f"no function reads the stream '{village.stream}'" in document
     assert "[agents]" in document

@@ -16,8 +16,7 @@ from tests.memory import memory_queues
 import postroad
 from postroad import Backend, Clock, Queue, QueueSpec, SendResult
 from postroad.bus import BusConfig, CircuitBreakerConfig, RemoteEventBus
-from postroad.bus.endpoints import GivenQueue, Outlet
-from postroad.bus.sender import Send
+from postroad.bus.endpoints import Outlet, Send, given_queue
 from postroad.clock import SYSTEM_CLOCK
 from postroad.inbox import Inbox
 from postroad.queues.sqlite import SQLiteQueues
@@ -85,7 +84,7 @@ def make_bus(clock: FakeClock) -> Iterator[MakeBus]:
     ) -> RemoteEventBus:
         bus = RemoteEventBus(
             outlet=Outlet(name=queue.name, send=send or queue.send, fifo=queue.name.endswith(".fifo")),
-            inlet=GivenQueue(queue),
+            inlet=given_queue(queue),
             dead_letters=OwnDeadLetters() if dead_letters else None,
             config=config,
             clock=clock,

@@ -36,7 +36,7 @@ class LongPolling(Around):
 
     def receive(self, **options: Any) -> list[Delivery]:
         self.polling.set()
-        self.answer.wait(20)
+        self.answer.wait(120)
         return self.queue.receive(**options)
 
 

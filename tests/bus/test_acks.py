@@ -109,7 +109,7 @@ def test_an_ack_waits_for_a_heartbeat_in_progress(make_bus: MakeBus, queue: Queu
     class Watched(Around):
         def extend(self, deliveries: Sequence[Delivery], *, seconds: float) -> list[AckResult]:
             extending.set()
-            go_on.wait(5)
+            go_on.wait(120)
             steps.append("extended")
             return self.queue.extend(deliveries, seconds=seconds)
 
@@ -121,19 +121,19 @@ def test_an_ack_waits_for_a_heartbeat_in_progress(make_bus: MakeBus, queue: Queu
 
     def handler(_: object) -> None:
         began.set()
-        proceed.wait(5)
+        proceed.wait(120)
         ended.set()
 
     bus = make_bus(Watched(queue))
     bus.subscribe(Placed, handler)
     make_bus(queue).publish(Placed())
     bus.start_receiver()
-    began.wait(5)
+    began.wait(120)
 
     clock.advance(16)
-    extending.wait(5)
+    extending.wait(120)
     proceed.set()
-    ended.wait(5)
+    ended.wait(120)
     go_on.set()
 
     eventually(lambda: len(steps) == 2)
@@ -159,13 +159,13 @@ def test_a_failed_heartbeat_is_tried_again_while_the_lease_holds(
 
     def handler(_: object) -> None:
         began.set()
-        proceed.wait(5)
+        proceed.wait(120)
 
     bus = make_bus(Flaky(queue))
     bus.subscribe(Placed, handler)
     make_bus(queue).publish(Placed())
     bus.start_receiver()
-    began.wait(5)
+    began.wait(120)
 
     clock.advance(16)
     eventually(lambda: len(extended) == 1)

@@ -17,7 +17,7 @@ from tests.waiting import eventually
 
 from postroad import Backend, Queue
 from postroad.bus import PublishFailed, RemoteEventBus
-from postroad.bus.endpoints import GivenQueue, Outlet
+from postroad.bus.endpoints import Outlet, given_queue
 from postroad.errors import ConfigurationError
 from postroad.queues import QueueTraits
 
@@ -36,7 +36,7 @@ class Gone(Around):
         return replace(self.queue.traits, short_waits=False)
 
     def _hang(self, *_: Any, **__: Any) -> list[Any]:
-        self.back.wait(20)
+        self.back.wait(120)
         return []
 
 
@@ -45,7 +45,7 @@ class Unreachable(Gone):
 
     @property
     def traits(self) -> QueueTraits:
-        self.back.wait(20)
+        self.back.wait(120)
         return self.queue.traits
 
 
@@ -65,13 +65,13 @@ def test_a_stop_is_in_time_when_the_network_takes_nothing_back(make_bus: MakeBus
     def handler(event: Placed) -> None:
         began.set()
         if verb == "release":
-            gone.back.wait(20)
+            gone.back.wait(120)
 
     bus = make_bus(gone)
     bus.subscribe(Placed, handler)
     make_bus(queue).publish_many([Placed(1), Placed(2)])
     bus.start_receiver()
-    began.wait(5)
+    began.wait(120)
 
     with seconds() as took:
         bus.stop_receiver(timeout=0.1)
@@ -98,7 +98,7 @@ def connected(queue: Queue, received: Queue, concurrency: int = 1) -> Iterator[t
     at_the_end: list[int] = []
     outlet = Outlet(name="work", send=queue.send, close=lambda: at_the_end.append(queue.stats().in_flight))
     config = replace(QUICK, concurrency=concurrency)
-    with RemoteEventBus(outlet=outlet, inlet=GivenQueue(received), config=config) as bus:
+    with RemoteEventBus(outlet=outlet, inlet=given_queue(received), config=config) as bus:
         yield bus, at_the_end
 
 
@@ -107,7 +107,7 @@ def test_what_a_poll_in_progress_brings_is_given_back_before_the_connection_clos
     with connected(queue, polled) as (bus, at_the_end):
         bus.publish(Placed())
         bus.start_receiver()
-        polled.polling.wait(5)
+        polled.polling.wait(120)
 
         bus.close()
         before = list(at_the_end)
@@ -123,13 +123,13 @@ def test_a_handler_that_outlives_the_bus_settles_before_the_connection_closes(qu
 
     def handler(_: object) -> None:
         began.set()
-        proceed.wait(20)
+        proceed.wait(120)
 
     with connected(queue, queue, concurrency) as (bus, at_the_end):
         bus.publish(Placed())
         bus.subscribe(Placed, handler)
         bus.start_receiver()
-        began.wait(5)
+        began.wait(120)
         receiver = bus._receiver
         assert receiver is not None
         receiving = receiver._loop
@@ -137,7 +137,7 @@ def test_a_handler_that_outlives_the_bus_settles_before_the_connection_closes(qu
         bus.stop_receiver(timeout=0)
         if concurrency > 1:
             # Only the worker is left, and the connection must wait for it.
-            receiving._thread.join(10)
+            receiving._thread.join(120)
 
         bus.close()
         before = list(at_the_end)
@@ -152,19 +152,19 @@ def test_a_single_reception_ends_before_the_connection_closes(queue: Queue) -> N
 
     def handler(_: object) -> None:
         began.set()
-        proceed.wait(20)
+        proceed.wait(120)
 
     with connected(queue, queue) as (bus, at_the_end):
         bus.publish(Placed())
         bus.subscribe(Placed, handler)
         receiving = threading.Thread(target=bus.receive_once)
         receiving.start()
-        began.wait(5)
+        began.wait(120)
 
         bus.close()
         before = list(at_the_end)
         proceed.set()
-        receiving.join(10)
+        receiving.join(120)
 
     assert (before, at_the_end, queue.stats().visible) == ([], [0], 0)
 
@@ -214,7 +214,7 @@ def test_an_old_receiver_does_not_come_back_to_life_with_a_new_one(make_bus: Mak
     polled = LongPolling(queue)
     bus = make_bus(polled)
     bus.start_receiver()
-    polled.polling.wait(5)
+    polled.polling.wait(120)
     receiver = bus._receiver
     assert receiver is not None
     old = receiver._loop
@@ -224,5 +224,5 @@ def test_an_old_receiver_does_not_come_back_to_life_with_a_new_one(make_bus: Mak
     bus.start_receiver()
     polled.answer.set()
 
-    old._thread.join(5)
+    old._thread.join(120)
     assert (old._thread.is_alive(), bus.health().running) == (False, True)

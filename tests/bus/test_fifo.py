@@ -112,7 +112,7 @@ def test_groups_run_at_the_same_time_and_each_in_order(make_bus: MakeBus, fifo_q
 
     def handler(event: Stepped) -> None:
         if event.number == 0:
-            together.wait(10)
+            together.wait(120)
         seen[event.session_id].append(event.number)
 
     bus = make_bus(fifo_queue, replace(BY_SESSION, concurrency=3))

@@ -1,9 +1,9 @@
-"""What `on` offers each handler: several types, their subclasses, a name and a timeout."""
+"""What `on` offers each handler: several types, their subclasses and a name."""
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
+import functools
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -19,8 +19,7 @@ from tests.waiting import eventually
 import postroad
 from postroad import Backend, Queue
 from postroad.errors import ConfigurationError
-from postroad.queues.markers import read_dead
-from postroad.queues.sqlite import SQLiteQueues
+from postroad.inbox import Inbox
 
 REMOTE = replace(QUICK, local_dispatch=False, max_receives=3)
 
@@ -66,13 +65,6 @@ class Counted(Countable):
 
 class Undeclared:
     order_id: str
-
-
-def dead_letter(queues: SQLiteQueues) -> tuple[str | None, str | None]:
-    (letter,) = queues.queue("work-dead").peek()
-    marker = read_dead(letter.attributes)
-    assert marker is not None
-    return marker.reason, (marker.error or "").partition(" [")[0]
 
 
 def test_one_handler_takes_several_types(make_bus: MakeBus, queue: Queue) -> None:
@@ -261,6 +253,47 @@ def test_what_cannot_be_called_is_refused_and_not_registered(backend: Backend) -
     assert not bus.has_handlers
 
 
+@pytest.mark.parametrize("handler", [lambda: None, lambda event, other: None, lambda event, *, other: None])
+def test_what_does_not_take_the_event_alone_is_refused_and_not_registered(backend: Backend, handler: Any) -> None:
+    bus = backend.bus("orders", "billing")
+
+    for subscribe in (bus.on(Placed), bus.on_any):
+        with pytest.raises(ConfigurationError, match="cannot be called with the event alone") as caught:
+            subscribe(handler)
+        assert caught.value.field == "handler"
+    assert not bus.has_handlers
+
+
+def test_with_an_inbox_a_handler_has_to_take_the_connection_too(backend: Backend, inbox: Inbox) -> None:
+    bus = backend.bus("orders", "billing", inbox=inbox)
+
+    with pytest.raises(ConfigurationError, match="cannot be called with the event and the connection"):
+        bus.on(Placed)(lambda event: None)
+
+    assert not bus.has_handlers
+
+
+def test_a_decorator_may_give_its_handler_more_than_the_event(backend: Backend) -> None:
+    bus = backend.bus("orders", local=True, config=QUICK)
+    seen: list[tuple[Placed, str]] = []
+
+    def with_session(handler: Callable[[Placed, str], None]) -> Callable[[Placed], None]:
+        @functools.wraps(handler)
+        def called(event: Placed) -> None:
+            handler(event, "session")
+
+        return called
+
+    @bus.on(Placed)
+    @with_session
+    def bill(event: Placed, session: str) -> None:
+        seen.append((event, session))
+
+    bus.publish(Placed()).raise_if_errors()
+
+    assert seen == [(Placed(), "session")]
+
+
 def test_a_generator_is_refused_as_a_handler(make_bus: MakeBus, queue: Queue) -> None:
     bus = make_bus(queue, REMOTE)
 
@@ -334,85 +367,6 @@ def test_the_log_calls_a_handler_by_its_name(make_bus: MakeBus, queue: Queue, ca
         bus.receive_once()
 
     assert "handler=bill" in caplog.text
-
-
-def test_an_async_handler_is_cancelled_at_its_timeout_and_tried_again(make_bus: MakeBus, queue: Queue) -> None:
-    calls: list[str] = []
-    bus = make_bus(queue, REMOTE)
-
-    @bus.on(Placed, timeout=0.05)
-    async def slow(event: Placed) -> None:
-        calls.append("began")
-        try:
-            await asyncio.sleep(60 if len(calls) == 1 else 0)
-        except asyncio.CancelledError:
-            calls.append("cancelled")
-            raise
-        calls.append("ended")
-
-    bus.publish(Placed())
-    first, second = bus.receive_once(), bus.receive_once()
-
-    assert (first, second) == ([], [Placed()])
-    assert calls == ["began", "cancelled", "began", "ended"]
-
-
-def test_a_timeout_is_told_with_its_seconds_and_its_handler(
-    make_bus: MakeBus, queue: Queue, queues: SQLiteQueues
-) -> None:
-    bus = make_bus(queue, REMOTE)
-
-    @bus.on(Placed, timeout=0.05, max_attempts=1)
-    async def slow(event: Placed) -> None:
-        await asyncio.sleep(60)
-
-    bus.publish(Placed())
-    bus.receive_once()
-
-    assert dead_letter(queues) == ("handler_failed", "TimeoutError: the handler took longer than 0.05 s")
-
-
-def test_a_timeout_holds_for_events_of_this_process_too(backend: Backend) -> None:
-    bus = backend.bus("orders", local=True, config=QUICK)
-
-    @bus.on(Placed, timeout=0.05)
-    async def slow(event: Placed) -> None:
-        await asyncio.sleep(60)
-
-    by_publish = bus.publish(Placed())
-    by_apublish = asyncio.run(bus.apublish(Placed()))
-
-    for result in (by_publish, by_apublish):
-        assert [str(failure.error) for failure in result.errors] == ["the handler took longer than 0.05 s"]
-        assert result.handlers_invoked == (slow,)
-
-
-def test_a_timeout_of_the_handlers_own_stays_what_it_is(backend: Backend) -> None:
-    bus = backend.bus("orders", local=True, config=QUICK)
-
-    @bus.on(Placed, timeout=60)
-    async def own(event: Placed) -> None:
-        raise TimeoutError("the bank did not answer")
-
-    assert str(bus.publish(Placed()).errors[0].error) == "the bank did not answer"
-
-
-def test_a_timeout_is_refused_on_a_plain_function(backend: Backend) -> None:
-    bus = backend.bus("orders", local=True, config=QUICK)
-
-    with pytest.raises(ConfigurationError, match=r"timeout: .* is not async") as caught:
-        bus.on(Placed, timeout=5)(lambda event: None)
-
-    assert caught.value.field == "timeout"
-    assert bus.publish(Placed()).handlers_invoked == ()
-
-
-@pytest.mark.parametrize("wrong", [0, -1, "5", True, float("nan"), 50_000])
-def test_a_timeout_out_of_bounds_is_refused(backend: Backend, wrong: Any) -> None:
-    with pytest.raises(ConfigurationError, match="timeout") as caught:
-        backend.bus("orders").on(Placed, timeout=wrong)
-
-    assert caught.value.field == "timeout"
 
 
 def test_a_handler_for_every_event_takes_all_that_can_be_decoded(make_bus: MakeBus, queue: Queue) -> None:

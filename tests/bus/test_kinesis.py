@@ -376,7 +376,7 @@ def test_a_slow_handler_keeps_its_shards(
 
     def slow(event: Placed) -> None:
         tries.append(event.number)
-        going_on.wait(60)
+        going_on.wait(120)
 
     monkeypatch.setattr(narrow, "lease", watched)
     first.subscribe(Placed, slow)

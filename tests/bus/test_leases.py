@@ -39,7 +39,7 @@ class Waiting:
         self.seen.append(event.number)
         self.began.set()
         if event.number == 1:
-            self.proceed.wait(20)
+            self.proceed.wait(120)
 
 
 def test_nothing_begins_on_a_message_whose_lease_is_lost(make_bus: MakeBus, queue: Queue, clock: FakeClock) -> None:
@@ -48,7 +48,7 @@ def test_nothing_begins_on_a_message_whose_lease_is_lost(make_bus: MakeBus, queu
     bus.subscribe(Placed, handler)
     make_bus(queue).publish_many([Placed(1), Placed(2), Placed(3)])
     bus.start_receiver()
-    handler.began.wait(5)
+    handler.began.wait(120)
 
     clock.advance(16)
     eventually(lambda: [held.lost for held in leases_of(bus)] == [False, True, False])
@@ -71,7 +71,7 @@ def test_all_that_is_held_is_extended_in_one_call(make_bus: MakeBus, queue: Queu
     bus.subscribe(Placed, handler)
     make_bus(queue).publish_many([Placed(1), Placed(2), Placed(3)])
     bus.start_receiver()
-    handler.began.wait(5)
+    handler.began.wait(120)
 
     clock.advance(14)
     time.sleep(0.1)
@@ -94,7 +94,7 @@ def test_behind_a_lost_lease_the_rest_of_its_group_is_given_back(
     def handler(event: Stepped) -> None:
         seen.append(event.number)
         began.set()
-        proceed.wait(20)
+        proceed.wait(120)
         if fails:
             raise ValueError("and it failed, too")
 
@@ -103,7 +103,7 @@ def test_behind_a_lost_lease_the_rest_of_its_group_is_given_back(
     bus.subscribe(Stepped, handler)
     make_bus(fifo_queue, config).publish_many([Stepped("a", 1), Stepped("a", 2)])
     bus.start_receiver()
-    began.wait(5)
+    began.wait(120)
 
     clock.advance(16)
     eventually(lambda: any(held.lost for held in leases_of(bus)))
@@ -122,7 +122,7 @@ def test_a_heartbeat_that_fails_is_told_and_the_result_still_counts(
     bus.subscribe(Placed, handler)
     make_bus(queue).publish(Placed(1))
     bus.start_receiver()
-    handler.began.wait(5)
+    handler.began.wait(120)
 
     clock.advance(16)
     eventually(lambda: "bus_heartbeat_failed" in caplog.text)

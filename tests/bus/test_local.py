@@ -260,7 +260,7 @@ def test_another_thread_subscribes_while_a_handler_runs(bus: InProcessEventBus) 
     def subscribes_elsewhere(_: object) -> None:
         thread = threading.Thread(target=bus.subscribe, args=(Special, print))
         thread.start()
-        thread.join(5)
+        thread.join(120)
         assert not thread.is_alive()
 
     bus.subscribe(Placed, subscribes_elsewhere)

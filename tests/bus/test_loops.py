@@ -166,7 +166,7 @@ def test_a_publisher_is_not_held_by_a_loop_that_ended_before_its_handler() -> No
 
     with postroad.connect("memory://") as backend:
         thread = asyncio.run(main(backend.bus("orders", config=QUICK)))
-        thread.join(60)
+        thread.join(120)
 
     assert [result.ok for result in results] == [False]
 

@@ -250,7 +250,7 @@ async def forgot(handler: EventHandler) -> EventHandler:
     return handler
 
 
-@pytest.mark.parametrize("wrong", [lambda handler: None, lambda handler: 5, forgot, None, "timing"])
+@pytest.mark.parametrize("wrong", [lambda handler: None, lambda handler: 5, lambda: print, forgot, None, "timing"])
 @pytest.mark.parametrize("has_handlers", [True, False])
 def test_a_middleware_that_returns_no_handler_is_refused_and_nothing_changes(
     backend: Backend, wrong: Any, has_handlers: bool

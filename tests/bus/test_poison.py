@@ -16,7 +16,7 @@ from tests.bus.vocabulary import QUICK, Placed
 
 from postroad import Delivery, OutgoingMessage, Queue, QueueSpec, SendResult
 from postroad.bus import RemoteEventBus
-from postroad.bus.endpoints import GivenQueue, Outlet
+from postroad.bus.endpoints import Outlet, given_queue
 from postroad.errors import Unavailable
 from postroad.queues.markers import read_dead
 from postroad.queues.sqlite import SQLiteQueues
@@ -127,7 +127,7 @@ def test_without_dead_letters_poison_is_released(make_bus: MakeBus, queue: Queue
 def bus_with_letters(queue: Queue, letters: Any, clock: FakeClock) -> RemoteEventBus:
     return RemoteEventBus(
         outlet=Outlet(name="work", send=queue.send),
-        inlet=GivenQueue(queue),
+        inlet=given_queue(queue),
         dead_letters=GivenDeadLetters(letters, clock),
         config=replace(QUICK, max_receives=1),
         clock=clock,

@@ -145,19 +145,19 @@ def test_what_waits_behind_a_long_send_does_not_overtake_it(queue: Queue, monkey
         sent.append(len(messages))
         if not began.is_set():
             began.set()
-            proceed.wait(10)
+            proceed.wait(120)
         return queue.send(messages)
 
     with RemoteEventBus(outlet=Outlet(name="work", send=send, longest=1.0), inlet=None, config=QUICK) as bus:
         first, second = (threading.Thread(target=bus.publish, args=[Placed(number)]) for number in (1, 2))
         first.start()
-        began.wait(5)
+        began.wait(120)
         second.start()
         time.sleep(0.1)
         meanwhile = list(sent)
         proceed.set()
-        first.join(10)
-        second.join(10)
+        first.join(120)
+        second.join(120)
 
     assert (meanwhile, queue.stats().visible) == ([1], 2)
 

@@ -18,7 +18,7 @@ from tests.bus.vocabulary import QUICK, Asked, Identified, Placed, Shipped, Step
 import postroad
 from postroad import OutgoingMessage, Queue, SendResult, codec
 from postroad.bus import BusConfig, PublishFailed, RemoteEventBus, current_context
-from postroad.bus.endpoints import GivenQueue, Outlet
+from postroad.bus.endpoints import Outlet, given_queue
 from postroad.errors import InvalidMessage, MessageTooLarge, NotPermitted, OutcomeUnknown, Unavailable
 from postroad.testing import FakeClock
 
@@ -181,7 +181,7 @@ def test_a_transport_that_hangs_costs_no_more_than_the_budget(make_bus: MakeBus,
     released = threading.Event()
 
     def hangs(messages: Sequence[OutgoingMessage]) -> list[SendResult]:
-        released.wait(60)
+        released.wait(120)
         return queue.send(messages)
 
     bus = make_bus(queue, replace(QUICK, publish_timeout_seconds=0.2), send=hangs)
@@ -201,7 +201,7 @@ def test_what_had_no_turn_in_time_is_never_sent(make_bus: MakeBus, queue: Queue)
     released = threading.Event()
 
     def hangs(messages: Sequence[OutgoingMessage]) -> list[SendResult]:
-        released.wait(10)
+        released.wait(120)
         return queue.send(messages)
 
     bus = make_bus(queue, replace(QUICK, publish_timeout_seconds=0.1), send=hangs)
@@ -262,7 +262,7 @@ def test_a_failed_entry_fails_its_own_publisher_alone(make_bus: MakeBus, queue: 
     gate = threading.Event()
 
     def send(messages: Sequence[OutgoingMessage]) -> list[SendResult]:
-        gate.wait(5)
+        gate.wait(120)
         bad = NotPermitted("this one")
         return [
             SendResult(ok=False, error=bad) if b'"number":3' in bytes(message.body) else queue.send([message])[0]  # type: ignore[arg-type]  # bytes
@@ -438,7 +438,9 @@ def test_an_unregistered_dataclass_travels_by_being_published(make_bus: MakeBus,
 
 
 def bus_with_limit(queue: Queue, send: Any, longest: float | None) -> RemoteEventBus:
-    return RemoteEventBus(outlet=Outlet(name="work", send=send, longest=longest), inlet=GivenQueue(queue), config=QUICK)
+    return RemoteEventBus(
+        outlet=Outlet(name="work", send=send, longest=longest), inlet=given_queue(queue), config=QUICK
+    )
 
 
 def test_a_lone_publish_is_sent_on_its_own_thread_where_the_transport_answers_in_time(queue: Queue) -> None:

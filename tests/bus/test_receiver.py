@@ -30,7 +30,7 @@ class Blocking:
     def __call__(self, event: Any) -> None:
         self.seen.append(event)
         self.started.set()
-        self.proceed.wait(60)
+        self.proceed.wait(120)
 
 
 def visible(queue: Queue) -> int:
@@ -101,7 +101,7 @@ class LongPolling:
 
     def receive(self, **options: Any) -> Any:
         self.polling.set()
-        self.answer.wait(60)
+        self.answer.wait(120)
         found = self._queue.receive(**options)
         if found:
             self.brought.set()
@@ -115,7 +115,7 @@ def test_what_a_poll_in_progress_still_brings_is_given_back(make_bus: MakeBus, q
     bus.subscribe(Placed, seen.append)
     make_bus(queue).publish(Placed())
     bus.start_receiver()
-    polled.polling.wait(5)
+    polled.polling.wait(120)
 
     started = time.monotonic()
     bus.stop_receiver(timeout=60)
@@ -134,7 +134,7 @@ def test_what_no_handler_began_on_is_given_back_at_once(make_bus: MakeBus, queue
     bus.subscribe(Placed, handler)
     make_bus(queue).publish_many([Placed(1), Placed(2), Placed(3)])
     bus.start_receiver()
-    handler.started.wait(5)
+    handler.started.wait(120)
 
     stopping = threading.Thread(target=bus.stop_receiver)
     stopping.start()
@@ -154,7 +154,7 @@ def test_a_stop_returns_in_time_and_the_running_handler_settles_later(make_bus: 
     bus.subscribe(Placed, handler)
     make_bus(queue).publish(Placed())
     bus.start_receiver()
-    handler.started.wait(5)
+    handler.started.wait(120)
 
     started = time.monotonic()
     bus.stop_receiver(timeout=0.1)
@@ -175,7 +175,7 @@ def test_no_handler_starts_after_the_stop_has_returned(make_bus: MakeBus, queue:
     bus.subscribe(Placed, second)
     make_bus(queue).publish(Placed())
     bus.start_receiver()
-    first.started.wait(5)
+    first.started.wait(120)
 
     bus.stop_receiver(timeout=0.05)
     first.proceed.set()
@@ -228,7 +228,7 @@ def test_a_stop_costs_no_attempt(make_bus: MakeBus, queue: Queue) -> None:
     bus.subscribe(Placed, handler)
     make_bus(queue).publish_many([Placed(1), Placed(2)])
     bus.start_receiver()
-    handler.started.wait(5)
+    handler.started.wait(120)
     stopping = threading.Thread(target=bus.stop_receiver)
     stopping.start()
     eventually(lambda: visible(queue) == 1)
@@ -297,7 +297,7 @@ def test_a_receiver_backs_off_and_resumes_by_itself(make_bus: MakeBus, queue: Qu
 def test_several_messages_are_handled_at_the_same_time(make_bus: MakeBus, queue: Queue) -> None:
     together = threading.Barrier(3)
     bus = make_bus(queue, replace(QUICK, concurrency=3))
-    bus.subscribe(Placed, lambda _: together.wait(10) and None)
+    bus.subscribe(Placed, lambda _: together.wait(120) and None)
     make_bus(queue).publish_many([Placed(number) for number in range(3)])
 
     bus.start_receiver()
@@ -368,7 +368,7 @@ def test_a_handler_that_runs_for_too_long_is_no_longer_covered(backend: Backend)
     two.subscribe(Placed, seen.append)
     one.publish(Placed())
     one.start_receiver()
-    slow.started.wait(5)
+    slow.started.wait(120)
 
     two.start_receiver()
 
@@ -384,7 +384,7 @@ def test_the_result_of_a_lost_lease_is_discarded(backend: Backend) -> None:
     bus.subscribe(Placed, slow)
     bus.publish(Placed())
     bus.start_receiver()
-    slow.started.wait(5)
+    slow.started.wait(120)
     queue = backend.queue("orders--workers")
 
     (held,) = leases_of(bus)

@@ -13,7 +13,7 @@ from tests.waiting import eventually
 
 from postroad import EventRegistry, OutgoingMessage, Queue, codec
 from postroad.bus import HandlingContext, PublishResult, RemoteEventBus, current_context
-from postroad.bus.endpoints import GivenQueue, Outlet
+from postroad.bus.endpoints import Outlet, given_queue
 from postroad.errors import TransportError
 from postroad.queues.markers import read_dead
 from postroad.queues.sqlite import SQLiteQueues
@@ -271,7 +271,7 @@ def test_of_two_copies_at_once_one_runs_and_the_other_comes_again(make_bus: Make
     def slow(event: object) -> None:
         calls.append(event)
         started.set()
-        proceed.wait(10)
+        proceed.wait(120)
         raise ValueError("the first copy fails")
 
     sender, receiver = make_bus(queue), make_bus(queue, replace(QUICK, max_receives=100, max_messages_per_poll=1))
@@ -280,7 +280,7 @@ def test_of_two_copies_at_once_one_runs_and_the_other_comes_again(make_bus: Make
     sender.publish_many([event, event])
     first = threading.Thread(target=receiver.receive_once)
     first.start()
-    started.wait(10)
+    started.wait(120)
 
     receiver.receive_once()
     during = (len(calls), held(queue))
@@ -400,7 +400,7 @@ def test_an_ack_does_not_wait_for_a_slow_sibling(make_bus: MakeBus, queue: Queue
     proceed = threading.Event()
     make_bus(queue).publish_many([Placed(1), Placed(2)])
     receiver = make_bus(queue, clock=system_clock)
-    receiver.subscribe(Placed, lambda event: event.number == 2 and proceed.wait(10))
+    receiver.subscribe(Placed, lambda event: event.number == 2 and proceed.wait(120))
     receiver.start_receiver()
 
     eventually(lambda: held(queue) == 1)
@@ -424,7 +424,7 @@ def test_subscribing_is_enough_to_read_a_type(queue: Queue, clock: FakeClock) ->
         number: int
 
     def bus() -> RemoteEventBus:
-        outlet, inlet = Outlet(name="work", send=queue.send), GivenQueue(queue)
+        outlet, inlet = Outlet(name="work", send=queue.send), given_queue(queue)
         return RemoteEventBus(outlet=outlet, inlet=inlet, config=QUICK, registry=EventRegistry(), clock=clock)
 
     with bus() as sender, bus() as receiver:

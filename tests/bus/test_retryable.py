@@ -7,22 +7,14 @@ from typing import Any
 
 import pytest
 from tests.bus.conftest import MakeBus
-from tests.bus.vocabulary import QUICK, Placed
+from tests.bus.vocabulary import QUICK, Placed, dead_letter
 
 from postroad import NonRetryable, Queue, Retryable
 from postroad.errors import InvalidInput
-from postroad.queues.markers import read_dead
 from postroad.queues.sqlite import SQLiteQueues
 from postroad.testing import FakeClock
 
 REMOTE = replace(QUICK, local_dispatch=False, max_receives=3)
-
-
-def dead_letter(queues: SQLiteQueues) -> tuple[str | None, str | None]:
-    (letter,) = queues.queue("work-dead").peek()
-    marker = read_dead(letter.attributes)
-    assert marker is not None
-    return marker.reason, (marker.error or "").partition(" [")[0]
 
 
 def test_what_is_not_retryable_is_a_dead_letter_at_once(make_bus: MakeBus, queue: Queue, queues: SQLiteQueues) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -43,7 +44,7 @@ class RestrictedTopic:
 
 def connected(store: Any, topic: str, group: str | None = None) -> Bus:
     bus = Bus(topic, group, config=QUICK)
-    bus.connect(store)
+    bus.connect(store, partial(store.topic, overflow="fail"))
     return bus
 
 

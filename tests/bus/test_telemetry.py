@@ -51,6 +51,26 @@ def test_a_journey_is_told_line_by_line(make_bus: MakeBus, queue: Queue, caplog:
     assert SECRET not in caplog.text
 
 
+def test_health_has_the_last_error_of_a_handler_whether_it_ran_on_receipt_or_on_publish(
+    make_bus: MakeBus, queue: Queue
+) -> None:
+    bus = make_bus(queue)
+
+    def refuse(event: Placed) -> None:
+        raise ValueError(f"no order {event.number}, password=hunter2")
+
+    bus.subscribe(Placed, refuse)
+
+    bus.publish(Placed(1))
+    on_publish = bus.health().last_error
+    make_bus(queue).publish(Placed(2))
+    bus.receive_once()
+    on_receipt = bus.health().last_error
+
+    assert on_publish == "ValueError: no order 1, password=*** [test_telemetry.py:refuse]"
+    assert on_receipt == "ValueError: no order 2, password=*** [test_telemetry.py:refuse]"
+
+
 def test_every_other_end_has_a_line_too(make_bus: MakeBus, queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
     sender, receiver = make_bus(queue), make_bus(queue)
     sender.subscribe(Placed, lambda _: None)

@@ -8,6 +8,8 @@ from uuid import UUID, uuid4
 
 from postroad import event
 from postroad.bus import BusConfig
+from postroad.queues.markers import read_dead
+from postroad.queues.sqlite import SQLiteQueues
 
 QUICK = BusConfig(
     wait_time_seconds=0,
@@ -48,3 +50,11 @@ class Identified:
 @event
 class Anything:
     value: Any = None
+
+
+def dead_letter(queues: SQLiteQueues) -> tuple[str | None, str | None]:
+    """The reason and the error of the only dead letter."""
+    (letter,) = queues.queue("work-dead").peek()
+    marker = read_dead(letter.attributes)
+    assert marker is not None
+    return marker.reason, (marker.error or "").partition(" [")[0]

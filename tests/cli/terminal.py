@@ -75,4 +75,4 @@ def on_a_terminal(
     except OSError:
         pass  # the other side was closed: that is how a pseudo-terminal ends
     os.close(terminal)
-    return process.wait(timeout=60), written.decode()
+    return process.wait(timeout=120), written.decode()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.cli.terminal import Postroad
 
-from postroad.cli import agent_events
+from postroad.cli import agents
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_an_event_is_published_moved_and_tailed(village: Postroad) -> None:
 
 
 def test_a_tail_goes_on_until_the_silence_is_over(village: Postroad, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_events, "_SLICE_SECONDS", 0.01)
+    monkeypatch.setattr(agents, "_SLICE_SECONDS", 0.01)
     began = time.monotonic()
 
     outcome = village("agent", "tail", "bob", "--wait", "0.3")
@@ -98,6 +98,25 @@ def test_pausing_resuming_and_replaying(village: Postroad) -> None:
     assert village("agent", "dead", "bob", "--json").document == {"items": []}
     assert village("agent", "redrive", "bob", "--json").document == {"redriven": 0}
     assert village("agent", "provision").code == 0
+
+
+def test_a_redrive_is_recorded_before_and_after(village: Postroad) -> None:
+    village("agent", "redrive", "bob", "--limit", "5")
+    unknown = village("agent", "redrive", "eve")
+
+    started, ended = village("audit", "list", "--json").document["items"]
+    assert (started["action"], started["target"], started["detail"]) == ("agent.redrive.start", "bob", {"limit": 5})
+    assert (ended["action"], ended["detail"]) == ("agent.redrive.end", {"redriven": 0})
+    assert unknown.code == 1
+
+
+def test_nothing_is_redriven_without_a_record(village: Postroad, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POSTROAD_AUDIT_LOG", "no/such/directory/audit.jsonl")
+
+    outcome = village("agent", "redrive", "bob")
+
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "POSTROAD_AUDIT_LOG" in outcome.err
 
 
 def test_deleting_asks_first(village: Postroad) -> None:

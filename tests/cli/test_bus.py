@@ -135,7 +135,7 @@ def test_tail_prints_one_envelope_a_line_and_removes_its_queue(postroad: Postroa
             postroad("bus", "publish", "orders", "orders.placed", json.dumps({"id": n})).document["event_id"]
             for n in range(2)
         ]
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=120)
 
     lines = [json.loads(line) for line in out.splitlines()]
     assert (process.returncode, err) == (0, "")
@@ -147,7 +147,7 @@ def test_tail_shows_only_the_types_it_is_asked_for(postroad: Postroad) -> None:
     with tailing("--limit", "2", "--timeout", "30s", "--type", "b", "--type", "c") as process:
         for kind in "abc":
             postroad("bus", "publish", "orders", kind, "{}")
-        out, _ = process.communicate(timeout=30)
+        out, _ = process.communicate(timeout=120)
 
     assert [json.loads(line)["event_type"] for line in out.splitlines()] == ["b", "c"]
 
@@ -156,7 +156,7 @@ def test_tail_shows_only_the_types_it_is_asked_for(postroad: Postroad) -> None:
 def test_an_interrupted_tail_removes_its_queue(number: signal.Signals, code: int) -> None:
     with tailing() as process:
         process.send_signal(number)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=120)
 
     assert process.returncode == code
     assert "Traceback" not in err
@@ -179,7 +179,7 @@ def test_tail_passes_over_what_is_no_event(postroad: Postroad) -> None:
         with connect(URL) as backend:
             backend.topic("orders").publish([OutgoingMessage("[1]")])
         postroad("bus", "publish", "orders", "orders.placed", "{}")
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=120)
 
     assert len(out.splitlines()) == 1
     assert "no event" in err

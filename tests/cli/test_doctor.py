@@ -47,7 +47,7 @@ def test_an_error_is_exit_1(postroad: Postroad) -> None:
     found = postroad("doctor", "--inbox-retention", "1d")
 
     assert found.code == 1
-    first, second = found.out.splitlines()
+    _, first, second = found.out.splitlines()
     assert first.split()[:2] == ["error", "inbox-window"]
     assert second.strip().startswith("Give the inbox a retention of")
 

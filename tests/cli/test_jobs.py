@@ -40,6 +40,24 @@ def test_a_job_is_submitted_extended_shown_and_cancelled(postroad: Postroad) -> 
     assert postroad("job", "cancel", "j", "--confirm", "j").code == 1
 
 
+def test_jobs_are_listed_for_people_with_the_way_to_the_next_page(postroad: Postroad) -> None:
+    for name in ("first", "second"):
+        postroad("job", "submit", "-", stdin=json.dumps({"tasks": TASKS, "jobId": name}))
+
+    headings, newest, told = postroad("job", "list", "--limit", "1").out.splitlines()
+    rest = postroad("job", "list", *told.removeprefix("more: ").split()).out
+
+    assert headings.split() == ["JOB", "STATUS", "TASKS", "CREATED"]
+    assert newest.split()[:3] == ["second", "processing", "2"]
+    assert rest.splitlines()[1].split()[0] == "first"
+
+
+def test_a_status_that_no_job_has_is_said_so(postroad: Postroad) -> None:
+    postroad("job", "submit", "job.json")
+
+    assert postroad("job", "list", "--status", "completed").out == "no such jobs\n"
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "[]", "{", '{"tasks": []}', '{"tasks": [{"taskId": "a", "name": "x", "dependsOn": ["a"]}]}', '{"evil": 1}'],

@@ -52,6 +52,19 @@ def test_a_message_that_breaks_a_limit_is_exit_2_and_not_sent(extra: tuple[str, 
     assert postroad("queue", "peek", "orders", "--json").document == {"items": [], "next_cursor": None}
 
 
+def test_peek_says_how_to_read_on(postroad: Postroad) -> None:
+    postroad("queue", "create", "orders")
+    for body in "ab":
+        postroad("queue", "send", "orders", "--body", body)
+
+    first = postroad("queue", "peek", "orders", "--limit", "1")
+    told = first.out.splitlines()[-1]
+    second = postroad("queue", "peek", "orders", *told.removeprefix("more: ").split())
+
+    assert told == f"more: --after {first.out.split()[0]}"
+    assert len(second.out.splitlines()) == 1
+
+
 def test_peek_shows_bodies_only_when_asked_and_touches_nothing(postroad: Postroad) -> None:
     postroad("queue", "create", "orders")
     postroad("queue", "send", "orders", "--body", "secret")

@@ -97,10 +97,12 @@ def test_failed_rows_are_listed_page_by_page_and_in_groups(postroad: Postroad, r
         "outbox", "failed", "--dsn", DSN, "--limit", "2", "--after", first["next_cursor"], "--json"
     ).document
     groups = postroad("outbox", "failed", "--dsn", DSN, "--groups", "--json").document
+    people = postroad("outbox", "failed", "--dsn", DSN, "--limit", "2").out
 
     assert [row["event_id"] for row in (*first["items"], *second["items"])] == ids
     assert second["next_cursor"] is None
     assert [group["count"] for group in groups["items"]] == [3]
+    assert people.splitlines()[-1] == f"more: --after {first['next_cursor']}"
 
 
 @pytest.mark.parametrize("cursor", ["x", "-1", "\u0663", "9" * 20, "9" * 5_000])
@@ -418,7 +420,7 @@ def test_a_running_dispatcher_shows_its_metrics_and_stops_clean(
         with urlopen(f"http://127.0.0.1:{free_port}/metrics", timeout=10) as answer:
             shown = answer.read().decode()
         process.send_signal(signal.SIGTERM)
-        out, _ = process.communicate(timeout=30)
+        out, _ = process.communicate(timeout=120)
     finally:
         process.kill()
         process.wait()

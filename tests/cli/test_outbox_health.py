@@ -47,7 +47,7 @@ def test_a_running_dispatcher_tells_how_it_is_on_the_address_it_was_given(
         eventually(lambda: _answer(f"{address}/ready") == (503, {"status": "not ready"}))
         assert _answer(f"{address}/health") == (200, {"status": "ok"})
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
     finally:
         process.kill()
         process.wait()

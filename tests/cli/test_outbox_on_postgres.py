@@ -65,7 +65,7 @@ def _dispatcher(dsn: str, *flags: str) -> Iterator[None]:
     try:
         yield
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=120) == 0
     finally:
         process.kill()
         process.wait()

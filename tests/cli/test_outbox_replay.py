@@ -79,7 +79,7 @@ def test_a_replay_that_is_interrupted_says_in_the_audit_how_far_it_came(outbox: 
         assert process.poll() is None
 
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=120)
 
     assert process.returncode == 130
     _, end = AuditLog(Path("postroad-audit.jsonl")).read()

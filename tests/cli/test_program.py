@@ -95,7 +95,7 @@ def test_an_interrupted_redrive_is_exit_130_and_loses_nothing(stop: signal.Signa
 
         redrive.send_signal(stop)
 
-        assert redrive.wait(timeout=60) == 130
+        assert redrive.wait(timeout=120) == 130
         assert sum(backend.queue(name).stats().visible for name in ("orders", "orders-dlq")) == 20
         start, end = AuditLog(Path("postroad-audit.jsonl")).read()
         assert (start.action, end.action) == ("queue.redrive.start", "queue.redrive.end")

@@ -96,8 +96,8 @@ def test_every_command_that_runs_until_it_is_stopped_is_tried_here() -> None:
 )
 def test_sigterm_at_any_early_moment_is_exit_0(prepared: None, arguments: tuple[str, ...]) -> None:
     rng = random.Random()
-    moments = [0, rng.randrange(100), rng.randrange(1_000)]
-    delays = [0.0, rng.random(), rng.random()]
+    moments = [0, rng.randrange(1_000)]
+    delays = [0.0, rng.random()]
 
     own = [
         _start(sys.executable, "-c", EARLY, *_numbered(arguments, number), EVENTS_BEFORE_SIGTERM=str(moment))
@@ -108,7 +108,7 @@ def test_sigterm_at_any_early_moment_is_exit_0(prepared: None, arguments: tuple[
         _wait_until_it_handles_sigterm(process)
         time.sleep(delay)
         process.send_signal(signal.SIGTERM)
-    ends = [(process.communicate(timeout=60)[1], process.returncode) for process in (*own, *outside)]
+    ends = [(process.communicate(timeout=120)[1], process.returncode) for process in (*own, *outside)]
 
     assert [code for _, code in ends] == [0] * len(ends), (moments, delays, ends)
     assert not any("Traceback" in err for err, _ in ends)
@@ -119,14 +119,14 @@ def test_ctrl_c_before_the_verb_is_loaded_stops_it_too(prepared: None) -> None:
 
     process = _start(sys.executable, "-c", early, "queue", "watch", "chat-push", EVENTS_BEFORE_SIGTERM="10")
 
-    assert process.communicate(timeout=60) == ("", "")
+    assert process.communicate(timeout=120) == ("", "")
     assert process.returncode == 0
 
 
 def test_a_command_that_ends_by_itself_is_still_ended_by_sigterm(postroad: Postroad) -> None:
     process = _start(sys.executable, "-c", EARLY, "version", EVENTS_BEFORE_SIGTERM="10")
 
-    assert process.communicate(timeout=60) == ("", "")
+    assert process.communicate(timeout=120) == ("", "")
     assert process.returncode == -signal.SIGTERM
 
 
@@ -139,7 +139,7 @@ def test_a_second_sigterm_ends_a_command_that_hangs_while_it_opens(prepared: Non
         process.send_signal(signal.SIGTERM)
         time.sleep(0.02)
 
-    process.communicate(timeout=60)
+    process.communicate(timeout=120)
     assert process.returncode == -signal.SIGTERM
 
 

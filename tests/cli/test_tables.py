@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+import sys
 
 import pytest
 from rich.text import Text
 
 from postroad.cli.display import table
-from postroad.cli.output import console
+from postroad.cli.output import console, render, wrapped
 
 HEADINGS = ["QUEUE", ">HELD", "LAST SENT", "ERROR"]
 ROWS = [
@@ -43,6 +44,18 @@ def test_a_narrower_one_wraps_texts_and_never_a_name(width: int) -> None:
     assert {"KeyError:", "price", "16:28:51"} <= set(" ".join(lines).split())
 
 
+def test_headings_make_room_for_names_before_a_table_becomes_blocks() -> None:
+    headings, rows = ["QUEUE", ">IN FLIGHT", "DEAD LETTERS TO"], [["orders--billing", 12, "orders--billing--dead"]]
+
+    assert shown(49, headings, rows)[0] == "QUEUE            IN FLIGHT  DEAD LETTERS TO"
+    assert shown(46, headings, rows) == [
+        "                     IN",
+        "QUEUE            FLIGHT  DEAD LETTERS TO",
+        "orders--billing      12  orders--billing--dead",
+    ]
+    assert shown(45, headings, rows)[0] == "QUEUE            orders--billing"
+
+
 @pytest.mark.parametrize("width", [24, 30, 36])
 def test_one_without_room_for_its_names_becomes_a_block_for_each_row(width: int) -> None:
     lines = shown(
@@ -60,3 +73,40 @@ def test_two_columns_lose_nothing_however_narrow_the_terminal(width: int) -> Non
 
     assert max(map(len, lines)) <= width
     assert "".join("".join(lines[1:]).split()) == "urlsqlite:////var/lib/postroad/postroad.db"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    monkeypatch.setenv("COLUMNS", "30")
+
+
+def test_a_cursor_below_a_table_stays_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    narrow_terminal(monkeypatch)
+    told = f"more: --cursor {'x' * 60}"
+
+    assert render(table(HEADINGS, ROWS), told, color=False).splitlines()[-1] == told
+
+
+def test_lines_are_broken_between_words_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    narrow_terminal(monkeypatch)
+    lines = [f"dead  event {'e' * 36}: it is a dead letter", "    ValueError: no price for milk", ""]
+
+    assert list(wrapped(lines)) == [
+        "dead  event",
+        f"    {'e' * 36}:",
+        "    it is a dead letter",
+        "    ValueError: no price for",
+        "        milk",
+        "",
+    ]
+
+
+def test_lines_in_a_pipe_stay_as_they_are() -> None:
+    lines = ["word " * 50, ""]
+
+    assert list(wrapped(lines)) == lines

@@ -221,7 +221,7 @@ def test_a_worker_program_stops_clean_on_sigterm(postroad: Postroad, tasks: Path
     while postroad("task", "status", "r1", "--json").document["state"] != "processing":
         assert time.monotonic() < deadline
     running.send_signal(signal.SIGTERM)
-    out, err = running.communicate(timeout=20)
+    out, err = running.communicate(timeout=120)
 
     assert running.returncode == 0, err
     assert json.loads(out)["stopped"] is True
@@ -353,7 +353,7 @@ def test_a_worker_program_runs_changed_code_without_a_restart(postroad: Postroad
         eventually(lambda: said() == "new code")
     finally:
         running.terminate()
-        _, err = running.communicate(timeout=20)
+        _, err = running.communicate(timeout=120)
 
     assert before == "old"
     assert running.returncode == 0, err

@@ -7,13 +7,17 @@ import shutil
 from asyncio import events
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect, sync_playwright
 from tests.dashboard.server import Served, furnish, served
 from tests.dashboard.work import working
+from tests.waiting import NEVER_SECONDS
 
 NewContext = Callable[..., BrowserContext]
+_cookies: dict[tuple[str, str], Any] = {}
+"""The cookies of those who have logged in, by server and token."""
 
 
 @pytest.fixture(scope="session")
@@ -33,7 +37,10 @@ def chromium() -> Iterator[tuple[Browser, asyncio.AbstractEventLoop]]:
         if not Path(path).exists():
             pytest.skip("absent: Chromium; `make setup` installs it where it can, or apt install chromium")
         # The sandbox needs rights that containers do not have; the tests load only our own pages.
-        launched = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        launched = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+        )
+        expect.set_options(timeout=NEVER_SECONDS * 1_000)
         events._set_running_loop(None)
         yield launched, loop
         events._set_running_loop(loop)
@@ -70,7 +77,7 @@ def new_context(browser: Browser, server: Served) -> Iterator[NewContext]:
 
     def make(**options: object) -> BrowserContext:
         context = browser.new_context(**options)  # type: ignore[arg-type]  # playwright checks them
-        context.set_default_timeout(30_000)
+        context.set_default_timeout(NEVER_SECONDS * 1_000)
         context.on("console", on_console)
         context.on("weberror", lambda error: wrong.append(f"error: {error.error}"))
         context.on("request", on_request)
@@ -85,17 +92,30 @@ def new_context(browser: Browser, server: Served) -> Iterator[NewContext]:
 
 @pytest.fixture
 def page(new_context: NewContext, server: Served) -> Page:
-    """A page of 1440 pixels, logged in as admin."""
-    return logged_in(new_context(viewport={"width": 1440, "height": 900}), server)
+    """An empty page of 1440 pixels, logged in as admin."""
+    return new_page(new_context(viewport={"width": 1440, "height": 900}), server)
+
+
+def new_page(context: BrowserContext, server: Served, token: str | None = None) -> Page:
+    """Return an empty page of a person who has filled in the form; who did so before still has the cookie."""
+    person = server.url, token or server.ready["token"]
+    context.set_default_timeout(NEVER_SECONDS * 1_000)
+    page = context.new_page()
+    if person in _cookies:
+        context.add_cookies(_cookies[person])
+        return page
+    page.goto(f"{server.url}/login")
+    page.fill("input[name=token]", person[1])
+    page.click("form[data-login] button")
+    page.wait_for_url(f"{server.url}/ui/")
+    _cookies[person] = context.cookies()
+    return page
 
 
 def logged_in(context: BrowserContext, server: Served, token: str | None = None) -> Page:
-    """Log in as a person does who has the link; without JavaScript the form is filled in."""
-    page = context.new_page()
-    page.goto(f"{server.url}/login")
-    page.fill("input[name=token]", token or server.ready["token"])
-    page.click("form[data-login] button")
-    page.wait_for_url(f"{server.url}/ui/")
+    """Return the overview as that person sees it."""
+    page = new_page(context, server, token)
+    page.goto(f"{server.url}/ui/")
     return page
 
 

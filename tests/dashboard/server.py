@@ -79,7 +79,7 @@ def served(folder: Path, *flags: str, **env: str) -> Iterator[Served]:
             process.communicate(timeout=20)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.communicate(timeout=20)
+            process.communicate(timeout=120)
 
 
 def furnish(server: Served) -> None:

@@ -89,6 +89,8 @@ def test_a_dry_run_counts_and_changes_nothing_and_then_a_redrive_shows_its_progr
     expect(operation.locator("progress")).to_have_attribute("value", "3")
     assert server.client.get(f"/operations/{operation.get_attribute('data-operation')}").json()["moved"] == 3
     assert sorted(groups_of(server, queue).values()) == [1]
+    # What is left is counted again without a reload.
+    expect(page.locator("[data-group] [data-count]")).to_have_text("1")
     start = next(record for record in server.audit() if record["action"] == "queue.redrive.start")
     assert (start["target"], start["actor"]) == (queue, "admin")
     assert start["detail"]["reason"] == "the ledger is repaired"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from tests.dashboard.conftest import NewContext, logged_in
+from tests.dashboard.conftest import NewContext, logged_in, new_page
 from tests.dashboard.server import PAGES, Served, served
 
 from postroad.dashboard import asset
@@ -54,13 +55,12 @@ CONTRASTS = """() => {
 def test_no_page_scrolls_sideways_and_all_text_can_be_read(
     new_context: NewContext, server: Served, theme: str, width: int
 ) -> None:
-    page = logged_in(new_context(color_scheme=theme, viewport={"width": width, "height": 900}), server)
+    page = new_page(new_context(color_scheme=theme, viewport={"width": width, "height": 900}), server)
     wrong: list[str] = []
 
     for path in (*PAGES, "/ui/queues/orders?payload=1", "/ui/queues/none", "/logout"):
         page.goto(server.url + path)
-        for details in page.locator("main details").all():
-            details.evaluate("details => { details.open = true; }")
+        page.locator("main details").evaluate_all("all => all.forEach((details) => { details.open = true; })")
         wrong += [f"{path}: {low}" for low in page.evaluate(CONTRASTS)]
         if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
             wrong.append(f"{path}: scrolls sideways")
@@ -96,7 +96,7 @@ def test_the_theme_follows_the_system_until_one_is_chosen_and_is_remembered(
 def test_tables_are_cards_on_narrow_screens_and_the_navigation_is_at_the_bottom(
     new_context: NewContext, server: Served
 ) -> None:
-    page = logged_in(new_context(viewport={"width": 390, "height": 844}), server)
+    page = new_page(new_context(viewport={"width": 390, "height": 844}), server)
     page.goto(f"{server.url}/ui/queues")
 
     assert page.locator('tr[data-queue="orders"]').evaluate("row => getComputedStyle(row).display") == "flex"
@@ -122,17 +122,38 @@ def test_wide_screens_are_used_and_numbers_are_tabular(page: Page, server: Serve
     assert page.locator("thead th").first.evaluate("head => getComputedStyle(head).position") == "sticky"
 
 
-def test_who_wants_less_motion_gets_none(new_context: NewContext, server: Served) -> None:
-    def animation(motion: str) -> str:
-        page = logged_in(new_context(reduced_motion=motion), server)
-        return str(
-            page.locator("h1").evaluate(
-                "h => { h.classList.add('changed'); return getComputedStyle(h).animationName; }"
-            )
-        )
+def test_nothing_moves_whether_or_not_less_motion_is_wanted(page: Page, server: Served) -> None:
+    page.goto(f"{server.url}/ui/")
+    sent = page.locator('main [data-live="totals.sent"]')
+    before = sent.inner_text()
 
-    assert animation("no-preference") == "changed"
-    assert animation("reduce") == "none"
+    server.send("orders", "one more")
+    expect(sent).not_to_have_text(before, timeout=60_000)
+
+    assert page.evaluate("document.getAnimations().length") == 0
+    style = asset("style.css")
+    assert style is not None
+    assert not re.search(rb"animation|transition|@keyframes", style[0])
+
+
+def test_red_is_for_dead_letters_and_failures_only(page: Page, server: Served) -> None:
+    server.make_queue("calm")
+    server.send("calm", "one")
+    page.goto(f"{server.url}/ui/queues/calm")
+    page.locator("main details").evaluate_all("all => all.forEach(each => { each.open = true; })")
+
+    red = page.evaluate(
+        """() => {
+            const probe = document.body.appendChild(document.createElement("i"));
+            probe.className = "bad";
+            const red = getComputedStyle(probe).color;
+            probe.remove();
+            return [...document.querySelectorAll("main *")].filter((each) => getComputedStyle(each).color === red)
+                .map((each) => each.textContent);
+        }"""
+    )
+
+    assert red == []
 
 
 def test_the_overview_weighs_at_most_150_kb_and_the_script_less_than_20(server: Served) -> None:

@@ -7,29 +7,29 @@ from itertools import combinations
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
-from tests.dashboard.conftest import NewContext, logged_in
+from tests.dashboard.conftest import NewContext, new_page
 from tests.dashboard.server import Served
 from tests.dashboard.test_looks import CONTRASTS
 from tests.dashboard.work import MANY, SHOWN, WORK_PAGES, job, submit, wait_for_job, wait_for_task
 from tests.waiting import eventually
 
 from postroad.dashboard import Chrome, render
-from postroad.views import WorkerRows
-from postroad.views.work import RunningRow, WorkerRow
+from postroad.tasks.presence import RunningTask, WorkerShown
+from postroad.views import Page as Rows
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
 def page(new_context: NewContext, works: Served) -> Page:
-    """A page of 1440 pixels, logged in as admin."""
-    return logged_in(new_context(viewport={"width": 1440, "height": 900}), works)
+    """An empty page of 1440 pixels, logged in as admin."""
+    return new_page(new_context(viewport={"width": 1440, "height": 900}), works)
 
 
 @pytest.fixture
 def plain_page(new_context: NewContext, works: Served) -> Page:
     """The same without JavaScript."""
-    return logged_in(new_context(viewport={"width": 1440, "height": 900}, java_script_enabled=False), works)
+    return new_page(new_context(viewport={"width": 1440, "height": 900}, java_script_enabled=False), works)
 
 
 def do(form_of: Locator, label: str) -> None:
@@ -38,16 +38,29 @@ def do(form_of: Locator, label: str) -> None:
     form_of.locator("form").get_by_role("button", name=label).click()
 
 
-@pytest.mark.parametrize(("path", "name"), WORK_PAGES.items())
-def test_every_page_names_itself(page: Page, works: Served, path: str, name: str) -> None:
-    answer = page.goto(works.url + path)
+def test_every_page_names_itself(page: Page, works: Served) -> None:
+    for path, name in WORK_PAGES.items():
+        answer = page.goto(works.url + path)
 
-    assert answer is not None
-    assert answer.status == 200
-    expect(page.locator("main#main")).to_have_attribute("data-page", name)
-    assert page.locator("h1").count() == 1
-    current = page.locator('nav[aria-label="Main"] [aria-current="page"]')
-    assert current.get_attribute("href") == {"job": "/ui/jobs", "event": "/ui/events"}.get(name, f"/ui/{name}")
+        assert answer is not None
+        assert answer.status == 200
+        expect(page.locator("main#main")).to_have_attribute("data-page", name)
+        assert page.locator("h1").count() == 1
+        current = page.locator('nav[aria-label="Main"] [aria-current="page"]')
+        assert current.get_attribute("href") == {"job": "/ui/jobs", "event": "/ui/events"}.get(name, f"/ui/{name}")
+
+
+SCROLLS = """() => {
+  const scrolls = () => document.documentElement.scrollWidth > innerWidth;
+  const found = scrolls() ? ["nothing"] : [];
+  for (const details of document.querySelectorAll("main details")) {
+    details.open = true;
+    if (scrolls()) found.push(details.textContent.trim().slice(0, 40));
+    details.open = false;
+  }
+  return found;
+}"""
+"""With what open, one at a time, the page is wider than the window."""
 
 
 @pytest.mark.parametrize("width", [1440, 390])
@@ -55,25 +68,19 @@ def test_every_page_names_itself(page: Page, works: Served, path: str, name: str
 def test_no_page_scrolls_sideways_and_all_text_can_be_read(
     new_context: NewContext, works: Served, theme: str, width: int
 ) -> None:
-    page = logged_in(new_context(color_scheme=theme, viewport={"width": width, "height": 900}), works)
+    page = new_page(new_context(color_scheme=theme, viewport={"width": width, "height": 900}), works)
     wrong: list[str] = []
 
     for path in (*WORK_PAGES, "/ui/tasks?state=failed", "/ui/tasks?name=none", "/ui/events/nothing"):
         page.goto(works.url + path)
         wrong += [f"{path}: {low}" for low in page.evaluate(CONTRASTS)]
-        for details in page.locator("main details").all():
-            details.evaluate("details => { details.open = true; }")
-            if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
-                wrong.append(f"{path}: scrolls sideways")
-            details.evaluate("details => { details.open = false; }")
-        if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
-            wrong.append(f"{path}: scrolls sideways")
+        wrong += [f"{path}: scrolls sideways with {opened} open" for opened in page.evaluate(SCROLLS)]
 
     assert wrong == []
 
 
 def test_a_reader_sees_no_form_that_changes_something(new_context: NewContext, works: Served) -> None:
-    page = logged_in(new_context(), works, works.token("read"))
+    page = new_page(new_context(), works, works.token("read"))
 
     for path in (*WORK_PAGES, "/ui/tasks?state=failed"):
         page.goto(works.url + path)
@@ -217,6 +224,21 @@ def test_what_failed_in_a_job_is_shown_and_runs_again(plain_page: Page, works: S
     wait_for_task(works, "resume-me.a", "failed", run=2)
 
 
+def test_an_open_job_is_shown_as_it_goes_on_and_what_is_unfolded_stays(page: Page, works: Served) -> None:
+    job(works, "watched", [{"taskId": "a", "name": "scrape-store", "input": {"store": "s9", "fail": True}}])
+    wait_for_job(works, "watched", "partial_failure")
+    page.goto(f"{works.url}/ui/jobs/watched")
+    page.locator("[data-error] summary").click()
+    page.locator("h1").click()
+
+    works.client.post("/jobs/watched/cancel")
+
+    expect(page.locator("h1 [data-state]")).to_have_attribute("data-state", "cancelled", timeout=20_000)
+    expect(page.locator("tr[data-row] [data-state]")).to_have_attribute("data-state", "failed")
+    expect(page.get_by_text("Resume", exact=True)).to_have_count(0)
+    expect(page.locator("[data-error] pre")).to_be_visible()
+
+
 def test_a_job_is_cancelled(page: Page, works: Served) -> None:
     job(works, "cancel-job", [{"taskId": "a", "name": "nobody-knows-it"}])
     page.goto(f"{works.url}/ui/jobs/cancel-job")
@@ -260,8 +282,8 @@ def test_the_worker_of_the_server_is_listed(page: Page, works: Served) -> None:
 
 def test_a_worker_is_shown_with_what_it_runs_its_memory_and_its_last_heartbeat() -> None:
     now = datetime(2030, 1, 31, 8, 0, tzinfo=UTC)
-    run = RunningRow("r1", "scrape-store", now.replace(minute=0, second=0), 52_428_800)
-    rows = WorkerRows([WorkerRow("w1", "vm", 7, ["tasks"], 3, now, [run])], None)
+    run = RunningTask("r1", "scrape-store", now.replace(minute=0, second=0), 52_428_800)
+    rows = Rows([WorkerShown("w1", "vm", 7, ["tasks"], 3, now, [run])], None)
 
     text = render("workers", Chrome(version="1", now=now.replace(minute=2)), doc=rows)
 

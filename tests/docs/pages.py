@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("examples/*.md"), *(ROOT / "docs").rglob("*.md")])
 LONGEST_SECONDS = 120
 _FENCE = re.compile(
     r'^```(?P<language>\S*)(?: title="(?P<file>[^"]+)")?(?P<rest>.*)\n(?P<code>(?:.*\n)*?)```$', re.MULTILINE

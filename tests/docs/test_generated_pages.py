@@ -28,5 +28,13 @@ def test_the_pages_of_the_reference_are_current() -> None:
     assert {page.name for page, text in made.items() if page.read_text() != text} == set(), "repair: make reference"
 
 
+def test_the_reference_of_the_commands_has_the_defaults_and_bounds_of_options() -> None:
+    page = (ROOT / "docs" / "reference" / "cli.md").read_text()
+
+    assert "| `--limit` `N` | At most this many (10, 1 to 1,000). |" in page
+    assert "| `--batch` `N` | Rows per claim (50). |" in page
+    assert "[[" not in page
+
+
 def test_the_figures_of_the_last_soak_are_those_of_its_report() -> None:
     assert (ROOT / "docs" / "proof.md").read_text() == tool("proof_page").page(), "repair: make proof"

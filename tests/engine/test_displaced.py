@@ -113,7 +113,7 @@ def test_a_receiver_that_only_waits_notices_too(path: Path, backend: Backend) ->
         waiting = threads.submit(queue.receive, wait=20)
         Path(f"{path}-wal").unlink()
 
-        assert isinstance(waiting.exception(timeout=60), StorageDamaged)
+        assert isinstance(waiting.exception(timeout=120), StorageDamaged)
 
 
 def test_a_long_log_that_was_removed_is_not_copied_into_the_file(path: Path) -> None:

@@ -44,7 +44,7 @@ def test_threads_that_wait_share_one_commit(engine: Engine) -> None:
 
     def hold(tx: Transaction) -> None:
         started.set()
-        assert go_on.wait(10)
+        assert go_on.wait(120)
 
     def write(n: int) -> None:
         def work(tx: Transaction) -> None:
@@ -55,7 +55,7 @@ def test_threads_that_wait_share_one_commit(engine: Engine) -> None:
 
     leader = threading.Thread(target=engine.write, args=(hold,))
     leader.start()
-    assert started.wait(10)
+    assert started.wait(120)
     followers = [threading.Thread(target=write, args=(n,)) for n in range(8)]
     for follower in followers:
         follower.start()
@@ -96,7 +96,7 @@ def test_an_interruption_hits_the_leading_thread_only(engine: Engine) -> None:
 
     def hold(tx: Transaction) -> None:
         started.set()
-        assert go_on.wait(10)
+        assert go_on.wait(120)
 
     def follow() -> None:
         while not engine._turns._waiting:
@@ -112,7 +112,7 @@ def test_an_interruption_hits_the_leading_thread_only(engine: Engine) -> None:
 
     holder = threading.Thread(target=engine.write, args=(hold,))
     holder.start()
-    assert started.wait(10)
+    assert started.wait(120)
     crowd = threading.Thread(target=follow)
     crowd.start()
     with pytest.raises(KeyboardInterrupt):
@@ -128,11 +128,11 @@ def test_a_thread_interrupted_while_it_waits_leaves_the_line(engine: Engine) -> 
 
     def hold(tx: Transaction) -> None:
         started.set()
-        assert go_on.wait(10)
+        assert go_on.wait(120)
 
     leader = threading.Thread(target=engine.write, args=(hold,))
     leader.start()
-    assert started.wait(10)
+    assert started.wait(120)
     main = threading.main_thread().ident
     assert main is not None
     interrupter = threading.Thread(target=_interrupt_when_waiting, args=(engine, main))

@@ -290,7 +290,7 @@ def _a_stopped_writer(path: Path) -> Iterator[None]:
     os.waitpid(writer.pid, os.WUNTRACED)
     yield
     writer.send_signal(signal.SIGCONT)
-    assert writer.wait(timeout=60) == 0
+    assert writer.wait(timeout=120) == 0
 
 
 @pytest.mark.usefixtures("_a_stopped_writer")

@@ -352,7 +352,7 @@ def test_a_proxy_ends_at_once_while_answers_hang(ministack_url: str) -> None:
         thread.start()
         eventually(lambda: any("process_request" in each.name for each in threading.enumerate()))
 
-    thread.join(60)
+    thread.join(120)
     assert len(cut) == 1
     made.close()
 

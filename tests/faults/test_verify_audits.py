@@ -7,16 +7,21 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import postroad
+from postroad.journal import JournalEvent
+from postroad.outbox.dispatching import decisions, pump
 from postroad.queues import OutgoingMessage
 from postroad.testing.verify import sigterm
 from postroad.testing.verify.audits import audit_file
 from postroad.testing.verify.scenario import History, Place
+from postroad.testing.verify.scenarios import outbox, tasks
 from postroad.testing.verify.sigterm import audit_sigterm
 
 LARGE = "x" * 5_000
@@ -106,3 +111,68 @@ def test_a_receiver_that_keeps_its_messages_is_found(
     audit_sigterm(place, history)
 
     assert [detail[:7] for detail in _broken(place, "I30")] == ["6 of 10"]
+
+
+@pytest.mark.parametrize(
+    ("faults", "attempts", "is_explained"),
+    [(False, 1, False), (False, 2, True), (False, 3, False), (True, 0, False), (True, 1, True), (True, 3, False)],
+)
+def test_attempts_that_calls_do_not_explain_are_found(
+    place: Place, history: History, faults: bool, attempts: int, is_explained: bool
+) -> None:
+    calls = Path(place.directory) / "calls"
+    calls.mkdir()
+    (calls / "dispatcher-0.1").write_text("a\na\nb\n")
+
+    outbox.audit_attempts(msgspec.structs.replace(place, faults=faults), history, {"a": attempts, "b": 1})
+
+    assert [line["ok"] for line in _checks(place, "I18")] == [is_explained]
+
+
+def test_a_row_that_a_target_refuses_fails_at_the_limit(place: Place, history: History) -> None:
+    outbox.SCENARIO.prepare(place)
+
+    outbox.audit_limit(place, history)
+
+    assert _broken(place, "I18") == []
+
+
+def test_a_row_that_is_tried_beyond_the_limit_is_found(
+    place: Place, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outbox.SCENARIO.prepare(place)
+    decide: Any = decisions.settlement
+    lenient = {"retry_max": outbox.LIMIT + 1}
+    patched = lambda row, verdict, config, chance: decide(row, verdict, replace(config, **lenient), chance)  # noqa: E731
+    monkeypatch.setattr(pump, "settlement", patched)
+
+    outbox.audit_limit(place, history)
+
+    (detail,) = _broken(place, "I18")
+    assert f"after {outbox.LIMIT + 1} calls" in detail
+
+
+@pytest.mark.parametrize("tenant", ["default", "other"])
+def test_a_secret_in_the_answers_of_another_tenant_is_found(place: Place, history: History, tenant: str) -> None:
+    with place.backend() as backend:
+        backend.journal().init()
+        properties = {"requestId": "a", "name": "chore", "input": {"canary": tasks.canary_of("other")}}
+        event = JournalEvent.create("Task Pending", tenant_id=tenant, entity_id="a", properties=properties)
+        assert backend.journal().append([event])[0].ok
+
+    tasks.read_journal(place, history)
+
+    found = [] if tenant == "other" else ["1 answers or files have a foreign secret ['Task Pending of default']"]
+    assert _broken(place, "I29") == found
+
+
+def test_a_secret_in_a_log_is_found(place: Place, history: History) -> None:
+    logs = Path(place.directory) / "stderr"
+    logs.mkdir()
+    (logs / "worker-0.1").write_text(f'{{"event":"task_failed","input":"{tasks.canary_of("other")}"}}')
+    with place.backend() as backend:
+        backend.journal().init()
+
+    tasks.read_journal(place, history)
+
+    assert _broken(place, "I29") == ["1 answers or files have a foreign secret ['worker-0.1']"]

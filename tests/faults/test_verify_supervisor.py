@@ -8,17 +8,20 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import pytest
 
-from postroad.testing.verify.nemeses import Nemeses
+from postroad.errors import Unavailable
+from postroad.testing.verify import run as running, supervisor as supervising
+from postroad.testing.verify.nemeses import Nemeses, RunFailed
 from postroad.testing.verify.plan import Action, Plan
 from postroad.testing.verify.run import Options
-from postroad.testing.verify.scenario import START_AGAIN, Facts, History, Place, Role, Scenario, State
+from postroad.testing.verify.scenario import START_AGAIN, Facts, History, Place, Role, Scenario, State, find_scenario
 from postroad.testing.verify.stores import Opening
-from postroad.testing.verify.supervisor import Supervisor
+from postroad.testing.verify.supervisor import Slot, Supervisor
 
 
 @pytest.fixture
@@ -71,3 +74,36 @@ def test_a_process_that_ended_just_before_it_is_hit_is_started_again(
     # Only a restart counts: it asks a process to end, and it has ended.
     assert hit is (do == "restart")
     assert (tmp_path / "history" / "supervisor.jsonl").read_text().count('"op"') == hit
+
+
+def test_a_process_that_does_not_start_is_named_with_what_it_said(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def start(slot: Slot) -> None:
+        slot.name = "consumer-0.1"
+        (tmp_path / "stderr" / slot.name).write_text("it waits for a lock")
+        slot.process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+
+    monkeypatch.setattr(supervisor, "_start", start)
+    monkeypatch.setattr(supervising, "_START_SECONDS", 0.01)
+
+    with pytest.raises(RunFailed, match=r"consumer-0\.1 did not start: it waits for a lock"), supervisor.running():
+        pass
+
+
+def test_a_store_that_goes_away_under_the_supervisor_makes_the_run_inconclusive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prepare(place: Place) -> None:
+        raise Unavailable("the server does not answer")
+
+    broken = replace(find_scenario("queue"), prepare=prepare)
+    monkeypatch.setattr(running, "find_scenario", lambda name: broken)
+    plan = Plan(scenario="queue", seed=1, messages=1, seconds=1.0, kills=0, proxy_faults=0, actions=())
+    where, work = tmp_path / "report", tmp_path / "work"
+    options = Options(plans=(plan,), store="sqlite", size="quick", command="", report=where, work=work)
+
+    report = running.run(options, lambda text: None)
+
+    assert report.verdict == "inconclusive"
+    assert "Unavailable: the server does not answer" in report.reasons

@@ -50,5 +50,5 @@ class KillableServer:
         """Kill the whole process group at once."""
         if self.process is not None:
             os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait(20)
+            self.process.wait(120)
             self.process = None

@@ -105,15 +105,15 @@ def run(context: Context, listener: socket.socket) -> tuple[Callable[[], None], 
 
     thread = threading.Thread(target=lambda: asyncio.run(main()))
     thread.start()
-    running.wait(10)
+    running.wait(120)
 
     def stop() -> None:
-        asyncio.run_coroutine_threadsafe(context.stop(), loops[0]).result(10)
+        asyncio.run_coroutine_threadsafe(context.stop(), loops[0]).result(120)
 
     def end() -> None:
         stop()
         loops[0].call_soon_threadsafe(over.set)
-        thread.join(15)
+        thread.join(120)
         context.close()
         assert not thread.is_alive()
 

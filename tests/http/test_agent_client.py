@@ -51,7 +51,7 @@ def running(agent: AgentClient, **options: Any) -> Iterator[threading.Thread]:
         yield thread
     finally:
         stop.set()
-        thread.join(60)
+        thread.join(120)
         assert not thread.is_alive()
 
 
@@ -64,7 +64,7 @@ def moving(village: Village) -> Iterator[None]:
         yield
     finally:
         stop.set()
-        thread.join(20)
+        thread.join(120)
 
 
 def is_empty(village: Village) -> bool:
@@ -306,7 +306,7 @@ def test_a_token_that_is_no_longer_valid_ends_the_run_with_the_error(village: Vi
     village.publish(1)
     eventually(lambda: is_empty(village))
     village.agents.delete("cat")
-    thread.join(60)
+    thread.join(120)
 
     assert raised
 

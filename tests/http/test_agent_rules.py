@@ -361,7 +361,7 @@ def test_a_stopping_server_answers_waiting_polls_with_nothing(village: Village) 
     eventually(lambda: village.api.context.polls.open == 1)
 
     village.api.stop()
-    polling.join(10)
+    polling.join(120)
 
     assert found == [[]]
 

@@ -161,6 +161,6 @@ def test_a_stopping_server_ends_streams_and_polls_at_once(village: Village) -> N
     reading.start()
     eventually(lambda: village.api.context.streams.open == 1)
     village.api.stop()
-    reading.join(5)
+    reading.join(120)
 
     assert ended.is_set()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -12,6 +14,7 @@ from tests.http.api import ADMIN, Api, Serve
 
 from postroad import failpoints
 from postroad.errors import Unavailable
+from postroad.http.idempotency import WAIT_SECONDS, Answer
 from postroad.queues import QueueSpec
 from postroad.testing import FakeClock
 from postroad.up.runners import sweep
@@ -184,3 +187,50 @@ def test_after_a_day_a_key_is_new_and_housekeeping_has_forgotten_it(serve: Serve
 
     assert stored(api) == 3
     assert pruned == 1
+
+
+COUNTED = {"agentId": "ann", "eventType": "counted", "data": {}}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/topics/orders/events", {"type": "idempotency.unregistered", "payload": {}}),
+        ("/events", COUNTED),
+        ("/events/batch", {"events": [COUNTED, COUNTED]}),
+        ("/tasks", {"name": "scrape-store"}),
+        ("/jobs", {"tasks": [{"taskId": "a", "name": "scrape-store"}]}),
+    ],
+)
+def test_a_repeat_after_a_crash_runs_again_under_the_same_ids(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
+) -> None:
+    clock = FakeClock()
+    one, another = (serve(options={"clock": clock}) for _ in range(2))
+    one.backend.agents().register("ann")
+    for api in (one, another):
+        # As on AWS, where the key and the effect do not commit together.
+        api.context.answer_store.joins_writes = False
+    answers: list[Answer] = []
+
+    def crash(_: object, answer: Answer) -> None:
+        answers.append(answer)
+        raise Unavailable("the server is killed before it stores its answer")
+
+    monkeypatch.setattr(one.context.answer_store, "keep", crash)
+    lost, again = (_after_a_while(clock, api).post(path, json=body, headers=KEY) for api in (one, another))
+
+    assert (lost.status_code, again.is_success) == (503, True), again.text
+    assert _ids(again.json()) == _ids(answers[0].document) != []
+
+
+KEY = {"Idempotency-Key": "k1"}
+
+
+def _after_a_while(clock: FakeClock, api: Api) -> httpx.Client:
+    clock.advance(WAIT_SECONDS + 1)
+    return api.client
+
+
+def _ids(document: object) -> list[str]:
+    return re.findall("[0-9a-f]{8}-[0-9a-f-]{27}", json.dumps(document))

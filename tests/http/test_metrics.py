@@ -124,11 +124,9 @@ def test_requests_are_counted_by_route_and_never_by_id(api: Api) -> None:
 
 
 def test_parts_and_version_are_shown(api: Api) -> None:
-    api.context.parts.describe(
-        (
-            Part(name="bus", process="runners", pid=1, state="running"),
-            Part(name="worker", process="runners", pid=1, state="failed"),
-        )
+    api.context.parts = (
+        Part(name="bus", process="runners", pid=1, state="running"),
+        Part(name="worker", process="runners", pid=1, state="failed"),
     )
 
     found = read(api)
@@ -148,7 +146,7 @@ def test_an_outbox_that_cannot_be_read_is_not_a_number(serve: Serve, tmp_path: P
 
 
 def test_every_alert_is_about_a_metric_that_is_shown(api: Api) -> None:
-    api.context.parts.describe((Part(name="bus", process="runners", pid=1, state="running"),))
+    api.context.parts = (Part(name="bus", process="runners", pid=1, state="running"),)
     api.backend.create_queue(QueueSpec("dead"))
     api.backend.create_queue(QueueSpec("orders", dead_letter="dead"))
     shown = {name for name, _ in read(api)}

@@ -133,10 +133,11 @@ def test_without_an_outbox_there_is_nothing(serve: Serve) -> None:
     answers = [
         api.client.get("/outbox"),
         api.client.post("/outbox/redrive", json={"type": "a", "reason": "x"}),
+        api.client.post("/outbox/redrive", json={"reason": "x"}),
         api.client.post("/outbox/skip", json={"event_id": "a", "reason": "x"}),
     ]
 
-    assert [answer.status_code for answer in answers] == [404] * 3
+    assert [answer.status_code for answer in answers] == [404] * 4
     assert "outbox" in answers[0].json()["remedy"]
 
 

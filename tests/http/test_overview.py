@@ -68,7 +68,7 @@ def test_a_new_store_has_nothing_to_show(timed: Api, look: Callable[..., dict[st
     assert document["lag_seconds"] == {"publish": 0, "consumer": 0, "oldest": 0}
     assert document["work"].pop("unhealthy") == kinds(document).count("disk-space")
     assert document["work"] == dict.fromkeys(
-        ("failed_tasks", "schedules", "workers", "agents", "events", "jobs", "notifications", "audits"), 0
+        ("failed_tasks", "schedules", "workers", "agents", "events", "jobs", "queues", "notifications", "audits"), 0
     )
     assert [kind for kind in kinds(document) if kind != "disk-space"] == []
 
@@ -201,7 +201,7 @@ def test_parts_that_are_down_and_failed_tasks_need_attention(timed: Api, look: C
         Part(name="worker", process="runners", pid=1, state="starting", missing="no database"),
         Part(name="health", process="runners", pid=1, state="running"),
     )
-    timed.context.parts.describe(parts)
+    timed.context.parts = parts
 
     items = [item for item in look()["attention"] if item["kind"] == "part-down"]
 
@@ -286,26 +286,26 @@ def test_the_navigation_of_every_page_has_the_counts(api: Api) -> None:
     eventually(lambda: shown("backlog.visible", 3) and shown("work.agents", 1))
 
 
-def test_every_entry_of_the_navigation_has_a_count_except_the_map(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_entry_of_the_navigation_has_a_count(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SQS_PUSH_QUEUE_URL", "https://sqs.eu-west-1.amazonaws.com/1/pushes")
     api = serve()
     api.backend.create_queue(QueueSpec("pushes")).send([OutgoingMessage("a")] * 2)
     api.context.work.jobs.submit_job([{"taskId": "task-A", "name": "x"}], job_id="j")
     api.client.put("/queues/orders", json={})
-    api.context.parts.describe((Part(name="bus", process="runners", pid=1, state="failed"),))
+    api.context.parts = (Part(name="bus", process="runners", pid=1, state="failed"),)
 
     document = api.client.get("/overview").json()
     page = api.client.get("/ui/health").text
 
     work = document["work"]
     assert (work["jobs"], work["notifications"], work["audits"]) == (1, 2, 1)
+    assert work["queues"] == len(api.backend.queue_names(limit=100)) > 1
     assert work["events"] == len(api.client.get("/timeline").json()["items"]) > 0
     assert work["unhealthy"] == len([item for item in document["attention"] if item["href"] == "/ui/health"]) > 0
-    uncounted = [link.page for group in NAVIGATION for link in group if link.count is None]
-    assert uncounted == ["map"]
-    assert re.search(rf'data-tally="work.unhealthy"[^<]*>{work["unhealthy"]}<', page)
+    shown = dict(re.findall(r'<a href="([^"]+)"[^<]*<span class="count"[^>]*>([^<]+)<', page))
+    assert list(shown) == [link.href for group in NAVIGATION for link in group]
+    assert shown["/ui/map"] == str(work["queues"])
+    assert shown["/ui/health"] == str(work["unhealthy"])
 
 
 def test_a_count_at_which_counting_stops_says_that_there_may_be_more(api: Api) -> None:

@@ -219,7 +219,7 @@ def test_a_server_that_stops_answers_a_poll_with_the_state(api: Api) -> None:
         eventually(lambda: api.context.polls.open)
 
         api.stop()
-        answer = poll.result(10)
+        answer = poll.result(120)
 
     assert (answer.status_code, answer.json()["state"]) == (200, "pending")
 

@@ -48,7 +48,7 @@ def test_no_more_threads_run_than_allowed(threads: Threads) -> None:
 
     async def call() -> set[str]:
         def meet() -> str:
-            both.wait(timeout=10)
+            both.wait(timeout=120)
             return threading.current_thread().name
 
         return set(await asyncio.gather(*(threads.run(meet) for _ in range(6))))
@@ -60,7 +60,7 @@ def test_a_caller_that_is_cancelled_leaves_the_thread_to_others(threads: Threads
     go_on = threading.Event()
 
     async def call() -> str:
-        waiting = asyncio.create_task(threads.run(lambda: go_on.wait(timeout=10)))
+        waiting = asyncio.create_task(threads.run(lambda: go_on.wait(timeout=120)))
         await asyncio.sleep(0)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -75,7 +75,7 @@ def test_work_that_outlives_its_event_loop_disturbs_nobody(threads: Threads) -> 
     go_on, finished = threading.Event(), threading.Event()
 
     def work() -> None:
-        go_on.wait(timeout=10)
+        go_on.wait(timeout=120)
         finished.set()
 
     async def leave() -> None:
@@ -86,5 +86,5 @@ def test_work_that_outlives_its_event_loop_disturbs_nobody(threads: Threads) -> 
     asyncio.run(leave())
     go_on.set()
 
-    assert finished.wait(timeout=10)
+    assert finished.wait(timeout=120)
     assert asyncio.run(threads.run(lambda: "done")) == "done"

@@ -52,7 +52,7 @@ def test_each_route_opens_to_its_scope_and_those_above_and_to_nobody_else(api: A
         assert opened[method, path, needed] not in (401, 403), (method, path)
 
 
-@pytest.mark.parametrize("path", ["/health", "/ready", "/errors/unauthorized", "/schema/style.css"])
+@pytest.mark.parametrize("path", ["/health", "/ready", "/errors/unauthorized", "/static/style.css"])
 def test_sec07_a_few_routes_need_no_token(api: Api, path: str) -> None:
     with api.as_caller(None) as anybody:
         assert anybody.get(path).status_code == 200

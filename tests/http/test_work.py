@@ -178,7 +178,7 @@ def test_jobs_are_listed_newest_first_page_by_page(api: Api) -> None:
 
 
 def test_a_page_of_the_jobs_of_a_status_looks_at_few_jobs(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("postroad.jobs.status._MOST_EXAMINED", 3)
+    monkeypatch.setattr("postroad.jobs.jobs._MOST_EXAMINED", 3)
     for number in range(5):
         api.client.post("/jobs", json={"tasks": TASKS, "jobId": f"j{number}"})
     api.client.post("/jobs/j1/cancel")

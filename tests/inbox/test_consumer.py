@@ -241,7 +241,7 @@ def test_failing_again_and_again_ends_in_the_dead_letters_and_the_group_goes_on(
 
 def test_groups_are_handled_in_parallel_and_each_in_order(fixture: InboxFixture, queue: Queue) -> None:
     send(queue, *(event(f"tr_{n % 3}", n=n) for n in range(9)))
-    together, seen, lock = threading.Barrier(3, timeout=10), [], threading.Lock()
+    together, seen, lock = threading.Barrier(3, timeout=120), [], threading.Lock()
 
     def handler(event: DomainEvent, connection: Any) -> None:
         if event.payload["n"] < 3:

@@ -57,7 +57,7 @@ def test_looking_before_writing_is_not_enough(fixture: InboxFixture) -> None:
     if "sqlite" in fixture.dsn:
         pytest.skip("one writer at a time: what was looked at stays true")
     fixture.rows("CREATE TABLE notes (transfer text)")
-    looked, runs = threading.Barrier(2, timeout=20), list[DomainEvent]()
+    looked, runs = threading.Barrier(2, timeout=120), list[DomainEvent]()
 
     def handler(event: DomainEvent, connection: Any) -> None:
         found = connection.execute("SELECT * FROM notes").fetchall()

@@ -77,7 +77,7 @@ def test_killed_before_the_commit_the_effect_is_rolled_back_and_made_once(
 ) -> None:
     send(queue, event("tr_1", n=1), event("tr_1", n=2))
 
-    assert workers.start(failpoints=f"{place}=kill9").wait(30) == -signal.SIGKILL
+    assert workers.start(failpoints=f"{place}=kill9").wait(120) == -signal.SIGKILL
     assert fixture.times("tr_1") == 0
     workers.start()
     eventually(lambda: held(queue) == 0)
@@ -90,7 +90,7 @@ def test_killed_between_commit_and_ack_the_redelivery_is_a_duplicate(
 ) -> None:
     send(queue, event("tr_1"))
 
-    assert workers.start(failpoints="consumer.after_commit=kill9").wait(30) == -signal.SIGKILL
+    assert workers.start(failpoints="consumer.after_commit=kill9").wait(120) == -signal.SIGKILL
     assert fixture.times("tr_1") == 1
     workers.start()
     eventually(lambda: held(queue) == 0)
@@ -119,7 +119,7 @@ def test_killed_during_an_effect_outside_its_outcome_is_unknown(
     send(queue, sent, event("tr_2"))
 
     killed = workers.start(effects="external", failpoints="consumer.after_effect=kill9")
-    assert killed.wait(30) == -signal.SIGKILL
+    assert killed.wait(120) == -signal.SIGKILL
     workers.start(effects="external")
     eventually(lambda: held(queue) == 0)
 
@@ -136,7 +136,7 @@ def test_killed_during_an_effect_outside_a_retry_has_the_same_key_and_a_higher_t
 ) -> None:
     send(queue, event("tr_1"))
 
-    workers.start(effects="external", failpoints="consumer.after_effect=kill9").wait(30)
+    workers.start(effects="external", failpoints="consumer.after_effect=kill9").wait(120)
     workers.start(effects="external", on_unknown="retry")
     eventually(lambda: held(queue) == 0)
 
@@ -153,7 +153,7 @@ def test_sigterm_ends_a_consumer_cleanly(fixture: InboxFixture, queue: Queue, wo
     eventually(lambda: fixture.times("tr_0") == 1)
 
     worker.terminate()
-    said, _ = worker.communicate(timeout=30)
+    said, _ = worker.communicate(timeout=120)
 
     assert worker.returncode == 0
     assert b"stopped" in said

@@ -16,7 +16,7 @@ from postroad.tasks import Reconciler
 def killed(floor: Floor, url: str, failpoint: str) -> None:
     """Let a dispatcher run until it dies at this place."""
     with dispatcher(url, floor.tenant, failpoints=f"{failpoint}=kill9") as dying:
-        assert dying.wait(60) == -signal.SIGKILL
+        assert dying.wait(120) == -signal.SIGKILL
 
 
 def pendings(floor: Floor) -> Counter[tuple[str, int]]:

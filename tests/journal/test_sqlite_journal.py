@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from postroad.blobs.directory import DirectoryBlobs
-from postroad.engine.engine import Engine
+from postroad.engine import Engine, Schema
 from postroad.errors import StorageDamaged
 from postroad.items.sqlite import SQLiteItems
 from postroad.journal import tasks_by_state
 from postroad.journal.maintenance import Difference, verify
 from postroad.journal.overflow import Overflow
-from postroad.journal.sqlite import BACKWARD, COLUMNS, FORWARD, SQLiteRecords
+from postroad.journal.sqlite import BACKWARD, COLUMNS, FORWARD, SCHEMA, SQLiteRecords
 from postroad.journal.store import StoredJournal
 from postroad.testing.journal import JournalConformance, JournalFixture
 from postroad.testing.journal_fixture import (
@@ -31,6 +32,8 @@ from postroad.testing.journal_fixture import (
     timed_out,
     whole,
 )
+
+_INDEXES = "SELECT name FROM sqlite_master WHERE type = 'index' AND tbl_name = 'journal_event'"
 
 
 @pytest.fixture
@@ -90,6 +93,27 @@ def test_an_append_and_an_item_of_one_transaction_happen_together_or_not_at_all(
     assert tasks_by_state(journal, "acme")["pending"] == ["kept"]
     add(journal, [pending("lost")])
     assert tasks_by_state(journal, "acme")["pending"] == ["kept", "lost"]
+
+
+def test_a_file_of_an_earlier_version_loses_two_indexes_and_no_answer(tmp_path: Path) -> None:
+    engine = Engine(tmp_path / "postroad.db")
+    engine.prepare(Schema(SCHEMA.part, SCHEMA.steps[:2]))
+    engine.close()
+
+    engine = Engine(tmp_path / "postroad.db")
+    try:
+        journal = StoredJournal(SQLiteRecords(engine), Overflow(None))
+        events = [pending("req-1"), started("req-1"), pending("req-2")]
+        add(journal, events)
+        asked: dict[str, Any] = {"entity": ("TASK", "req-1"), "app": events[0].app}
+
+        assert whole(journal, "GSI3", **asked) == [event.event_id for event in events[:2]]
+        assert whole(journal, "GSI7", event_type="Task Pending", **asked) == [events[0].event_id]
+        assert whole(journal, "GSI3", **asked | {"app": "another"}) == []
+        found = engine.read(lambda connection: connection.execute(_INDEXES).fetchall())
+        assert {name for (name,) in found}.isdisjoint({"journal_gsi3", "journal_gsi7"})
+    finally:
+        engine.close()
 
 
 @pytest.mark.parametrize("index", list(FORWARD))

@@ -79,12 +79,12 @@ class Workers:
         running = [worker for worker in self._running if worker.poll() is None]
         for worker in running:
             worker.send_signal(signal.SIGTERM)
-        return [worker.wait(30) for worker in running]
+        return [worker.wait(120) for worker in running]
 
     def clear(self) -> None:
         for worker in self._running:
             worker.kill()
-            worker.communicate(timeout=20)
+            worker.communicate(timeout=120)
 
 
 @pytest.fixture

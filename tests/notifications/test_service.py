@@ -86,7 +86,7 @@ def test_the_command_moves_messages_and_tells_how_it_is_until_sigterm(
                 answers = [asked(port, path) for path in ("/health", "/health/detailed", "/scaling?current=3", "/x")]
 
                 worker.send_signal(signal.SIGTERM)
-                assert worker.wait(15) == 0
+                assert worker.wait(120) == 0
                 assert json.loads(worker.stdout.read()) == {"stopped": True}
                 told_lines = worker.stderr.read()
             finally:
@@ -114,7 +114,7 @@ def test_under_up_the_part_works_without_a_port(
 
         eventually(lambda: len(apple.shown("t1")) == 1)
         stop.set()
-        running.join(15)
+        running.join(120)
 
     assert not running.is_alive()
 
@@ -129,7 +129,7 @@ def test_under_up_the_part_idles_while_no_queue_is_named(monkeypatch: pytest.Mon
 
         idle = running.is_alive()
         stop.set()
-        running.join(10)
+        running.join(120)
 
     assert idle
     assert not running.is_alive()

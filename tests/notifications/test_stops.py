@@ -26,7 +26,7 @@ def test_a_running_worker_moves_messages_until_it_is_stopped(backend: Backend, s
 
     eventually(lambda: len(fcm.asked) == 5)
     stop.set()
-    running.join(10)
+    running.join(120)
 
     assert not running.is_alive()
     assert held(backend, "push-queue") == held(backend, "offline-queue") == 0
@@ -41,7 +41,7 @@ def test_a_stop_gives_back_what_is_not_finished_in_time(
     class Stuck(Provider):
         def send(self, push: PushNotification, token: str, *, push_id: str) -> TokenResult:
             answer = super().send(push, token, push_id=push_id)
-            let_go.wait(10)
+            let_go.wait(120)
             return answer
 
     fcm = Stuck()
@@ -53,7 +53,7 @@ def test_a_stop_gives_back_what_is_not_finished_in_time(
     eventually(lambda: len(fcm.asked) == 1)
 
     stop.set()
-    running.join(10)
+    running.join(120)
 
     stats = backend.queue("push-queue").stats()
     assert (stats.visible, stats.in_flight) == (3, 0)
@@ -69,21 +69,21 @@ def test_a_stop_that_waits_for_messages_uses_up_no_receives_of_pushes(
     class Slow(OfflineProcessor):
         def handle_all(self, messages: Any) -> Any:
             storing.set()
-            let_go.wait(10)
+            let_go.wait(120)
             return super().handle_all(messages)
 
     worker = worker_for(backend, store, fcm=Provider(), offline=Slow(store))
     running = threading.Thread(target=worker.run, args=(stop,), daemon=True)
     running.start()
     send(backend, "offline-queue", missed("m1").to_json())
-    storing.wait(10)
+    storing.wait(120)
     stop.set()
     eventually(lambda: worker._processor._stopping.is_set())
 
     send(backend, "push-queue", *(push_to(f"t{n}").to_json() for n in range(5)))
     time.sleep(0.3)
     let_go.set()
-    running.join(10)
+    running.join(120)
 
     assert [message.receive_count for message in backend.queue("push-queue").peek(limit=10)] == [0] * 5
 

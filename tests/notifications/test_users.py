@@ -51,6 +51,14 @@ def test_what_a_device_got_before_it_was_the_users_is_not_shown(each_store: Noti
         show_user(each_store, "eve")
 
 
+def test_what_a_device_got_before_its_app_started_again_is_shown(each_store: NotificationStore) -> None:
+    each_store.register_device("ann", "phone")
+    each_store.record("p-1", [TokenResult("phone", "permanent", 400, "PayloadTooLarge")], asked_at=datetime.now(UTC))
+    each_store.register_device("ann", "phone", "fcm")
+
+    assert [each.reason for each in show_user(each_store, "ann").results] == ["PayloadTooLarge"]
+
+
 def test_a_user_whose_messages_were_all_delivered_is_known(each_store: NotificationStore) -> None:
     OfflineProcessor(each_store).handle(missed("m1"))
     each_store.mark_delivered("ann", ["m1"])

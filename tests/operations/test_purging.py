@@ -148,8 +148,12 @@ def test_a_file_that_holds_something_else_is_no_archive(backend: Backend, jobs: 
 def test_a_full_disk_keeps_the_messages(
     backend: Backend, jobs: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> int:
-        raise OSError(28, "No space left on device")
+    written = os.pwrite
+
+    def full(descriptor: int, text: bytes, at: int) -> int:
+        if text.startswith(b'{"message_id":'):
+            raise OSError(28, "No space left on device")
+        return written(descriptor, text, at)
 
     with monkeypatch.context() as patch, pytest.raises(StorageFull, match="No space left"):
         patch.setattr("os.pwrite", full)

@@ -366,7 +366,7 @@ def test_two_processes_redrive_one_queue_and_their_counts_add_up(tmp_path: Path)
         beside.stdin.write("go\n")
         beside.stdin.flush()
         mine = redrive(backend, "dead", rate=100_000).moved
-        theirs = int(beside.communicate(timeout=60)[0])
+        theirs = int(beside.communicate(timeout=120)[0])
         after = bodies(backend.queue("jobs"))
 
     assert mine + theirs == 3_000

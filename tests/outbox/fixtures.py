@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 
-from postroad.connections.postgres import in_format_style
+from postroad.connections.database import in_format_style
 from postroad.outbox import DomainEvent, Outbox
 
 Connection = Any
@@ -44,7 +44,7 @@ class OutboxFixture:
     def run(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         """Run plain SQL and commit; a value is marked by `?`."""
         with self.connection() as connection:
-            cursor = connection.execute(in_format_style(statement) if self.on_postgres else statement, values)
+            cursor = connection.execute(in_format_style(statement).encode() if self.on_postgres else statement, values)
             rows = cursor.fetchall() if cursor.description else []
             connection.commit()
         return rows

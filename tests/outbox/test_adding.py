@@ -306,8 +306,9 @@ def test_an_event_of_exactly_the_limit_is_recorded_and_one_byte_more_is_not(fixt
     above = an_event(payload={"a": "x" * (room + 1)}, occurred_at=datetime(2025, 1, 1, tzinfo=UTC))
     with fixture.connection() as connection:
         fixture.outbox.add(connection, fits)
-        with pytest.raises(MessageTooLarge, match="262,145"):
+        with pytest.raises(MessageTooLarge, match="262,145") as refused:
             fixture.outbox.add(connection, above)
+        assert refused.value.field == "payload"
         fixture.outbox.add(connection, an_event())
         connection.commit()
 

@@ -33,7 +33,7 @@ def test_a_second_writer_of_a_key_waits_for_the_first_and_other_keys_do_not(on_p
             eventually(lambda: is_waiting(on_postgres))
             assert not adding.done()
             early.commit()
-            adding.result(30)
+            adding.result(120)
         late.commit()
 
     rows = [outbox.get(each.event_id) for each in (first, second)]
@@ -48,7 +48,7 @@ def test_plain_sql_waits_as_well(on_postgres: OutboxFixture) -> None:
             adding = threads.submit(late.execute, INSERT, [uuid4(), '{"key": {"k": "1"}}'])
             eventually(lambda: is_waiting(on_postgres))
             early.commit()
-            adding.result(30)
+            adding.result(120)
         late.commit()
 
     assert on_postgres.run("SELECT count(DISTINCT seq) FROM outbox") == [(2,)]
@@ -107,7 +107,7 @@ def test_adding_many_takes_its_slots_in_their_order(on_postgres: OutboxFixture) 
             eventually(lambda: is_waiting(on_postgres))
             held, [(wanted,)] = on_postgres.run(locks, pid, True), on_postgres.run(locks, pid, False)
             early.rollback()
-            adding.result(30)
+            adding.result(120)
         late.rollback()
 
     assert len(held) > 10

@@ -1,6 +1,6 @@
 """Runs weakincentives' own tests of its bus, sessions and main loop on our buses: `make outside`.
 
-Its code is no part of this repository: the package and its source distribution are downloaded into `.cache/`.
+Its code is no part of this repository: the package and its source distribution are downloaded into `.venv-tests/`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from tests.environments import CACHE, ROOT
+from tests.environments import CACHE, ROOT, pip_for
 from tests.sessions.weakincentives_environment import NO_PYTHON, PACKAGE, installed_python, weakincentives_python
 
 SUITE = CACHE / PACKAGE.replace("==", "-")
@@ -41,8 +41,9 @@ def _not_run(reason: str) -> int:
 def _download(python: Path) -> None:
     if SUITE.exists():
         return
-    pip = [str(python), "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    subprocess.run([*pip, "--no-binary", ":all:", "--dest", str(CACHE), PACKAGE], check=True)
+    # Only this package as its sources: what pip needs to read them need not be built.
+    options = ["--quiet", "--no-deps", "--no-binary", PACKAGE.partition("==")[0], "--dest", str(CACHE)]
+    subprocess.run([*pip_for(python), "download", *options, PACKAGE], check=True)
     with tarfile.open(f"{SUITE}.tar.gz") as archive:
         archive.extractall(CACHE, filter="data")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import signal
 import subprocess
@@ -12,10 +13,11 @@ from pathlib import Path
 
 import pytest
 from tests.platform.events import QUICK, OrderPlaced
-from tests.waiting import eventually
+from tests.waiting import NEVER_SECONDS, eventually
 
 import postroad
 from postroad import Bus
+from postroad.bus import KinesisEventBus
 from postroad.errors import ConfigurationError
 from postroad.up.runners import load_modules
 
@@ -67,6 +69,25 @@ def test_handlers_that_were_registered_before_are_called_after_it_is_bound() -> 
     assert seen == [OrderPlaced("A-1")]
 
 
+def test_a_bus_that_was_never_bound_can_be_closed_and_bound_later() -> None:
+    orders = Bus("orders", group="billing", config=QUICK)
+    orders.on(OrderPlaced)(lambda event: None)
+
+    orders.close()
+
+    with postroad.connect("memory://") as backend:
+        orders.bind(backend).publish(OrderPlaced("A-1"))
+        assert orders.receive_once() == [OrderPlaced("A-1")]
+
+
+def test_a_backend_binds_a_bus_once() -> None:
+    with postroad.connect("memory://") as one, postroad.connect("memory://") as other:
+        orders = one.bus("orders", "billing")
+
+        with pytest.raises(ConfigurationError, match="bound already"):
+            other.bind(orders)
+
+
 def test_run_ends_with_the_error_that_ended_the_thread_of_a_bus() -> None:
     def refuse(record: logging.LogRecord) -> bool:
         raise RuntimeError("this filter of the program is broken")
@@ -109,9 +130,52 @@ def test_run_connects_binds_and_receives_until_it_is_stopped(tmp_path: Path) -> 
 
         eventually(lambda: seen)
         stop.set()
-        running.join(10)
+        running.join(120)
 
     assert (seen, running.is_alive()) == ([OrderPlaced("A-1")], False)
+
+
+def test_run_stops_all_its_buses_at_the_same_time() -> None:
+    began, goes_on, stop = threading.Event(), threading.Event(), threading.Event()
+    quick, slow = Bus("quick", "billing", config=QUICK), Bus("slow", "billing", config=QUICK)
+    quick.on(OrderPlaced)(lambda event: None)
+
+    @slow.on(OrderPlaced)
+    def wait(event: OrderPlaced) -> None:
+        began.set()
+        goes_on.wait(NEVER_SECONDS)
+
+    with postroad.connect("memory://") as backend, ThreadPoolExecutor() as pool:
+        quick.bind(backend)
+        slow.bind(backend)
+        slow.publish(OrderPlaced("A-1"))
+        running = pool.submit(postroad.run, quick, slow, stop=stop)
+        assert began.wait(NEVER_SECONDS)
+
+        stop.set()
+        eventually(lambda: not quick.health().running)
+        waits_for_the_handler = not running.done()
+        goes_on.set()
+        eventually(running.done)
+
+    assert waits_for_the_handler
+
+
+def test_run_takes_a_bus_of_another_transport() -> None:
+    seen: list[OrderPlaced] = []
+    stop = threading.Event()
+    with postroad.connect("memory://") as backend, ThreadPoolExecutor() as pool:
+        clicks = KinesisEventBus(stream=backend.stream("orders"), consumer="billing", config=QUICK)
+        clicks.on(OrderPlaced)(seen.append)
+        clicks.publish(OrderPlaced("A-1"))
+        running = pool.submit(postroad.run, clicks, stop=stop)
+
+        eventually(lambda: seen)
+        stop.set()
+        running.result(NEVER_SECONDS)
+        clicks.close()
+
+    assert seen == [OrderPlaced("A-1")]
 
 
 @pytest.mark.slow
@@ -127,12 +191,14 @@ def test_a_whole_service_in_one_file_runs_until_sigterm(tmp_path: Path, way: str
         assert service.stdout is not None
         told = service.stdout.readline()
         service.send_signal(signal.SIGTERM)
-        service.communicate(timeout=30)
+        logged = service.communicate(timeout=120)[1].splitlines()
     finally:
         service.kill()
         service.communicate()
 
     assert (told, service.returncode) == (b"charged A-1\n", 0)
+    # The command writes its log as the settings say; a program of one's own decides about its logs itself.
+    assert ("bus_received" in [json.loads(line)["event"] for line in logged]) == (way == "the command")
     with postroad.connect(f"sqlite:///{tmp_path / 'postroad.db'}") as backend:
         assert backend.queue_spec("orders--billing").max_receives == 5
 

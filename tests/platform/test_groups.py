@@ -14,6 +14,8 @@ from tests.waiting import eventually
 import postroad
 from postroad import Backend
 from postroad.bus.groups import filter_of
+from postroad.events import EventRegistry
+from postroad.queues.markers import read_dead
 from postroad.receiving import Receiver
 
 
@@ -108,6 +110,62 @@ def test_a_member_releases_what_only_another_member_handles(backend: Backend, to
     assert (by_the_old, unhandled) == ([], 1)
     assert received(new) == [OrderShipped("A-1")]
     assert backend.queue(f"{topic}--billing--dead").stats().visible == 0
+
+
+@pytest.fixture
+def older(backend: Backend, tmp_path: Path) -> Iterator[Backend]:
+    """The backend of a process with older code, which does not know the class of shipped orders."""
+    registry = EventRegistry()
+    registry.register(OrderPlaced)
+    if backend.kind == "memory":
+        pytest.skip("each connection to memory is a store of its own")
+    with postroad.connect(backend.url, registry=registry) as older:
+        yield older
+
+
+def test_a_member_that_does_not_know_a_class_leaves_its_events_to_those_who_handle_them(
+    backend: Backend, older: Backend, topic: str
+) -> None:
+    old, new = older.bus(topic, "billing", config=QUICK), backend.bus(topic, "billing", config=QUICK)
+    old.subscribe(OrderPlaced, lambda event: None)
+    new.subscribe(OrderShipped, lambda event: None)
+    new.receive_once()
+    new.publish(OrderShipped("A-1"))
+
+    by_the_old = old.receive_once()
+    health = old.health()
+
+    assert (by_the_old, health.unhandled, health.dead_lettered) == ([], 1, 0)
+    assert received(new) == [OrderShipped("A-1")]
+
+
+def test_a_class_that_nobody_in_the_group_asked_for_is_a_dead_letter_where_it_is_unknown(
+    backend: Backend, older: Backend, topic: str
+) -> None:
+    old = older.bus(topic, "billing", config=QUICK)
+    old.subscribe(OrderPlaced, lambda event: None)
+    backend.bus(topic).publish(OrderShipped("A-1"))
+
+    old.receive_once()
+
+    [letter] = backend.queue(f"{topic}--billing--dead").peek()
+    found = read_dead(letter.attributes)
+    assert found is not None
+    assert found.reason == "unknown_type"
+
+
+def test_what_the_named_types_exclude_is_released_also_if_its_class_is_unknown(
+    backend: Backend, older: Backend, topic: str
+) -> None:
+    old = older.bus(topic, "billing", event_types=[OrderPlaced], config=QUICK)
+    new = backend.bus(topic, "billing", event_types=[OrderPlaced, OrderShipped], config=QUICK)
+    new.subscribe(OrderShipped, lambda event: None)
+    new.publish(OrderShipped("A-1"))
+
+    by_the_old = old.receive_once()
+
+    assert (by_the_old, old.health().unhandled) == ([], 1)
+    assert received(new) == [OrderShipped("A-1")]
 
 
 def test_a_handler_for_every_event_removes_the_filter_for_good(backend: Backend, topic: str) -> None:

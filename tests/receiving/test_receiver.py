@@ -5,46 +5,70 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import pytest
 from tests.waiting import NEVER_SECONDS, eventually
 
-import postroad
 from postroad import Backend, Delivery, NonRetryable, OutgoingMessage, Queue, QueueSpec, Retryable
-from postroad.errors import ConfigurationError
+from postroad.errors import ConfigurationError, InvalidInput
 from postroad.queues.markers import read_dead
 from postroad.receiving import Ack, BreakerState, CircuitBreakerConfig, Defer, Outcome, Receiver, Reject, Retry
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
-    url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'postroad.db'}"
-    with postroad.connect(url) as backend:
-        yield backend
-
-
-@pytest.fixture
-def dead(backend: Backend) -> Queue:
-    return backend.create_queue(QueueSpec("dead"))
-
-
-@pytest.fixture
-def queue(backend: Backend, dead: Queue) -> Queue:
-    return backend.create_queue(QueueSpec("jobs", dead_letter="dead", max_receives=50))
-
-
-@pytest.fixture
-def fifo(backend: Backend) -> Queue:
-    return backend.create_queue(QueueSpec("jobs.fifo", fifo=True))
 
 
 def send(queue: Queue, *bodies: str, group: str | None = None) -> None:
     fifo = queue.traits.fifo
     for body in bodies:
         queue.send([OutgoingMessage(body, group=(group or "g") if fifo else None, dedup_id=body if fifo else None)])
+
+
+@pytest.mark.parametrize("outcome", [Retry, Defer])
+@pytest.mark.parametrize("after", [-1, 43_201, float("nan"), float("inf"), "60"])
+def test_a_delay_that_no_queue_can_keep_is_a_failure_of_decide(
+    queue: Queue, dead: Queue, outcome: Any, after: Any
+) -> None:
+    send(queue, "one")
+
+    counted = Receiver(queue, lambda delivery: outcome(after), max_receives=1).run_once()
+
+    assert counted["rejected"] == 1
+    [letter] = dead.peek()
+    marker = read_dead(letter.attributes)
+    assert marker is not None
+    assert f"after: {after!r} is not a number of seconds from 0 to 43200" in str(marker.error)
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        ("queue", "jobs"),
+        ("queue", None),
+        ("decide", None),
+        ("decide", Ack()),
+        ("dead_letters", "dead"),
+        ("breaker", 5),
+        ("on_lost", 5),
+        ("on_extended", "x"),
+    ],
+)
+def test_what_is_no_queue_no_function_or_no_breaker_is_refused_by_name(queue: Queue, field: str, wrong: Any) -> None:
+    arguments: dict[str, Any] = {"queue": queue, "decide": lambda delivery: Ack(), field: wrong}
+
+    with pytest.raises(ConfigurationError) as caught:
+        Receiver(**arguments)
+
+    assert (caught.value.field, str(caught.value).startswith(f"{field}: {wrong!r} is not a ")) == (field, True)
+
+
+@pytest.mark.parametrize("wrong", [-1, float("nan"), "x", None])
+def test_what_is_no_time_to_wait_is_refused(queue: Queue, wrong: Any) -> None:
+    receiver = Receiver(queue, lambda delivery: Ack())
+
+    with pytest.raises(InvalidInput, match=r"^wait: "):
+        receiver.run_once(wait=wrong)
+    with pytest.raises(InvalidInput, match=r"^timeout: "):
+        receiver.stop(wrong)
 
 
 def test_an_acked_message_is_gone(queue: Queue) -> None:
@@ -365,17 +389,17 @@ def test_messages_that_a_stop_hands_back_cost_no_attempt(queue: Queue) -> None:
 
     def decide(delivery: Delivery) -> Outcome:
         began.set()
-        go_on.wait(10)
+        go_on.wait(120)
         return Ack()
 
     receiver = Receiver(queue, decide, wait=0.1)
     receiver.start()
-    began.wait(10)
+    began.wait(120)
     stopping = threading.Thread(target=receiver.stop)
     stopping.start()
     eventually(lambda: queue.stats().visible == 2)
     go_on.set()
-    stopping.join(10)
+    stopping.join(120)
 
     assert (receiver.counts["acked"], receiver.counts["released"]) == (1, 2)
     assert [receiver.attempt(delivery) for delivery in queue.receive()] == [1, 1]
@@ -404,13 +428,13 @@ def test_only_what_can_begin_is_fetched_without_prefetch(queue: Queue) -> None:
 
     def decide(delivery: Delivery) -> Outcome:
         began.release()
-        go_on.wait(10)
+        go_on.wait(120)
         return Ack()
 
     receiver = Receiver(queue, decide, concurrency=2, prefetch=False, wait=0.1)
     receiver.start()
-    assert began.acquire(timeout=10)
-    assert began.acquire(timeout=10)
+    assert began.acquire(timeout=120)
+    assert began.acquire(timeout=120)
     held = queue.stats().in_flight
     go_on.set()
     eventually(lambda: receiver.counts.get("acked") == 6)

@@ -166,12 +166,12 @@ def test_a_closed_client_submits_nothing(bus: InProcessEventBus, client: SQSMain
         client.submit(ReviewRequest("main.py"))
 
     assert asked == []
-    assert bus.handlers(MainLoopCompleted) == ()
+    assert bus.subscriptions(MainLoopCompleted) == ()
 
 
 def test_an_async_program_submits_without_blocking_its_loop(bus: InProcessEventBus, client: SQSMainLoopClient) -> None:
     go_on = threading.Event()
-    ReviewLoop(adapter=Reviewer(lambda file: go_on.wait(10) and ReviewResult([])), bus=bus)
+    ReviewLoop(adapter=Reviewer(lambda file: go_on.wait(120) and ReviewResult([])), bus=bus)
 
     async def program() -> MainLoopCompleted[ReviewResult]:
         submitted = asyncio.create_task(client.asubmit(ReviewRequest("main.py")))

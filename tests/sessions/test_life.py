@@ -55,7 +55,7 @@ def test_a_session_that_is_closed_while_it_begins_to_follow_hears_nothing(early:
 
     session.install(Plan, initial=Plan)
 
-    assert bus.handlers(AddStep) == ()
+    assert bus.subscriptions(AddStep) == ()
     assert bus.types == []
 
 

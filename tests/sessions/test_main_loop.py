@@ -120,7 +120,7 @@ def test_the_session_of_a_request_stops_hearing_the_bus_when_it_is_answered(bus:
         with ReviewLoop(adapter=Reviewer(work), bus=bus):
             bus.publish(MainLoopRequest(ReviewRequest("main.py")))
 
-    assert bus.handlers(ToolInvoked) == ()
+    assert bus.subscriptions(ToolInvoked) == ()
 
 
 @pytest.mark.parametrize(

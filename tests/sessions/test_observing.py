@@ -17,7 +17,7 @@ from postroad.sessions import (
 def in_another_thread(work: Callable[[], object]) -> None:
     thread = threading.Thread(target=work)
     thread.start()
-    thread.join(10)
+    thread.join(120)
     assert not thread.is_alive()
 
 

@@ -57,7 +57,7 @@ def test_a_request_submitted_before_any_worker_is_there_waits_for_one(backend: B
         eventually(lambda: backend.queue("mainloop-requests--workers").stats().visible == 1)
 
         with serve(backend, Reviewer()):
-            completed = submitted.result(20)
+            completed = submitted.result(120)
 
     assert completed.response.output == ReviewResult(["main.py is fine"])
 
@@ -231,7 +231,7 @@ def test_a_killed_worker_leaves_its_request_to_another_and_the_client_gets_one_a
             with process("worker", url, str(seen)) as other:
                 os.kill(stuck.pid, signal.SIGKILL)
 
-                completed = submitted.result(60)
+                completed = submitted.result(120)
                 # Behind it every further answer to the first request has come.
                 client.submit(ReviewRequest("next.py"), timeout=60)
 

@@ -152,7 +152,7 @@ def test_the_commands_of_the_dockerfile_install_start_check_and_stop_it(tmp_path
     with running([program, *start[1:]], tmp_path / "data", environment) as process:
         eventually(is_healthy, every=0.2)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(40) == 0, (tmp_path / "data" / "log").read_text()
+        assert process.wait(120) == 0, (tmp_path / "data" / "log").read_text()
     assert not is_healthy()
     assert (tmp_path / "data" / "postroad.db").exists()
 
@@ -176,10 +176,9 @@ def install_as_in_the_image(place: Path, environment: dict[str, str]) -> None:
             copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
             copy(ROOT / name, place / "source" / name)
     command = only(BUILD, "RUN").replace("/opt/postroad", f"{place}/opt")
-    path = f"{BIN}:{environment['PATH']}"
-    done = subprocess.run(
-        ["sh", "-ec", command], cwd=place / "source", env={**environment, "PATH": path}, capture_output=True, text=True
-    )
+    # Bytecode is written at the first import: pulumi-aws has thousands of modules that nobody imports.
+    build = {**environment, "PATH": f"{BIN}:{environment['PATH']}", "PIP_COMPILE": "0"}
+    done = subprocess.run(["sh", "-ec", command], cwd=place / "source", env=build, capture_output=True, text=True)
     if "No matching distribution" in done.stderr:
         pytest.skip("absent: a package index")
     assert done.returncode == 0, done.stderr

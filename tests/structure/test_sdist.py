@@ -85,14 +85,6 @@ def test_make_up_starts_it(unpacked: Path) -> None:
     assert Path(ready["data"]).parent == unpacked
 
 
-def test_make_test_finds_every_test(unpacked: Path) -> None:
-    found, _ = make(unpacked, "test", "--collect-only -q -p no:randomly -n 0 --assert=plain").communicate()
-
-    assert "error" not in found.splitlines()[-1], found
-    files = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py")}
-    assert {line.partition("::")[0] for line in found.splitlines() if "::" in line} == files
-
-
 def test_make_test_passes_where_tests_read_the_files_of_the_repository(unpacked: Path) -> None:
     process = make(unpacked, "test", f"-q -n 0 --assert=plain -m 'not slow' {' '.join(READ_THE_REPOSITORY)}")
     found, _ = process.communicate()

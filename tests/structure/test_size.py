@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "postroad"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 MOST = {
-    "files": 470,
-    "lines": 95_000,
+    "files": 465,
+    "lines": 94_000,
     "Protocols": 40,
     "hand-written checks": 100,
     "fmt: skip": 20,

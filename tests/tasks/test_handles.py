@@ -205,7 +205,7 @@ from tests.tasks import errands
 
 with postroad.connect(sys.argv[1]) as backend:
     producer = TaskProducer(backend, tenant_id="acme", app="shop")
-    print(producer.handle(sys.argv[2]).wait(30), flush=True)
+    print(producer.handle(sys.argv[2]).wait(120), flush=True)
 """
 
 
@@ -240,7 +240,7 @@ def test_a_handle_is_found_without_a_lease_and_before_the_task_of_a_job_begins(o
     tasks: list[dict[str, Any]] = [{"taskId": "a", "name": "echo"}, {"taskId": "b", "name": "echo", "dependsOn": ["a"]}]
     jobs.submit_job(tasks, job_id="job-1")
 
-    assert bench.producer.handle(done.request_id).wait(5) == {"n": 1}
+    assert bench.producer.handle(done.request_id).wait(120) == {"n": 1}
     waiting = bench.producer.handle("job-1.b")
     assert (waiting.run, waiting.status()) == (1, None)
     assert waiting.cancel()

@@ -13,7 +13,7 @@ from tests.tasks.benches import APP, TENANT
 import postroad
 from postroad import Backend
 from postroad.errors import Conflict, InvalidTask, Unavailable
-from postroad.tasks import Reconciler, Scheduler, TaskMessage, TaskProducer, TaskRegistry, delays
+from postroad.tasks import Reconciler, Scheduler, TaskMessage, TaskProducer, TaskRegistry, submissions
 from postroad.tasks.submissions import Submissions
 from postroad.testing import FakeClock
 
@@ -208,7 +208,7 @@ def test_the_rest_of_a_submission_that_died_is_kept_for_an_hour_and_then_removed
 ) -> None:
     now = int(clock.now().timestamp() * 1_000)
     message = TaskMessage(request_id="late", name="echo")
-    delays.put_off(backend, TENANT, message, queue="tasks", due_at=now + 1_000_000)
+    submissions.put_off(backend, TENANT, message, queue="tasks", due_at=now + 1_000_000)
 
     # The lease is written after the item, so it may still come.
     clock.advance(1_100)

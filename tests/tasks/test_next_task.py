@@ -12,7 +12,7 @@ from tests.tasks.processes import worker
 from tests.waiting import eventually
 
 from postroad import Backend, OutgoingMessage
-from postroad.journal.states import TERMINAL
+from postroad.journal import TERMINAL, JournalEvent
 from postroad.tasks import Reconciler, TaskRecords
 from postroad.tasks.attempts import Attempt
 from postroad.tasks.runner import TaskRunner
@@ -68,16 +68,16 @@ def test_a_next_message_that_cannot_simply_run_is_handled_like_any_other(bench: 
 def test_an_error_in_taking_the_next_task_does_not_hold_up_the_end_of_the_last(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take = Attempt.take
+    take_along = Attempt.take_along
     tried: list[str] = []
 
-    def failing(attempt: Attempt, *arguments: Any) -> bool:
+    def failing(attempt: Attempt, *arguments: Any) -> list[JournalEvent]:
         tried.append(attempt.task.request_id)
-        if len(tried) == 2:
+        if len(tried) == 1:
             bench.backend.items().put("", b"")  # refused with an error of Postroad, inside the commit
-        return take(attempt, *arguments)
+        return take_along(attempt, *arguments)
 
-    monkeypatch.setattr(Attempt, "take", failing)
+    monkeypatch.setattr(Attempt, "take_along", failing)
     handles = [bench.producer.submit("echo", {"n": n}) for n in range(3)]
 
     bench.work(**LASTING)
@@ -91,7 +91,7 @@ def test_a_worker_killed_while_it_takes_the_next_task_has_not_ended_the_last(ben
     first, second = bench.producer.submit("echo", {"n": 1}), bench.producer.submit("echo", {"n": 2})
 
     with worker(bench.backend.url, failpoints="worker.before_next=kill9", **LASTING, **SHORT) as running:
-        running.wait(60)
+        running.wait(120)
 
     assert bench.types(first.request_id) == ["Task Pending", "Task Processing Started"]
     assert bench.types(second.request_id) == ["Task Pending"]
@@ -106,7 +106,7 @@ def test_a_worker_killed_after_it_took_the_next_task_has_ended_the_last(bench: B
     first, second = bench.producer.submit("echo", {"n": 1}), bench.producer.submit("echo", {"n": 2})
 
     with worker(bench.backend.url, failpoints="worker.after_spawn=kill9#2", **LASTING, **SHORT) as running:
-        running.wait(60)
+        running.wait(120)
 
     assert bench.types(first.request_id) == ["Task Pending", "Task Processing Started", "Task Completed"]
     assert bench.types(second.request_id) == ["Task Pending", "Task Processing Started"]

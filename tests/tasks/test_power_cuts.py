@@ -104,7 +104,7 @@ def produce(backend: Backend, record: Recording, folder: Path, number: int) -> N
     record.add(Promise(f"completed {doomed.request_id} 1"))
     eventually(notes.exists)
     record.add(Promise(f"started {noted.request_id} 1"))
-    retried.wait(timeout=60)
+    retried.wait(timeout=120)
     record.add(Promise(f"completed {retried.request_id} 1"))
 
 

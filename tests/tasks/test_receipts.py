@@ -4,18 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from postroad.tasks.leases import (
-    Drop,
-    HandBack,
-    Lease,
-    Outcome,
-    Quarantine,
-    Receipt,
-    Take,
-    decide,
-    lease_end,
-    pause_before_retry,
-)
+from postroad.tasks.leases import Lease, Outcome, lease_end
+from postroad.tasks.verdicts import Drop, HandBack, Quarantine, Receipt, Take, decide, pause_before_retry
 
 DONE = Outcome("Task Completed", "x", 1)
 

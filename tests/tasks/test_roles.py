@@ -97,7 +97,7 @@ def test_a_thread_of_roles_that_ends_is_told_of_and_raised() -> None:
         pytest.raises(PostroadError, match="SystemExit"),
         RoleThreads([Role("exits", 0.0, Failing(9, SystemExit(0)))], ended=ended.set),
     ):
-        assert ended.wait(20)
+        assert ended.wait(120)
 
 
 def test_a_role_that_fails_is_raised_when_nothing_else_was_done() -> None:

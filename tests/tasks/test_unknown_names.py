@@ -17,7 +17,8 @@ from postroad import Backend, OutgoingMessage
 from postroad.errors import ConfigurationError
 from postroad.queues.markers import read_dead
 from postroad.tasks import TaskRegistry, TaskWorker
-from postroad.tasks.leases import TaskRecords, pause_while_unknown
+from postroad.tasks.leases import TaskRecords
+from postroad.tasks.verdicts import pause_while_unknown
 
 
 @contextmanager

@@ -69,7 +69,7 @@ def test_a_task_exists_if_and_only_if_the_callers_transaction_commits(
     assert (report.sent, topic.messages) == (1, [])
     assert backend.queue("tasks").stats().visible == 1
     Bench(backend).work(imports=("tests.tasks.errands",))
-    assert kept.wait(10) == errands.Store("s1", 2, [])
+    assert kept.wait(120) == errands.Store("s1", 2, [])
     assert producer.status("gone") is None
 
 

@@ -245,6 +245,10 @@ def rule(**settings: Any) -> Topology:
         ),
         (Topology("t", (QueueDecl(QueueSpec("o")), AlarmDecl("a", "m", "o", float("nan")))), "threshold"),
         (Topology("t", (QueueDecl(QueueSpec("o")), AlarmDecl("a", "m", "o", 1, periods=0))), "periods"),
+        (Topology("t", (QueueDecl(QueueSpec("o")), AlarmDecl("a", "m", "o", 1, comparison="=>"))), "comparison"),  # type: ignore[arg-type]  # what a slip gives
+        (Topology("t", (QueueDecl(QueueSpec("o")), AlarmDecl("a", "m", "o", 1, missing="bad"))), "missing"),  # type: ignore[arg-type]  # what a slip gives
+        (Topology("t", (TableDecl("things", "id", indexes=(IndexDecl("i", "n", projection="SOME"),)),)), "projection"),  # type: ignore[arg-type]  # what a slip gives
+        (Topology("t", (TableDecl("things", "id", ""),)), "range_key"),
         (Topology("t", (QueueDecl(QueueSpec("o")),), (Component("c", sends="o"),)), "sends"),  # type: ignore[arg-type]  # what a slip gives
     ],
 )

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.environments import environment_with
+from tests.sharing import made_once
 
 from postroad.topology import chat_topology, render_cloudformation, transfers_topology
 
@@ -23,19 +24,27 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def made() -> Made:
-    """Every resource of every program, by program, type and name."""
-    return run_with(sys.executable)
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """Every resource of every program, by program, type and name. Pulumi takes long to import, so it runs once."""
+
+    def make(folder: Path) -> None:
+        (folder / "made.json").write_text(output_of(sys.executable))
+
+    return read((made_once(tmp_path_factory, "pulumi", make) / "made.json").read_text())
 
 
-def run_with(python: str) -> Made:
-    """What the programs make when that Python runs them."""
+def output_of(python: str) -> str:
+    """What the programs make when that Python runs them, as JSON."""
     command = [python, "-m", "tests.topology.pulumi_engine", ACCOUNT, REGION]
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     page = PAGE.read_text()
     done = subprocess.run(command, cwd=ROOT, env=environment, input=page, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    programs = json.loads(done.stdout)
+    return done.stdout
+
+
+def read(output: str) -> Made:
+    programs = json.loads(output)
     return {name: {(kind, each): inputs for kind, each, inputs in resources} for name, resources in programs.items()}
 
 
@@ -152,4 +161,4 @@ def test_the_oldest_versions_that_are_declared_make_the_same(made: Made) -> None
 
     python = environment_with("pulumi", oldest)
 
-    assert run_with(str(python)) == made
+    assert read(output_of(str(python))) == made

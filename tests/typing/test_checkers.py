@@ -8,12 +8,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.sharing import made_once
+from tests.sharing import made_once, one_at_a_time
 from tests.typing.lines import ACCEPTED, BUS, EVENTS, MODULES, REFUSED, TASKS, WRONG_EVENTS, WRONG_TASKS
 
 ROOT = Path(__file__).parents[2]
-CHECKED = {"mypy": (), "pyright": ("src", "tests/typing")}
-"""What each checker reads beside the modules: all that it has to accept. For mypy that is a check of its own."""
+CHECKED = {"mypy": ("--strict",), "pyright": ("src", "tests/typing")}
+"""The arguments of each checker beside the modules: all that it has to accept. For mypy that is a check of its own."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
@@ -21,7 +21,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.long]
 @pytest.fixture(scope="module", params=CHECKED)
 def said(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The errors that a type checker finds. It runs once for all tests: it reads the whole package each time."""
-    folder = made_once(tmp_path_factory, f"types-{request.param}", partial(_check, request.param))
+    # The check before each commit is called `types`; mypy reads what that has found out.
+    with one_at_a_time(tmp_path_factory, "types" if request.param == "mypy" else request.param):
+        folder = made_once(tmp_path_factory, f"types-{request.param}", partial(_check, request.param))
     lines = (folder / "said").read_text().splitlines()
     assert lines, "the checker has not run"
     return [line for line in lines if " error: " in line]

@@ -29,7 +29,7 @@ def start_up(tmp_path: Path) -> Iterator[StartUp]:
     yield begin
     for process in started:
         process.kill()
-        process.communicate(timeout=20)
+        process.communicate(timeout=120)
 
 
 @pytest.fixture

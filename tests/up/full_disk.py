@@ -33,10 +33,37 @@ def until(holds: Callable[[], bool], *, seconds: float = 20.0) -> bool:
     return True
 
 
-def main(disk: Path) -> dict[str, Any]:
+HANDLERS = """
+import pathlib
+import time
+
+import postroad
+
+orders = postroad.Bus("placed", group="billing")
+
+
+@postroad.event(name="orders.placed")
+class Placed:
+    n: int
+
+
+@orders.on(Placed)
+def charge(event: Placed) -> None:
+    while not pathlib.Path("go").exists():
+        time.sleep(0.05)
+
+
+@orders.on(Placed)
+def tell_the_accountants_of_all_companies_that_something_was_ordered(event: Placed) -> None:
+    pathlib.Path("handled").touch()
+"""
+
+
+def main(disk: Path, elsewhere: Path) -> dict[str, Any]:
+    (elsewhere / "shop_handlers.py").write_text(HANDLERS)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(disk)], check=True)
     command = [sys.executable, "-m", "postroad", "up", "--json", "--port", "0", "--url", f"sqlite:///{disk}/data.db"]
-    up = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    up = subprocess.Popen([*command, "--load", "shop_handlers"], stdout=subprocess.PIPE, text=True, cwd=elsewhere)
     assert up.stdout is not None
     ready = json.loads(up.stdout.readline())
     client = httpx.Client(
@@ -50,10 +77,20 @@ def main(disk: Path) -> dict[str, Any]:
     try:
         assert client.put("/queues/orders", json={}).status_code == 201
         assert send().json()["results"][0]["ok"]
+        assert client.post("/topics/placed/events", json={"type": "orders.placed", "payload": {"n": 1}}).is_success
         take_what_is_left(disk)
         while (refused := send()).status_code == 200:
             pass
         not_ready = until(lambda: client.get("/ready").status_code == 503)
+        take_what_is_left(disk)
+        token = client.post("/tokens", json={"name": "late", "scope": "read"})
+        # What is recorded fits into the last block of the audit file for a while.
+        purge = {"confirm": "orders", "reason": "no room"}
+        while (purged := client.post("/queues/orders/purge", json=purge)).status_code == 200:
+            take_what_is_left(disk)
+        # The first thing that the runners measure needs a new block.
+        (elsewhere / "go").touch()
+        handled = until((elsewhere / "handled").exists, seconds=60)
         reads = {path: client.get(path).status_code for path in ("/health", "/queues", "/queues/orders/messages")}
         (disk / "other").unlink()
         sent_again = until(lambda: send().status_code == 200)
@@ -61,9 +98,12 @@ def main(disk: Path) -> dict[str, Any]:
         restarts = sum(part["restarts"] for part in client.get("/status").json()["parts"])
     finally:
         up.terminate()
-        up.communicate(timeout=20)
+        up.communicate(timeout=120)
     return {
-        "refused": [refused.status_code, refused.json()["type"], "retry-after" in refused.headers],
+        "refused": [
+            [each.status_code, each.json()["type"], "retry-after" in each.headers] for each in (refused, token, purged)
+        ],
+        "handled": handled,
         "not_ready": not_ready,
         "reads": reads,
         "sent_again": sent_again,
@@ -73,4 +113,4 @@ def main(disk: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(Path(sys.argv[1]))))
+    print(json.dumps(main(Path(sys.argv[1]), Path(sys.argv[2]))))

@@ -195,7 +195,7 @@ def test_its_data_is_a_file_of_its_own_whatever_the_environment_names(tmp_path: 
 
     ready = json.loads(process.stdout.readline())
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
 
     assert ready["data"] == f"{tmp_path}/postroad-demo.db"
     assert not (tmp_path / "production.db").exists()
@@ -219,7 +219,7 @@ def test_the_demo_opens_a_browser_tells_its_story_and_leaves_nothing_behind(tmp_
     while not lines[-1].startswith("Redrive:"):
         lines.append(process.stdout.readline().rstrip())
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
 
     assert process.returncode == 0
     assert repair.returncode == 0, repair

@@ -11,7 +11,7 @@ import pytest
 from postroad import OutgoingMessage
 from postroad.dashboard import Chrome, render
 from postroad.settings import Settings
-from postroad.up.demo.database import Check, DemoDatabase, SceneCounts
+from postroad.up.demo.database import Check, DemoDatabase
 from postroad.up.demo.stage import Stage
 from postroad.up.demo.story import demo_database, prepare, sentences
 from postroad.views import DemoFailure, DemoPlayed, DemoShown, SceneShown
@@ -30,8 +30,8 @@ def test_an_event_is_handled_once_all_its_effects_are_made(database: DemoDatabas
     half = database.scenes()[0], database.check().lost
     database.effect("bus", "a", "pack", failures=3)
 
-    assert half == (SceneCounts("bus", published=1, handled=0, failed=0), 1)
-    assert database.scenes()[0] == SceneCounts("bus", published=1, handled=1, failed=3)
+    assert half == (SceneShown("bus", "running", published=1, handled=0, failed=0), 1)
+    assert database.scenes()[0] == SceneShown("bus", "running", published=1, handled=1, failed=3)
     assert database.check() == Check(lost=0, duplicated_effects=0, ledger_sum=0)
 
 
@@ -40,7 +40,7 @@ def test_an_effect_may_be_recorded_before_its_event(database: DemoDatabase) -> N
     database.published("agents", "a")
     database.published("agents", "a")
 
-    assert database.scenes()[3] == SceneCounts("agents", published=1, handled=1, failed=0)
+    assert database.scenes()[3] == SceneShown("agents", "running", published=1, handled=1, failed=0)
 
 
 def test_what_is_made_twice_or_not_at_all_is_found(database: DemoDatabase) -> None:
@@ -63,7 +63,7 @@ def test_only_what_is_handled_is_forgotten(database: DemoDatabase) -> None:
 
     assert database.prune(older_than=0) == 1
     assert database.open_events("bus") == ["b"]
-    assert database.scenes()[0] == SceneCounts("bus", published=2, handled=1, failed=0)
+    assert database.scenes()[0] == SceneShown("bus", "running", published=2, handled=1, failed=0)
 
 
 def test_the_provider_fails_when_its_time_has_come_and_stays_repaired(database: DemoDatabase) -> None:

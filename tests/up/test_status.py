@@ -37,7 +37,7 @@ def test_it_prints_the_document_of_the_server_and_is_exit_3_when_none_runs(start
 def test_what_a_killed_one_left_behind_is_exit_3(start_up: StartUp, tmp_path: Path) -> None:
     up = start_up()
     up.process.kill()
-    up.process.wait(timeout=20)
+    up.process.wait(timeout=120)
 
     done = status(tmp_path, "--json")
 

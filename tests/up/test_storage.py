@@ -35,12 +35,16 @@ def test_a_full_disk_is_503_reads_go_on_and_it_recovers_by_itself(tmp_path: Path
         pytest.skip("absent: a small file system; unshare --mount needs root or user namespaces")
 
     script = str(Path(__file__).with_name("full_disk.py"))
-    command = [str(unshare), *options, sys.executable, script, str(tmp_path)]
-    played = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    disk, elsewhere = tmp_path / "disk", tmp_path / "elsewhere"
+    disk.mkdir()
+    elsewhere.mkdir()
+    command = [str(unshare), *options, sys.executable, script, str(disk), str(elsewhere)]
+    played = subprocess.run(command, capture_output=True, text=True, timeout=500)
 
     assert played.returncode == 0, played.stderr[-2_000:]
     assert json.loads(played.stdout) == {
-        "refused": [503, "/errors/storage-full", True],
+        "refused": [[503, "/errors/storage-full", True]] * 3,
+        "handled": True,
         "not_ready": True,
         "reads": {"/health": 200, "/queues": 200, "/queues/orders/messages": 200},
         "sent_again": True,

@@ -38,7 +38,7 @@ class Up:
     def stop(self, number: int = signal.SIGTERM) -> tuple[int, dict[str, Any]]:
         """Send a signal; the exit code and the last line."""
         self.process.send_signal(number)
-        out, _ = self.process.communicate(timeout=20)
+        out, _ = self.process.communicate(timeout=120)
         return self.process.returncode, json.loads(out.splitlines()[-1])
 
 

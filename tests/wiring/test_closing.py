@@ -101,7 +101,7 @@ def test_who_waits_while_a_memory_is_closed_is_refused_and_waits_no_longer() -> 
         thread.start()
     backend.close()
     for thread in threads:
-        thread.join(timeout=15)
+        thread.join(timeout=120)
 
     assert refused == [True, True]
 

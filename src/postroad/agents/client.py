@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Self
 
 import msgspec
 
-from postroad.agents.handlers import AgentProgram, run
+from postroad.agents.handlers import AgentProgram
 from postroad.agents.http import HttpAgentQueue, Server
 from postroad.agents.model import AgentEvent, AgentPublishResult, check_agent_id, checked_event_types, claimed_id
 from postroad.agents.stream import encode_event
 from postroad.arguments import check, seconds_between
 from postroad.clock import SYSTEM_CLOCK
-from postroad.errors import ConfigurationError, PostroadError
+from postroad.errors import ConfigurationError
 from postroad.events import uuid7
 from postroad.receiving import Hooks, Receiver
-
-_HOOKS = Hooks(joins=False)
 
 
 class AgentClient(AgentProgram):
@@ -87,43 +82,6 @@ class AgentClient(AgentProgram):
         """Allow `listener_id` to subscribe to this agent."""
         self._change("PUT", f"grants/{check_agent_id(listener_id, field='listener_id')}")
 
-    def run(self, stop: threading.Event | None = None, *, concurrency: int = 1) -> None:
-        """Call the handlers until `stop` is set or SIGTERM comes; then let running ones end and give back the rest.
-
-        Args:
-            stop: Another thread sets it to end the run.
-            concurrency: From how many producers events are handled at the same time, 1 to 1,000.
-
-        Raises:
-            ConfigurationError: The agent has no handlers, or `concurrency` is out of range.
-            Unauthorized: The token is not valid, or no longer.
-            AgentNotFound: The agent was deleted.
-        """
-        ends = _Ends()
-        receiver = self._http_receiver(ends, concurrency)
-        # On a thread of its own: it waits for running handlers, and the receiver's thread calls this.
-        ends.then = lambda: threading.Thread(target=receiver.stop, name="agent-stop", daemon=True).start()
-        run(receiver, stop)
-        ends.check()
-
-    async def arun(self, stop: asyncio.Event | None = None, *, concurrency: int = 1) -> None:
-        """Run as `run` does, with `concurrency`, until `stop` is set or the task is cancelled.
-
-        Async handlers run on this event loop.
-        """
-        ends, over, loop = _Ends(), asyncio.Event(), asyncio.get_running_loop()
-        ends.then = lambda: loop.call_soon_threadsafe(over.set)
-        receiver = self._http_receiver(ends, concurrency)
-        watching = None if stop is None else asyncio.create_task(_after(stop, over))
-        try:
-            await receiver.arun(over)
-        finally:
-            if watching is not None:
-                watching.cancel()
-                with suppress(asyncio.CancelledError):
-                    await watching
-        ends.check()
-
     def close(self) -> None:
         """Close the connections; events that are still leased by them come again."""
         self._server.close()
@@ -134,31 +92,9 @@ class AgentClient(AgentProgram):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _http_receiver(self, ends: _Ends, concurrency: int) -> Receiver:
-        queue = HttpAgentQueue(self._server, self.agent_id, ends.fail)
-        return self._receiver(queue, concurrency=concurrency, hooks=_HOOKS)
+    def _open(self, concurrency: int) -> Receiver:
+        queue = HttpAgentQueue(self._server, self.agent_id, self._refuse)
+        return self._receiver(queue, concurrency, Hooks(joins=False))
 
     def _change(self, method: str, what: str, body: object = None) -> None:
         self._server.call(method, f"/agents/{self.agent_id}/{what}", body, patience=self._timeout)
-
-
-class _Ends:
-    """Why a run ended before anybody stopped it."""
-
-    def __init__(self) -> None:
-        self._error: PostroadError | None = None
-        self.then: Callable[[], object] = lambda: None
-
-    def fail(self, error: PostroadError) -> None:
-        if self._error is None:
-            self._error = error
-            self.then()
-
-    def check(self) -> None:
-        if self._error is not None:
-            raise self._error
-
-
-async def _after(first: asyncio.Event, second: asyncio.Event) -> None:
-    await first.wait()
-    second.set()

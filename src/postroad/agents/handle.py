@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
-from postroad.agents.handlers import AgentProgram, run
+from postroad.agents.handlers import AgentProgram
 from postroad.agents.model import AgentEvent, AgentPublishResult
-from postroad.receiving import in_thread
+from postroad.agents.runner import beside
+from postroad.errors import AgentNotFound
+from postroad.queues import Queue
+from postroad.receiving import Hooks, Receiver
 
 if TYPE_CHECKING:
     from postroad.agents.agents import Agents
@@ -58,49 +60,19 @@ class AgentHandle(AgentProgram):
         """Allow `listener_id` to subscribe to this agent with its own token."""
         self._agents.grant(self.agent_id, listener_id)
 
-    def run(self, stop: threading.Event | None = None, *, concurrency: int = 1) -> None:
-        """Call the handlers until `stop` is set or SIGTERM comes; then let running ones end and give back the rest.
+    def _open(self, concurrency: int) -> Receiver:
+        hooks = Hooks(during=self._moving, reopen=self._check_that_it_exists)
+        return self._receiver(self._agents.queue(self.agent_id), concurrency, hooks)
 
-        On the embedded engine this also moves events from the stream to the agents' queues, as `postroad up` does.
-
-        Args:
-            stop: Another thread sets it to end the run.
-            concurrency: From how many producers events are handled at the same time, 1 to 1,000.
-
-        Raises:
-            ConfigurationError: The agent has no handlers, or `concurrency` is out of range.
-            AgentNotFound: The agent is not registered.
-        """
-        receiver = self._receiver(self._agents.queue(self.agent_id), concurrency=concurrency)
-        stop_moving = self._start_moving()
+    def _check_that_it_exists(self, _: Queue) -> bool:
+        """End the run if the agent was deleted, and return False: it has no other queue."""
         try:
-            run(receiver, stop)
-        finally:
-            stop_moving()
+            self._agents.get(self.agent_id)
+        except AgentNotFound as error:
+            self._refuse(error)
+        return False
 
-    async def arun(self, stop: asyncio.Event | None = None, *, concurrency: int = 1) -> None:
-        """Run as `run` does, with `concurrency`, until `stop` is set or the task is cancelled.
-
-        Async handlers run on this event loop.
-        """
-        queue = await in_thread(self._agents.queue, self.agent_id)
-        receiver = self._receiver(queue, concurrency=concurrency)
-        stop_moving = self._start_moving()
-        try:
-            await receiver.arun(stop)
-        finally:
-            await asyncio.shield(in_thread(stop_moving))
-
-    def _start_moving(self) -> Callable[[], None]:
-        """Move events to the queues, where a runner of this package does that; return what stops it."""
-        if not self._agents.runs_here:
-            return lambda: None
-        stop = threading.Event()
-        moving = threading.Thread(target=self._agents.runner().run, args=(stop,), name="agents-runner", daemon=True)
-        moving.start()
-
-        def end() -> None:
-            stop.set()
-            moving.join()
-
-        return end
+    def _moving(self) -> AbstractContextManager[None]:
+        """Move events from the stream to the queues, where a runner of this package does that."""
+        runs_here = self._agents.runs_here
+        return beside(self._agents.runner().run, name="agents-runner") if runs_here else nullcontext()

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import abc
+import asyncio
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, TypeVar
+from weakref import WeakSet
 
 import msgspec
 
 from postroad.agents.model import AgentEvent, AgentPublishResult, check_agent_id, checked_event_type, takes_type
-from postroad.errors import ConfigurationError, InvalidInput, describe
+from postroad.errors import ConfigurationError, InvalidInput, PostroadError, describe
 from postroad.queues import Delivery, Queue
 from postroad.receiving import (
-    NOT_RETRYABLE,
     Ack,
     Hooks,
     LoopThread,
@@ -26,6 +27,8 @@ from postroad.receiving import (
     completed,
     in_thread,
     is_async,
+    log_traceback,
+    name_of,
     outcome_of,
     settled,
 )
@@ -98,7 +101,7 @@ class _Progress:
     """The handlers that are done with a message, and those that no retry would help."""
 
     done: set[Hashable] = field(default_factory=set)
-    given_up: dict[Hashable, str] = field(default_factory=dict)
+    given_up: dict[Hashable, Reject] = field(default_factory=dict)
 
 
 class AgentProgram(abc.ABC):
@@ -110,6 +113,8 @@ class AgentProgram(abc.ABC):
         self._lock = threading.Lock()
         self._loop_thread = LoopThread()
         self._progress: dict[str, _Progress] = {}
+        self._receivers: WeakSet[Receiver] = WeakSet()
+        self._refusal: PostroadError | None = None
 
     def on(self, producer: str | None = None, event_type: str | None = None) -> Callable[[F], F]:
         """Return a decorator that registers a handler, a function of one argument, the `ReceivedEvent`.
@@ -137,13 +142,58 @@ class AgentProgram(abc.ABC):
 
         return register
 
-    def _receiver(self, queue: Queue, *, concurrency: int, hooks: Hooks = Hooks()) -> Receiver:  # noqa: B008  # frozen
+    def run(self, stop: threading.Event | None = None, *, concurrency: int = 1) -> None:
+        """Call the handlers until `stop` is set or SIGTERM comes; then let running ones end and give back the rest.
+
+        With the embedded engine this also moves events from the stream to the agents' queues, as `postroad up` does.
+
+        Args:
+            stop: Another thread sets it to end the run.
+            concurrency: From how many producers events are handled at the same time, 1 to 1,000.
+
+        Raises:
+            ConfigurationError: The agent has no handlers, or `concurrency` is out of range.
+            AgentNotFound: The agent is not registered, or was deleted.
+            Unauthorized: Over HTTP, the token is not valid, or no longer.
+        """
+        stopping = threading.Event() if stop is None else stop
+        receiver = self._open(concurrency)
+        with stopped_by_sigterm(stopping):
+            receiver.run(stopping)
+        if self._refusal is not None:
+            raise self._refusal
+
+    async def arun(self, stop: asyncio.Event | None = None, *, concurrency: int = 1) -> None:
+        """Run as `run` does, with `concurrency`, until `stop` is set or the task is cancelled.
+
+        Async handlers run on this event loop.
+        """
+        receiver = await in_thread(self._open, concurrency)
+        await receiver.arun(stop)
+        if self._refusal is not None:
+            raise self._refusal
+
+    @abc.abstractmethod
+    def _open(self, concurrency: int) -> Receiver:
+        """Return a receiver of the agent's queue."""
+
+    def _refuse(self, error: PostroadError) -> None:
+        """End all runs with this error: the agent can never receive again."""
+        self._refusal = error
+        for receiver in self._receivers:
+            receiver.halt()
+
+    def _receiver(self, queue: Queue, concurrency: int, hooks: Hooks) -> Receiver:
         """Return the receiver of the queue; raise `ConfigurationError` if there is no handler."""
         if not self._registered:
             remedy = "Register a handler before the agent runs."
             raise ConfigurationError("handlers: the agent has none", field="handlers", remedy=remedy)
         waits = any(is_async(each.function) for each in self._registered)
-        return Receiver(queue, self._adecide if waits else self._decide, concurrency=concurrency, hooks=hooks)
+        decide = self._adecide if waits else self._decide
+        receiver = Receiver(queue, decide, concurrency=concurrency, hooks=hooks)
+        self._receivers.add(receiver)
+        self._refusal = None
+        return receiver
 
     def _decide(self, delivery: Delivery) -> Outcome:
         return completed(self._handle(delivery, in_threads=False))
@@ -166,7 +216,7 @@ class AgentProgram(abc.ABC):
         left = {key: handler for key, handler in wanted.items() if key not in progress.done}
         if not left:
             return Ack(label="duplicate")
-        failures: list[Exception] = []
+        failures: list[Outcome] = []
         for key, handler in left.items():
             if key in progress.given_up:
                 continue
@@ -177,11 +227,18 @@ class AgentProgram(abc.ABC):
                     await self._call(handler, event, in_threads=in_threads)
                 progress.done.add(key)
             except Exception as error:
-                if isinstance(outcome_of(error), Reject):
-                    progress.given_up[key] = describe(error)
+                log_traceback(error, handler=name_of(handler))
+                outcome = replace(outcome_of(error), about=name_of(handler))
+                if isinstance(outcome, Reject):
+                    progress.given_up[key] = outcome
                 else:
-                    failures.append(error)
-        return _outcome(failures, progress)
+                    failures.append(outcome)
+        # Retry while a handler may still succeed; then reject what one of them gave up.
+        outcomes = [*failures, *progress.given_up.values(), Ack()]
+        if not failures:
+            # After a redrive they are called again.
+            progress.given_up.clear()
+        return outcomes[0]
 
     async def _call(self, handler: Handler, event: ReceivedEvent, *, in_threads: bool) -> None:
         if in_threads:
@@ -243,36 +300,18 @@ class AgentProgram(abc.ABC):
     def _publish(self, event: AgentEvent) -> AgentPublishResult: ...
 
 
-def _outcome(failures: list[Exception], progress: _Progress) -> Outcome:
-    """Retry while a handler may still succeed; then reject what one of them gave up."""
-    if failures:
-        # The receiver reads from it when to try again.
-        raise failures[0]
-    if progress.given_up:
-        error = next(iter(progress.given_up.values()))
-        # After a redrive they are called again.
-        progress.given_up.clear()
-        return Reject(NOT_RETRYABLE, error)
-    return Ack()
-
-
 def _check_handler(handler: object) -> None:
     remedy = "Write a function of one argument, the event."
     if not callable(handler):
         raise InvalidInput(f"handler: {repr(handler)[:60]} is not a function", field="handler", remedy=remedy)
+    name = getattr(handler, "__qualname__", type(handler).__qualname__)
+    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+        text = f"handler: {name} is a generator, whose body nobody would run"
+        raise InvalidInput(text, field="handler", remedy="Write a function without `yield`.")
     try:
         inspect.signature(handler).bind(None)
     except TypeError as error:
-        name = getattr(handler, "__qualname__", type(handler).__qualname__)
-        raise InvalidInput(
-            f"handler: {name} cannot be called with an event: {error}", field="handler", remedy=remedy
-        ) from error
+        text = f"handler: {name} cannot be called with an event: {error}"
+        raise InvalidInput(text, field="handler", remedy=remedy) from error
     except ValueError:
         return  # A function of C may hide its arguments.
-
-
-def run(receiver: Receiver, stop: threading.Event | None) -> None:
-    """Receive until `stop` is set or SIGTERM comes, unless the program handles SIGTERM itself."""
-    stopping = threading.Event() if stop is None else stop
-    with stopped_by_sigterm(stopping):
-        receiver.run(stopping)

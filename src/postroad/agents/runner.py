@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -199,29 +199,18 @@ class Runner:
         failpoints.hit("agents.fan_out.after_commit")
         return result
 
-    @contextmanager
-    def _leases_kept(self) -> Iterator[None]:
+    def _leases_kept(self) -> AbstractContextManager[None]:
         """Renew the leases during a batch that may take longer than they last.
 
         Where rows and positions commit together a batch is shorter, and renewing would wait for the same lock.
         """
-        if self._stream.traits.joins_writes:
-            yield
-            return
-        done = threading.Event()
 
-        def renew() -> None:
+        def renew(done: threading.Event) -> None:
             while not done.wait(_RENEW_SECONDS):
                 with suppress(PostroadError):
                     self._stream.lease(AGGREGATOR, self.worker, seconds=LEASE_SECONDS)
 
-        renewing = threading.Thread(target=renew, name="agents-leases", daemon=True)
-        renewing.start()
-        try:
-            yield
-        finally:
-            done.set()
-            renewing.join()
+        return nullcontext() if self._stream.traits.joins_writes else beside(renew, name="agents-leases")
 
     def _pause(self, listener: Listener | None, stop: threading.Event) -> None:
         if not self._leases:
@@ -234,6 +223,19 @@ class Runner:
             listener.wait(longest)
         else:
             stop.wait(min(longest, self._stream.traits.poll_seconds))
+
+
+@contextmanager
+def beside(work: Callable[[threading.Event], None], *, name: str) -> Iterator[None]:
+    """Run `work(stop)` on a thread of this name during the block; then set `stop` and wait for it."""
+    stop = threading.Event()
+    thread = threading.Thread(target=work, args=(stop,), name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 def _before_failure(records: Sequence[StreamRecord], failed: Sequence[str]) -> str | None:

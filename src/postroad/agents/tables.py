@@ -147,15 +147,13 @@ class Tables:
                 raise
         return True
 
-    def batch(self, operation: str, requests: dict[str, Any]) -> Any:
-        """Call DynamoDB on several items; the answer says what it did not process."""
-        with translated(f"DynamoDB {api_name(operation)}", self._known):
-            return getattr(self.client, operation)(RequestItems=requests)
+    def batch(self, operation: str, requests: dict[str, Any], *, within: float | None = None) -> Any:
+        """Call DynamoDB on several items, in one attempt of at most `within` seconds if that is given.
 
-    def write_within(self, seconds: float, requests: dict[str, Any]) -> Any:
-        """Write several items in one attempt of at most `seconds`; the answer says what it did not process."""
-        with translated("DynamoDB BatchWriteItem", self._known):
-            return self._connection.dynamodb_within(seconds).batch_write_item(RequestItems=requests)
+        The answer says what it did not process.
+        """
+        with translated(f"DynamoDB {api_name(operation)}", self._known):
+            return getattr(self._connection.client("dynamodb", within), operation)(RequestItems=requests)
 
     def read(self, table: Table, keys: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
         """Read items consistently by their keys, again what was not processed."""

@@ -86,8 +86,9 @@ class DirectoryBlobs:
             os.utime(file, ns=(self._now_ns(), self._now_ns()))
 
     def prune(self, prefix: str, *, older_than: float) -> int:
+        check(prefix, port.Prefix, "prefix")
         check(older_than, port.Age, "older_than")
-        names = [_short(name) for name in port.check_prefix(prefix)[:-1].split("/")]
+        names = [_short(name) for name in prefix[:-1].split("/")]
         limit_ns = self._now_ns() - int(older_than * 1e9)
         try:
             with _translated(prefix), self._folder(names) as folder:

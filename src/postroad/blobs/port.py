@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from typing import Annotated, Protocol, runtime_checkable
 
 import msgspec
@@ -15,11 +14,14 @@ from postroad.errors import BlobNotFound, InvalidInput, StorageDamaged
 MAX_BLOB_BYTES = 104_857_600
 MAX_KEY_CHARACTERS = 400
 # No name begins with a dot, so that none means this folder or the one above.
-_KEY = re.compile(r"[a-z0-9][a-z0-9_-]*(/[a-zA-Z0-9_:-][a-zA-Z0-9_.:=-]*)*")
-_REMEDY = (
-    "Use names joined by '/', such as 'overflow/20300101/0f3c', the first of them in lower case and none beginning "
-    f"with a dot, {MAX_KEY_CHARACTERS} characters at most."
+_NAMES = r"[a-z0-9][a-z0-9_-]*(/[a-zA-Z0-9_:-][a-zA-Z0-9_.:=-]*)*"
+_Key = text(
+    rf"(?=.{{1,{MAX_KEY_CHARACTERS}}}\Z){_NAMES}",
+    "the key of a blob",
+    remedy="Use names joined by '/', such as 'overflow/20300101/0f3c', the first of them in lower case and none "
+    f"beginning with a dot, {MAX_KEY_CHARACTERS} characters at most.",
 )
+Prefix = text(f"{_NAMES}/", "the beginning of keys up to a '/'", remedy="Name a folder of keys, such as 'overflow/'.")
 _SHA256 = text("[0-9a-f]{64}", "64 lower-case hexadecimal digits")
 Age = Annotated[float, Meta(ge=0, description="a number of seconds")]
 
@@ -68,26 +70,9 @@ class Blobs(Protocol):
         ...
 
 
-def check_key(key: object) -> str:
-    """Return the key, or refuse one that Postroad would not have built."""
-    if not isinstance(key, str) or len(key) > MAX_KEY_CHARACTERS or _KEY.fullmatch(key) is None:
-        raise InvalidInput(
-            f"key: {str(key)[:MAX_KEY_CHARACTERS]!r} is not the key of a blob", field="key", remedy=_REMEDY
-        )
-    return key
-
-
-def check_prefix(prefix: object) -> str:
-    """Return the prefix of keys, a key with '/' at its end, or refuse it."""
-    if not isinstance(prefix, str) or not prefix.endswith("/"):
-        raise InvalidInput(f"prefix: {prefix!r} does not end with '/'", field="prefix", remedy="Name a folder of keys.")
-    check_key(prefix[:-1])
-    return prefix
-
-
 def reference(key: str, data: bytes) -> BlobRef:
     """Return the reference of these bytes, or refuse them."""
-    check_key(key)
+    check(key, _Key, "key")
     if not isinstance(data, bytes):
         raise InvalidInput(f"data: {type(data).__name__} is not bytes", field="data")
     if len(data) > MAX_BLOB_BYTES:
@@ -105,7 +90,7 @@ def check_reference(ref: BlobRef) -> BlobRef:
         raise InvalidInput(
             f"ref: {type(ref).__name__} is not a BlobRef", field="ref", remedy="Give what put() returned, not the key."
         )
-    check_key(ref.key)
+    check(ref.key, _Key, "key")
     check(ref.size, whole_number(0, MAX_BLOB_BYTES), "size")
     check(ref.sha256, _SHA256, "sha256")
     return ref

@@ -79,7 +79,7 @@ class S3Blobs:
             )
 
     def prune(self, prefix: str, *, older_than: float) -> int:
-        port.check_prefix(prefix)
+        check(prefix, port.Prefix, "prefix")
         check(older_than, port.Age, "older_than")
         removed = 0
         for keys in self._old(prefix, older_than):

@@ -6,14 +6,7 @@ from postroad.bus.config import BusConfig, SQSEventBusConfig
 from postroad.bus.deduplication import DeduplicatingEventBus, DeduplicationCache
 from postroad.bus.groups import Group as Group
 from postroad.bus.kinesis import KinesisEventBus
-from postroad.bus.local import (
-    ControlBus,
-    EventBus,
-    HandlerFailure,
-    InProcessEventBus,
-    PublishResult,
-    TelemetryBus,
-)
+from postroad.bus.local import ControlBus, EventBus, HandlerFailure, InProcessEventBus, PublishResult, TelemetryBus
 from postroad.bus.publisher import attributes_of as attributes_of
 from postroad.bus.remote import RemoteEventBus
 from postroad.bus.replay import ArchivedEvent, ReplayReport

@@ -276,8 +276,7 @@ def _subscribed(store: Store, topic: Topic, names: Names) -> Queue:
     name, dead = names.group(_GROUP), names.dead(_GROUP)
     ensure(store, dead_spec(dead, names, name))
     queue = ensure(
-        store,
-        QueueSpec(name, fifo=names.fifo, retention=MAX_RETENTION, dead_letter=dead, max_receives=_MAX_RECEIVES),
+        store, QueueSpec(name, fifo=names.fifo, retention=MAX_RETENTION, dead_letter=dead, max_receives=_MAX_RECEIVES)
     )
     # A process that may not subscribe the queue relies on one that may.
     with suppress(NotPermitted):

@@ -3,46 +3,40 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import cached_property, partial
 from types import SimpleNamespace
-from typing import Any, Literal, cast
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from postroad.arguments import check, text
 from postroad.blobs import Blobs
 from postroad.bus.config import BusConfig, checked_config
-from postroad.bus.endpoints import GivenQueue, Outlet, limit_of, topic_outlet
+from postroad.bus.endpoints import Outlet, given_queue, limit_of, topic_outlet
 from postroad.bus.local import EventBus
 from postroad.bus.remote import RemoteEventBus
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.connections import CONSUME, FIND, OBSERVE, SEND, AwsConnection, allowed, document
 from postroad.errors import ConfigurationError, InvalidInput
 from postroad.events import EventRegistry, default_registry
-from postroad.queues import (
-    ATTRIBUTE,
-    EVENT_SOURCE,
-    MAX_MESSAGE_BYTES,
-    OverflowingQueue,
-    Queue,
-    SQSQueues,
-    wrap_detail,
-)
-from postroad.receiving import CircuitBreakerConfig, DeadLetters, GivenDeadLetters
+from postroad.queues import ATTRIBUTE, EVENT_SOURCE, MAX_MESSAGE_BYTES, OverflowingQueue, Queue, SQSQueues, wrap_detail
+from postroad.receiving import CircuitBreakerConfig, GivenDeadLetters
 from postroad.settings import bus_variable
-from postroad.topics import EventBridgeTopic, SNSTopics, Topic
+from postroad.topics import EventBridgeTopic, SNSTopic, Topic
 
 _HOST = re.compile(r"(?:sqs\.(?P<a>[a-z0-9-]+)|(?P<b>[a-z0-9-]+)\.queue)\.amazonaws\.com(\.cn)?")
 
 
-class _Clients:
-    """The AWS clients of a bus: those it was given, or its own, made when first used.
+class _Ends:
+    """What the buses here send to and receive from, with the AWS clients that they were given, else their own.
 
-    One of its own gives up within the publisher's time limit; the other one waits for long polls.
+    A client of their own for sends gives up within the publisher's time limit; another one waits for long polls.
     """
 
-    def __init__(self, *, place: str | None, timeout: float, given: dict[str, Any]) -> None:
+    def __init__(self, place: str | None, config: BusConfig, blobs: Blobs | None, clock: Clock, **given: Any) -> None:
         self._region, self._endpoint = _where(place)
-        self._timeout = max(0.1, timeout)
+        self._timeout = max(0.1, config.publish_timeout_seconds)
+        self._config, self._blobs, self._clock = config, blobs, clock
         self._given = {name: client for name, client in given.items() if client is not None}
         self._made: list[AwsConnection] = []
 
@@ -55,24 +49,40 @@ class _Clients:
         """Return the longest time of a send through this service; None if that depends on a given client."""
         return None if service in self._given else self._timeout * 0.75
 
-    def receiving(self) -> Any:
-        return self._given.get("sqs") or self._connect()
+    def overflowing(self, queue: Queue) -> Queue:
+        """Return the queue; with blobs it sends large bodies by reference."""
+        if self._blobs is None:
+            return queue
+        return OverflowingQueue(queue, self._blobs, clock=self._clock, limit=self._config.max_message_bytes)
+
+    def of_queue(self, url: str, topic: Topic | None = None) -> dict[str, Any]:
+        """Return the end that receives from a queue, with its dead letters; a start subscribes it to the topic."""
+        queues, letters = self._queues, self._config.dead_letter_queue_url
+        dead = None if letters is None else GivenDeadLetters(self.overflowing(queues.queue(letters)), self._clock)
+        return {"inlet": given_queue(self.overflowing(queues.queue(url)), topic), "dead_letters": dead}
+
+    def of_topic(self, service: str, url: str | None, topic: Callable[..., Topic]) -> dict[str, Any]:
+        """Return the ends of a bus on what `topic(connection, queues)` returns; without a URL it only publishes."""
+        client = connection = self.publishing(service)
+        if not isinstance(client, AwsConnection):
+            connection = SimpleNamespace(**{service: client, "once": lambda _: client})
+        made = topic(connection, None if url is None else self._queues)
+        more = {"longest": self.longest(service), "close": self.close}
+        outlet = topic_outlet(made, self._blobs, self._config, self._clock, **more)
+        return {"outlet": outlet, "inlet": None} | ({} if url is None else self.of_queue(url, made))
 
     def close(self) -> None:
         for connection in self._made:
             connection.close()
 
+    @cached_property
+    def _queues(self) -> SQSQueues:
+        return SQSQueues(self._given.get("sqs") or self._connect(), self._clock)
+
     def _connect(self, **options: Any) -> AwsConnection:
         connection = AwsConnection(self._region, self._endpoint, **options)
         self._made.append(connection)
         return connection
-
-
-def _as_connection(source: Any, service: str) -> AwsConnection:
-    """Return a connection with the client of this service, given either of them."""
-    if isinstance(source, AwsConnection):
-        return source
-    return cast(AwsConnection, SimpleNamespace(**{service: source, "once": lambda _: source}))
 
 
 def checked_url(queue_url: str | None) -> str:
@@ -147,20 +157,18 @@ class SQSEventBus(RemoteEventBus):
         url = checked_url(queue_url)
         config = checked_config(config)
         clock = SYSTEM_CLOCK if clock is None else clock
-        clients = _Clients(place=url, timeout=config.publish_timeout_seconds, given={"sqs": client})
-        outgoing = SQSQueues(clients.publishing("sqs"), clock).queue(url, attempts=1)
-        receiving = clients.receiving()
+        ends = _Ends(url, config, blobs, clock, sqs=client)
+        outgoing = SQSQueues(ends.publishing("sqs"), clock).queue(url, attempts=1)
         super().__init__(
             outlet=Outlet(
                 name=outgoing.name,
-                send=_overflowing(outgoing, blobs, config, clock).send,
+                send=ends.overflowing(outgoing).send,
                 fifo=outgoing.name.endswith(".fifo"),
                 limit=limit_of(config, blobs, MAX_MESSAGE_BYTES),
-                longest=clients.longest("sqs"),
-                close=clients.close,
+                longest=ends.longest("sqs"),
+                close=ends.close,
             ),
-            inlet=GivenQueue(_overflowing(SQSQueues(receiving, clock).queue(url), blobs, config, clock)),
-            dead_letters=_dead_letters_of(receiving, blobs, config, clock),
+            **ends.of_queue(url),
             config=config,
             local_bus=local_bus,
             registry=registry,
@@ -197,19 +205,6 @@ class SQSEventBusWithCircuitBreaker(SQSEventBus):
         super().__init__(breaker=breaker, **options)
 
 
-def _overflowing(queue: Queue, blobs: Blobs | None, config: BusConfig, clock: Clock) -> Queue:
-    """Return the queue; with blobs it sends large bodies by reference."""
-    return queue if blobs is None else OverflowingQueue(queue, blobs, clock=clock, limit=config.max_message_bytes)
-
-
-def _dead_letters_of(receiving: Any, blobs: Blobs | None, config: BusConfig, clock: Clock) -> DeadLetters | None:
-    """Return the dead letters of the config, if it has any."""
-    if config.dead_letter_queue_url is None:
-        return None
-    letters = SQSQueues(receiving, clock).queue(config.dead_letter_queue_url)
-    return GivenDeadLetters(_overflowing(letters, blobs, config, clock), clock)
-
-
 class SNSEventBus(RemoteEventBus):
     """Publishes to an SNS topic and receives from a queue; without a queue it only publishes.
 
@@ -243,14 +238,10 @@ class SNSEventBus(RemoteEventBus):
         config = checked_config(config)
         clock = SYSTEM_CLOCK if clock is None else clock
         url = None if queue_url is None else checked_url(queue_url)
-        given = {"sns": sns_client, "sqs": sqs_client}
-        clients = _Clients(place=url or topic_arn, timeout=config.publish_timeout_seconds, given=given)
-        publishing = _as_connection(clients.publishing("sns"), "sns")
-        receiving: Any = None if url is None else clients.receiving()
-        topic = SNSTopics(publishing, SQSQueues(receiving, clock), attempts=1).topic(topic_arn)
+        ends = _Ends(url or topic_arn, config, blobs, clock, sns=sns_client, sqs=sqs_client)
+        topic = partial(SNSTopic, name=topic_arn.rpartition(":")[2], arn=topic_arn, attempts=1)
         super().__init__(
-            outlet=topic_outlet(topic, blobs, config, clock, longest=clients.longest("sns"), close=clients.close),
-            **_receiving_end(url, receiving, topic, blobs, config, clock),
+            **ends.of_topic("sns", url, topic),
             config=config,
             local_bus=local_bus,
             registry=registry,
@@ -295,23 +286,18 @@ class EventBridgeEventBus(RemoteEventBus):
         clock = SYSTEM_CLOCK if clock is None else clock
         url = None if queue_url is None else checked_url(queue_url)
         place = event_bus_name if event_bus_name.startswith("arn:") else url
-        given = {"events": events_client, "sqs": sqs_client}
-        clients = _Clients(place=place, timeout=config.publish_timeout_seconds, given=given)
-        publishing = _as_connection(clients.publishing("events"), "events")
-        receiving: Any = None if url is None else clients.receiving()
-        # The event bus is not created: a publisher needs no right to do that.
-        topic = EventBridgeTopic(
-            publishing,
-            SQSQueues(receiving, clock),
-            event_bus_name.rpartition("/")[2],
+        ends = _Ends(place, config, blobs, clock, events=events_client, sqs=sqs_client)
+        # With an ARN the event bus is not created: a publisher needs no right to do that.
+        topic = partial(
+            EventBridgeTopic,
+            name=event_bus_name.rpartition("/")[2],
             arn=event_bus_name,
             source=source,
             detail=_detail_of,
             attempts=1,
         )
         super().__init__(
-            outlet=topic_outlet(topic, blobs, config, clock, longest=clients.longest("events"), close=clients.close),
-            **_receiving_end(url, receiving, topic, blobs, config, clock),
+            **ends.of_topic("events", url, topic),
             config=config,
             local_bus=local_bus,
             registry=registry,
@@ -349,16 +335,6 @@ class EventBridgeEventBus(RemoteEventBus):
                     )
             pattern["detail"] = {"payload": {name: list(values) for name, values in payload.items()}}
         return pattern
-
-
-def _receiving_end(
-    url: str | None, receiving: Any, topic: Topic, blobs: Blobs | None, config: BusConfig, clock: Clock
-) -> dict[str, Any]:
-    """Return the queue, which is subscribed to the topic when the receiver starts, and its dead letters, if any."""
-    if url is None:
-        return {"inlet": None}
-    queue = _overflowing(SQSQueues(receiving, clock).queue(url), blobs, config, clock)
-    return {"inlet": GivenQueue(queue, topic), "dead_letters": _dead_letters_of(receiving, blobs, config, clock)}
 
 
 def _detail_of(body: bytes, attributes: Mapping[str, str]) -> str:

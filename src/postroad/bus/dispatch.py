@@ -10,7 +10,7 @@ from typing import Any
 
 from postroad.bus.config import BusConfig, HandlerLimits, Unhandled
 from postroad.bus.deduplication import Done, Memory
-from postroad.bus.local import EventBus, InProcessEventBus, PublishResult
+from postroad.bus.local import EventBus, InProcessEventBus
 from postroad.bus.subscriptions import Subscription
 from postroad.bus.telemetry import BusTelemetry
 from postroad.errors import ConfigurationError, InvalidMessage, PostroadError, describe
@@ -132,7 +132,7 @@ class Handled:
     """The handler that failed."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Ready:
     """An event that was read and has to be handled."""
 
@@ -140,8 +140,6 @@ class _Ready:
     envelope: Envelope
     event: Any
     context: HandlingContext
-    result: PublishResult[Any] | None = None
-    """The result of a bus of another kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +169,7 @@ class _Failure:
         return self.limits.delay(config, attempt) if after is None else after
 
 
-_Call = Callable[[Subscription | None, _Ready], Awaitable[Exception | None]]
+_Call = Callable[[Subscription, _Ready], Awaitable[Exception | None]]
 """Calls a handler and returns its error."""
 
 
@@ -185,6 +183,8 @@ class Dispatch:
     memory: Memory
     wanted: Wanted | None
     """Returns whether the bus asked for an event; None if it asked for all."""
+    is_shared: Callable[[str], bool]
+    """Returns whether other members of the group handle a type that this process does not know."""
     allows: Callable[[type], bool] | None
     """Returns whether events of a type may be received; None if all may."""
     unhandled: Unhandled
@@ -248,12 +248,13 @@ class Dispatch:
             self._log_received(delivery, None, message_id=delivery.message_id)
             # An error without a field means that the bytes are not a message at all.
             return Reject("undecodable" if error.field is None else "invalid", describe(error), label="invalid")
+        if self.wanted is not None and not self.wanted(delivery, envelope):
+            return self._unhandled(delivery, envelope)
         event_type = self.codec.registry.find(envelope.event_type)
-        if event_type is None:
+        if event_type is None and not self.is_shared(envelope.event_type):
             why = f"UnknownEventType: {envelope.event_type[:200]!r} is not registered"
             return Reject("unknown_type", why, label="invalid", about=Handled(envelope))
-        refused = self.allows is not None and not self.allows(event_type)
-        if refused or (self.wanted is not None and not self.wanted(delivery, envelope)):
+        if event_type is None or (self.allows is not None and not self.allows(event_type)):
             return self._unhandled(delivery, envelope)
         if self.config.echo != "dispatch" and self.memory.published.seen(envelope.event_id):
             outcome = Ack if self.config.echo == "settle" else Retry
@@ -264,7 +265,7 @@ class Dispatch:
             event = self.codec.unwrap(envelope)
         except Exception as error:
             return Reject("invalid", describe(error), label="invalid", about=Handled(envelope))
-        if isinstance(self.local, InProcessEventBus) and not self.local.handlers(type(event)):
+        if isinstance(self.local, InProcessEventBus) and not self.local.subscriptions(type(event)):
             return self._unhandled(delivery, envelope)
         receives = delivery.receive_count
         context = HandlingContext(envelope=envelope, receive_count=receives, remote=True, event=event)
@@ -274,10 +275,8 @@ class Dispatch:
         """Call each handler that has to run, and return the outcome for the message."""
         envelope = ready.envelope
         if not isinstance(self.local, InProcessEventBus):
-            # A bus of another kind calls its handlers itself.
-            await call(None, ready)
-            result = ready.result
-            assert result is not None
+            # A bus of another kind calls its handlers itself. They are plain functions as far as we know.
+            result = self.local.publish(ready.event)
             if not result.handlers_invoked and result.ok:
                 return self._unhandled(ready.delivery, envelope)
             if not result.errors:
@@ -351,11 +350,8 @@ class Dispatch:
                 error = legible(each.outcome.error or "")
                 self.telemetry.log("bus_handler_failed", envelope, handler=each.subscription.name, error=error)
 
-    async def _call(self, subscription: Subscription | None, ready: _Ready) -> Exception | None:
+    async def _call(self, subscription: Subscription, ready: _Ready) -> Exception | None:
         """Call a plain handler on this thread, or have an async one awaited elsewhere; return its error."""
-        if subscription is None:
-            ready.result = self.local.publish(ready.event)
-            return None
         try:
             with self._span(subscription, ready):
                 if self.inbox is not None:
@@ -367,8 +363,8 @@ class Dispatch:
             return error
         return None
 
-    async def _acall(self, subscription: Subscription | None, ready: _Ready) -> Exception | None:
-        if subscription is None or not subscription.is_async:
+    async def _acall(self, subscription: Subscription, ready: _Ready) -> Exception | None:
+        if not subscription.is_async:
             return await in_thread(lambda: completed(self._call(subscription, ready)))
         try:
             with self._span(subscription, ready):

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal
 
 from postroad.blobs import Blobs
 from postroad.bus.config import BusConfig
-from postroad.bus.groups import Names, add_types, ensure, made
-from postroad.bus.sender import Send
+from postroad.bus.groups import EVENT_TYPE, Names, add_types, ensure, filter_of, made
 from postroad.clock import Clock
 from postroad.errors import ConfigurationError, NotPermitted, NotSupported, PostroadError
-from postroad.ports import QueueTags, Store
-from postroad.queues import MAX_RETENTION, Queue, QueueSpec
+from postroad.ports import Store
+from postroad.queues import MAX_RETENTION, OutgoingMessage, Queue, QueueSpec, SendResult
+from postroad.receiving import Chore
 from postroad.topics import OverflowingTopic, Topic
+
+Send = Callable[[Sequence[OutgoingMessage]], list[SendResult]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,64 +55,43 @@ def limit_of(config: BusConfig, blobs: Blobs | None, transport: int) -> int | No
     return min(config.max_message_bytes or transport, transport)
 
 
-class Inlet(Protocol):
-    """The queue that a bus receives from."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inlet:
+    """The queue that a bus receives from, and what the bus may do with it; by default it only receives."""
 
-    @property
-    def source(self) -> Queue:
-        """The queue as it is now, after `open`."""
-        ...
-
-    def open(self) -> None:
-        """Subscribe the queue; called once."""
-        ...
-
-    def admit(self, types: Collection[str] | None) -> None:
-        """Receive events of these types, or of all; do nothing if the bus does not own the filter."""
-        ...
-
-    def allow(self, attempts: int, *, starts: bool) -> None:
-        """Let the queue deliver a message so many times before it moves it to the dead letters itself.
-
-        Raises:
-            ConfigurationError: `starts`, and the queue has a lower limit, which the bus must not change.
-        """
-        ...
-
-    def reopen(self, lost: Queue) -> bool:
-        """Replace a queue that was removed; return False if the bus does not own it."""
-        ...
-
-    def close(self) -> None:
-        """Remove a queue that belongs to this process only."""
-        ...
+    queue: Callable[[], Queue]
+    """Returns the queue as it is now, after `open`."""
+    open: Callable[[], None] = lambda: None
+    """Subscribes the queue; called once."""
+    admit: Callable[[Collection[str] | None], None] = lambda types: None
+    """Lets the queue receive events of these types, or of all."""
+    is_shared: Callable[[str], bool] = lambda event_type: False
+    """Returns whether other members of the group handle a type that this process does not know."""
+    allow: Callable[..., None] = lambda attempts, *, starts: None
+    """Called as `allow(attempts, starts=…)`: lets the queue deliver a message so many times before it moves it to the
+    dead letters itself. If the receiver starts and the bus must not change the limit, it raises ConfigurationError."""
+    reopen: Callable[[Queue], bool] = lambda lost: False
+    """Replaces a queue that was removed; returns False if the bus does not own it."""
+    close: Callable[[], None] = lambda: None
+    """Removes a queue that belongs to this process only."""
+    chores: Sequence[Chore] = ()
+    """Done by the receiver's housekeeping thread."""
 
 
-class GivenQueue:
-    """A queue that exists, subscribed to a topic if there is one."""
+def given_queue(queue: Queue, topic: Topic | None = None) -> Inlet:
+    """Return the inlet of a queue that exists and belongs to others; it is subscribed to the topic if there is one."""
 
-    def __init__(self, queue: Queue, topic: Topic | None = None) -> None:
-        self.source = queue
-        self._topic = topic
-
-    def open(self) -> None:
-        if self._topic is not None:
+    def subscribe() -> None:
+        if topic is not None:
             # A process that may not subscribe the queue relies on one that may.
             with suppress(NotPermitted):
-                self._topic.subscribe(self.source)
+                topic.subscribe(queue)
 
-    def admit(self, types: Collection[str] | None) -> None:
-        """The owner of the queue decides what it receives."""
-
-    def allow(self, attempts: int, *, starts: bool) -> None:
+    def allow(attempts: int, *, starts: bool) -> None:
         if starts:
-            refuse_more_attempts(self.source, attempts)
+            refuse_more_attempts(queue, attempts)
 
-    def reopen(self, lost: Queue) -> bool:
-        return False
-
-    def close(self) -> None:
-        """The queue stays as it is."""
+    return Inlet(queue=lambda: queue, open=subscribe, allow=allow)
 
 
 def refuse_more_attempts(queue: Queue, attempts: int, how: str = "") -> None:
@@ -154,17 +136,23 @@ class GroupQueue:
         # A process that may not subscribe the queue relies on one that may.
         with suppress(NotPermitted):
             topic.subscribe(self.source, filter=filter, keep_filter=filter is None)
+        queue = partial(getattr, self, "source")
+        self.inlet = Inlet(queue=queue, admit=self._admit, is_shared=self._is_shared, allow=self._allow)
 
-    def open(self) -> None:
-        """The queue is subscribed since the bus was made."""
-
-    def admit(self, types: Collection[str] | None) -> None:
+    def _admit(self, types: Collection[str] | None) -> None:
         """Let the group receive these types, beside those of its other members."""
         if self._grows:
             with suppress(NotPermitted):
                 add_types(self._store, self._topic, self.source, types)
 
-    def allow(self, attempts: int, *, starts: bool) -> None:
+    def _is_shared(self, event_type: str) -> bool:
+        """Return whether the group asked for this type: then another member handles it, as during a rolling deploy."""
+        found: QueueFilter = None
+        with suppress(NotPermitted):
+            found = filter_of(self._topic, self.source.name)
+        return event_type in (found or {}).get(EVENT_TYPE, ())
+
+    def _allow(self, attempts: int, *, starts: bool) -> None:
         """Raise the limit of a queue that this bus has made; that of another stays as its maker wants it."""
         if self._is_mine:
             self.source = _allowing(self._store, self.source, self._names, attempts)
@@ -174,123 +162,108 @@ class GroupQueue:
             how = f"postroad bus group set {self._names.topic} {self._group} --max-receives {attempts}"
             refuse_more_attempts(self.source, attempts, how)
 
-    def reopen(self, lost: Queue) -> bool:
-        return False
 
-    def close(self) -> None:
-        """The group keeps its queue."""
-
-
+@dataclass(slots=True, eq=False)
 class OwnQueue:
     """The queue of one process, renewed while the process lives and removed when it closes or is gone."""
 
-    def __init__(
-        self,
-        store: Store,
-        topic: Topic,
-        names: Names,
-        config: BusConfig,
-        filter: QueueFilter,
-        orphan_after: float,
-        tags: QueueTags | None,
-    ) -> None:
-        self._store = store
-        self._topic = topic
-        self._names = names
-        self._config = config
-        self._filter = filter
-        self._orphan_after = orphan_after
-        self._tags = tags
-        self._lock = threading.Lock()
-        self._queue: Queue | None = None
-        self._spec: QueueSpec | None = None
-        self._renewed_at = 0.0
+    store: Store
+    topic: Topic
+    names: Names
+    config: BusConfig
+    filter: QueueFilter
+    orphan_after: float
+    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
+    _made: tuple[Queue, QueueSpec] | None = field(init=False, default=None)
+    _renewed_at: float = field(init=False, default=0.0)
 
     @property
-    def source(self) -> Queue:
-        if self._queue is None:
-            raise ConfigurationError("the bus has no queue yet", remedy="Start the receiver first.")
-        return self._queue
+    def inlet(self) -> Inlet:
+        return Inlet(
+            queue=self._queue, open=self._open, allow=self._allow, reopen=self._reopen, close=self._close, chores=[self]
+        )
 
-    def open(self) -> None:
+    def _queue(self) -> Queue:
+        if self._made is None:
+            raise ConfigurationError("the bus has no queue yet", remedy="Start the receiver first.")
+        return self._made[0]
+
+    def _open(self) -> None:
         with self._lock:
             self._make()
 
-    def admit(self, types: Collection[str] | None) -> None:
-        """The queue of one process keeps the filter that it was made with."""
-
-    def allow(self, attempts: int, *, starts: bool) -> None:
+    def _allow(self, attempts: int, *, starts: bool) -> None:
         with self._lock:
-            if self._queue is not None and self._spec is not None:
-                self._queue = _allowing(self._store, self._queue, self._names, attempts)
-                self._spec = replace(self._spec, max_receives=self._store.queue_spec(self._spec.name).max_receives)
+            if self._made is not None:
+                queue, spec = self._made
+                queue = _allowing(self.store, queue, self.names, attempts)
+                self._made = queue, replace(spec, max_receives=self.store.queue_spec(spec.name).max_receives)
 
-    def reopen(self, lost: Queue) -> bool:
+    def _reopen(self, lost: Queue) -> bool:
         with self._lock:
             # It was closed meanwhile, or another receiver of this bus was faster.
-            if self._queue is not lost:
+            if self._made is None or self._made[0] is not lost:
                 return False
             # Under a new name: SQS refuses the old one for a minute.
             self._make()
         return True
 
-    def close(self) -> None:
+    def _close(self) -> None:
         with self._lock:
-            queue, self._queue, self._spec = self._queue, None, None
-        if queue is not None:
-            self._remove(queue)
+            mine, self._made = self._made, None
+        if mine is not None:
+            self._remove(mine[0])
 
     def due(self) -> float | None:
-        return None if self._queue is None else self._renewed_at + self._orphan_after / 2
+        return None if self._made is None else self._renewed_at + self.orphan_after / 2
 
     def run(self) -> None:
         """Renew the queue. If it is gone already, the next receive notices that."""
         with self._lock:
-            spec = self._spec
-            self._renewed_at = self._store.clock.monotonic()
-        if spec is None:
-            return
-        with suppress(PostroadError):
-            if spec.auto_delete_after is not None:
-                self._store.update_queue(spec)
-            elif self._tags is not None:
-                self._tags.renew(spec.name, seconds=self._orphan_after)
-                self._sweep(self._tags)
+            mine = self._made
+            self._renewed_at = self.store.clock.monotonic()
+        if mine is not None:
+            with suppress(PostroadError):
+                self._renew(mine[1])
+
+    def _renew(self, spec: QueueSpec) -> None:
+        """Show the store that the owner lives; where it does not look itself, remove queues whose owners are gone."""
+        if spec.auto_delete_after is not None:
+            self.store.update_queue(spec)
+        elif (tags := self.store.queue_tags()) is not None:
+            tags.renew(spec.name, seconds=self.orphan_after)
+            with suppress(PostroadError):
+                for name in tags.abandoned(self.names.own_prefix, seconds=self.orphan_after):
+                    self._remove(self.store.queue(name))
 
     def _make(self) -> None:
-        name, dead = self._names.own(uuid.uuid4().hex[:12]), self._names.dead(None)
-        ensure(self._store, dead_spec(dead, self._names))
-        spec, queue = self._created(_spec(name, dead, self._names, self._config))
+        name, dead = self.names.own(uuid.uuid4().hex[:12]), self.names.dead(None)
+        ensure(self.store, dead_spec(dead, self.names))
+        spec, queue = self._created(_spec(name, dead, self.names, self.config))
         try:
-            if spec.auto_delete_after is None and self._tags is not None:
-                self._tags.renew(name, seconds=self._orphan_after)
-                self._sweep(self._tags)
-            self._topic.subscribe(queue, filter=self._filter)
-            self._queue, self._spec = queue, spec
+            if spec.auto_delete_after is None:
+                self._renew(spec)
+            self.topic.subscribe(queue, filter=self.filter)
+            self._made = queue, spec
         except BaseException:
             # After an error or an interruption the queue would stay behind, because nothing knows it yet.
             self._remove(queue)
             raise
-        self._renewed_at = self._store.clock.monotonic()
+        self._renewed_at = self.store.clock.monotonic()
 
     def _created(self, spec: QueueSpec) -> tuple[QueueSpec, Queue]:
         """Create the queue; the store removes it when its owner is gone, if it can."""
-        owned = replace(spec, auto_delete_after=self._orphan_after)
+        owned = replace(spec, auto_delete_after=self.orphan_after)
         try:
-            return owned, self._store.create_queue(owned)
+            return owned, self.store.create_queue(owned)
         except NotSupported:
-            return spec, self._store.create_queue(spec)
-
-    def _sweep(self, tags: QueueTags) -> None:
-        with suppress(PostroadError):
-            for name in tags.abandoned(self._names.own_prefix, seconds=self._orphan_after):
-                self._remove(self._store.queue(name))
+            return spec, self.store.create_queue(spec)
 
     def _remove(self, queue: Queue) -> None:
         with suppress(PostroadError):
-            self._topic.unsubscribe(queue)
+            self.topic.unsubscribe(queue)
         with suppress(PostroadError):
-            self._store.delete_queue(queue.name)
+            self.store.delete_queue(queue.name)
 
 
 def _spec(name: str, dead: str, names: Names, config: BusConfig, attempts: int = 1) -> QueueSpec:

@@ -68,6 +68,11 @@ class HandlingBus:
         return self._registry
 
     @property
+    def is_bound(self) -> bool:
+        """Whether it has a transport; a bus that was only declared has none."""
+        return "name" in vars(self)
+
+    @property
     def local_bus(self) -> EventBus:
         """The bus that calls the handlers of this process, on publish and on receipt."""
         return self._local
@@ -124,9 +129,10 @@ class HandlingBus:
             timeout: Seconds after which an attempt is cancelled and has failed, for async handlers; by default none.
 
         Raises:
-            ConfigurationError: An argument is out of bounds, another handler has this name, `timeout` is given for a
-                plain function, or the bus already receives from a queue that moves messages to the dead letters after
-                fewer than `max_attempts` receives. Nothing is subscribed.
+            ConfigurationError: An argument is out of bounds, the handler does not take the event (and with an inbox the
+                connection), another one has this name, `timeout` is given for a plain function, or the bus already
+                receives from a queue that moves messages to the dead letters after fewer than `max_attempts` receives.
+                Nothing is subscribed.
 
         Example:
             @orders.on(OrderPlaced, max_attempts=5, retry_delays=(1, 5, 30))
@@ -138,7 +144,7 @@ class HandlingBus:
         limits = HandlerLimits(max_attempts, retry_delays, timeout)
 
         def subscribe(handler: Handler) -> Handler:
-            check_handler(handler)
+            check_handler(handler, with_connection=self._inbox is not None)
             declared = Subscription(
                 handler=handler,
                 name=name_of(handler) if name is None else name,
@@ -202,9 +208,9 @@ class HandlingBus:
         """Call `handler` for every event that can be read, after those of its type.
 
         Raises:
-            ConfigurationError: The handler cannot be called, or the bus was given another bus that calls its handlers.
+            ConfigurationError: The handler does not take the event, or another bus calls the handlers of this one.
         """
-        check_handler(handler)
+        check_handler(handler, with_connection=self._inbox is not None)
         self._subscribe(Subscription(handler=handler, name=name_of(handler)), None)
         return handler
 
@@ -306,10 +312,10 @@ class HandlingBus:
         self._check_process()
         return self._local.unsubscribe(event_type, handler)
 
-    def _most_attempts(self) -> int:
-        """Return the largest number of attempts that a handler has."""
-        found = self._local.subscribed if isinstance(self._local, InProcessEventBus) else []
-        return max((each.limits.max_attempts or 1 for each in found), default=1)
+    @property
+    def _subscribed(self) -> list[Subscription]:
+        """All subscriptions; none if a bus of another kind has them."""
+        return self._local.subscribed if isinstance(self._local, InProcessEventBus) else []
 
     def _take_types(self) -> None:
         """Find the events of all handlers, at a start of the receiver.

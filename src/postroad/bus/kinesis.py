@@ -16,18 +16,17 @@ from msgspec.structs import replace as replaced
 from postroad.arguments import check
 from postroad.blobs import Blobs
 from postroad.bus.config import BusConfig, checked_config
-from postroad.bus.endpoints import Outlet
+from postroad.bus.endpoints import Inlet, Outlet, Send
 from postroad.bus.local import EventBus
 from postroad.bus.publisher import attributes_of
 from postroad.bus.remote import RemoteEventBus
 from postroad.bus.replay import Reader, ReplayReport, deliverer, replay, selection
-from postroad.bus.sender import Send
 from postroad.bus.stream_queue import StreamQueue
 from postroad.bus.telemetry import BusHealth
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError, InvalidMessage, InvalidName, PostroadError, TransportError
 from postroad.events import Codec, EventRegistry, default_registry
-from postroad.queues import PREFIX, Delivery, Queue, References, new_hex, read_reference
+from postroad.queues import PREFIX, Delivery, Queue, References, new_hex
 from postroad.receiving import CircuitBreakerConfig, GivenDeadLetters
 from postroad.streams import Name, Stream
 
@@ -80,22 +79,23 @@ class KinesisEventBus(RemoteEventBus):
         config = checked_config(config)
         clock = SYSTEM_CLOCK if clock is None else clock
         codec = Codec(default_registry if registry is None else registry, clock=clock)
+        reader = self._reader = Reader(stream, codec, blobs, clock.now, PREFIX)
         large = blobs if config.overflow == "blobs" else None
         limit = min(config.max_message_bytes or stream.traits.max_record_bytes, stream.traits.max_record_bytes)
-        self._queue = StreamQueue(
+        queue = self._queue = StreamQueue(
             stream,
             consumer=consumer,
             worker=uuid.uuid4().hex,
             lease_seconds=min(max(1.0, config.visibility_timeout_seconds), _LONGEST_LEASE),
-            unpack=partial(_whole, blobs),
+            unpack=partial(_whole, reader),
             clock=clock,
         )
-        send: Send = self._queue.send
+        send: Send = queue.send
         if large is not None:
-            send = partial(References(large, clock, new_hex).send, send=self._queue.send, limit=limit)
+            send = partial(References(large, clock, new_hex).send, send=queue.send, limit=limit)
         super().__init__(
             outlet=Outlet(name=stream.name, send=send, fifo=True, limit=limit if large is None else None),
-            inlet=self._queue,
+            inlet=Inlet(queue=lambda: queue, open=queue.open, close=queue.close),
             dead_letters=None
             if dead_letter is None
             else _StreamDeadLetters(GivenDeadLetters(dead_letter, clock), codec),
@@ -106,8 +106,6 @@ class KinesisEventBus(RemoteEventBus):
             breaker=breaker,
             unhandled="ack" if consumer is None and config.unhandled == "release" else config.unhandled,
         )
-        self._reader = Reader(stream, codec, blobs, clock.now, PREFIX)
-        self._clock = clock
 
     def health(self) -> BusHealth:
         """Return the state of the bus; a record that blocks its shard is the last error until it is handled."""
@@ -154,12 +152,10 @@ class _StreamDeadLetters:
             return self.letters(queue, replaced(delivery, attributes=attributes, body=body), reason=reason, error=error)
 
 
-def _whole(blobs: Blobs | None, data: bytes) -> bytes:
+def _whole(reader: Reader, data: bytes) -> bytes:
     """Return the event behind a reference; a reference whose blob is gone stays one and becomes a dead letter."""
-    if blobs is None or not data.startswith(b'{"postroad_blob"'):
-        return data
     try:
-        return blobs.get(read_reference(data))
+        return reader.whole(data)
     except TransportError:
         raise
     except PostroadError:

@@ -214,17 +214,6 @@ class InProcessEventBus:
 
         Raises:
             ConfigurationError: One of them returns no handler; nothing is changed.
-
-        Example:
-            def timing(handler: EventHandler) -> EventHandler:
-                @functools.wraps(handler)
-                def timed(*arguments: Any) -> Any:
-                    with timer():
-                        return handler(*arguments)
-
-                return timed
-
-            bus.use(timing)
         """
         check_middleware(middleware)
         with self._changing:
@@ -270,10 +259,6 @@ class InProcessEventBus:
         """Return the types that `subscription` was made for, without the subclasses that it also takes."""
         with self._changing:
             return [each for each, found in self._declared.items() if subscription in found]
-
-    def handlers(self, event_type: type[object]) -> tuple[EventHandler, ...]:
-        """Return the handlers of events of exactly `event_type`, in order."""
-        return self._rows.get(event_type, self._other)[0]
 
     def subscriptions(self, event_type: type[object]) -> tuple[Subscription, ...]:
         """Return the subscriptions to events of `event_type`, in order."""

@@ -17,9 +17,9 @@ from postroad.bus.endpoints import Outlet
 from postroad.bus.local import E, EventBus, HandlerFailure, InProcessEventBus, PublishResult, register
 from postroad.bus.sender import Sender, Sent
 from postroad.bus.telemetry import BusTelemetry
-from postroad.errors import PostroadError
+from postroad.errors import PostroadError, describe
 from postroad.events import Codec, Envelope
-from postroad.queues import OutgoingMessage, check_content
+from postroad.queues import OutgoingMessage, check_content, legible
 from postroad.receiving import HandlingContext, current_context, handling, in_thread
 from postroad.telemetry import tracing
 
@@ -190,6 +190,8 @@ class Publisher:
 
     def _remember(self, prepared: _Prepared, result: PublishResult[Any]) -> None:
         """Remember which handlers ran here, so that they do not run again when the event comes back."""
+        if result.errors:
+            self.telemetry.handler_error = legible(describe(result.errors[-1].error))
         if prepared.envelope is None or not result.handlers_invoked:
             return
         if result.ok:

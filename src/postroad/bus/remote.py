@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextvars import ContextVar
 from typing import Annotated, Any, Self
 
@@ -27,7 +27,6 @@ from postroad.events import Codec, EventRegistry, default_registry
 from postroad.queues import Delivery, Queue
 from postroad.receiving import (
     NO_DEAD_LETTERS,
-    Chore,
     CircuitBreaker,
     CircuitBreakerConfig,
     DeadLetters,
@@ -59,7 +58,6 @@ class RemoteEventBus(HandlingBus):
         breaker: When to stop sending and receiving for a while because they fail; by default never.
         unhandled: Overrides `unhandled` of the config.
         wanted: Returns whether the bus asked for an event; by default it asked for all.
-        chores: Done by the receiver's housekeeping thread.
         inbox: Runs handlers whose effects happen once.
     """
 
@@ -76,7 +74,6 @@ class RemoteEventBus(HandlingBus):
         breaker: CircuitBreakerConfig | None = None,
         unhandled: Unhandled | None = None,
         wanted: Wanted | None = None,
-        chores: Sequence[Chore] = (),
         inbox: InboxHandlers | None = None,
     ) -> None:
         # A bus that was declared before it had a transport keeps its handlers.
@@ -95,9 +92,7 @@ class RemoteEventBus(HandlingBus):
         self._memory = Memory(self.config, self._clock)
         self._publish_breaker = None if breaker is None else CircuitBreaker(breaker, self._clock.monotonic)
         codec = Codec(self._registry, clock=self._clock)
-        self._sender = Sender(
-            outlet.send, self.config, self._publish_breaker, name=outlet.name, fifo=outlet.fifo, longest=outlet.longest
-        )
+        self._sender = Sender(outlet, self.config, self._publish_breaker)
         lists = (self.config.event_type_allowlist, self.config.event_type_blocklist)
         allows = None if lists == (None, None) else self.config.allows
         self._publisher = Publisher(
@@ -118,6 +113,7 @@ class RemoteEventBus(HandlingBus):
             local=self._local,
             memory=self._memory,
             wanted=wanted,
+            is_shared=inlet.is_shared if inlet is not None else lambda event_type: False,
             allows=allows,
             unhandled=self.config.unhandled if unhandled is None else unhandled,
             max_receives=None if dead_letters is None else self.config.max_receives,
@@ -126,7 +122,7 @@ class RemoteEventBus(HandlingBus):
             inbox=self._inbox,
         )
         if inlet is not None:
-            self._receiver = self._receiver_for(inlet, dispatch, dead_letters, chores, breaker)
+            self._receiver = self._receiver_for(inlet, dispatch, dead_letters, breaker)
 
     @property
     def is_receiving_here(self) -> bool:
@@ -232,7 +228,7 @@ class RemoteEventBus(HandlingBus):
 
     def close(self) -> None:
         """Stop, give back held messages, and remove this process's own queue. Closing twice changes nothing."""
-        if os.getpid() != self._pid:
+        if os.getpid() != self._pid or not self.is_bound:
             return
         with self._lifecycle:
             again, self._closed = self._closed, True
@@ -266,16 +262,11 @@ class RemoteEventBus(HandlingBus):
         self.close()
 
     def _receiver_for(
-        self,
-        inlet: Inlet,
-        dispatch: Dispatch,
-        dead_letters: DeadLetters | None,
-        chores: Sequence[Chore],
-        breaker: CircuitBreakerConfig | None,
+        self, inlet: Inlet, dispatch: Dispatch, dead_letters: DeadLetters | None, breaker: CircuitBreakerConfig | None
     ) -> Receiver:
         config, local = self.config, self._local if isinstance(self._local, InProcessEventBus) else None
         return Receiver(
-            lambda: inlet.source,
+            inlet.queue,
             dispatch.decide,
             concurrency=config.concurrency,
             batch=config.max_messages_per_poll,
@@ -294,7 +285,7 @@ class RemoteEventBus(HandlingBus):
                 on_loop=(lambda: local.has_async_handlers) if local is not None else (lambda: False),
                 loop_thread=None if local is None else local.loop_thread,
                 reopen=self._reopen,
-                chores=chores,
+                chores=inlet.chores,
                 longest=config.heartbeat_max_seconds,
                 idle_pause=config.poll_interval_seconds,
                 joins=False,
@@ -316,7 +307,7 @@ class RemoteEventBus(HandlingBus):
             return False
         if reopened:
             self._telemetry.count("gaps")
-            self._telemetry.log("bus_gap", queue=self._inlet.source.name)
+            self._telemetry.log("bus_gap", queue=self._inlet.queue().name)
         return reopened
 
     def _observe(self, what: str, delivery: Delivery | None, /, **fields: Any) -> None:

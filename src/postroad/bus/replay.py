@@ -113,7 +113,7 @@ class Reader:
     ) -> Iterator[tuple[datetime, ArchivedEvent | Unreadable]]:
         for record in self._records(shard, latest):
             try:
-                body = self._whole(record.data)
+                body = self.whole(record.data)
                 envelope = self.codec.decode(body)
             except PostroadError as error:
                 yield record.arrived_at, Unreadable(record.sequence, error)
@@ -130,7 +130,7 @@ class Reader:
                 yield record
             after = page[-1].sequence
 
-    def _whole(self, data: bytes) -> bytes:
+    def whole(self, data: bytes) -> bytes:
         """Return the envelope, or fetch it if the record is a reference, whose one key no envelope has."""
         if not data.startswith(b'{"postroad_blob"'):
             return data

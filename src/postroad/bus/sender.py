@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from postroad.backoff import CHANCE
 from postroad.bus.config import BusConfig
+from postroad.bus.endpoints import Outlet, Send
 from postroad.bus.local import Remote
 from postroad.errors import (
     CircuitOpenError,
@@ -27,8 +28,6 @@ from postroad.errors import (
 )
 from postroad.queues import OutgoingMessage, SendResult
 from postroad.receiving import CircuitBreaker
-
-Send = Callable[[Sequence[OutgoingMessage]], list[SendResult]]
 
 _MOST = 10
 _IDLE_SECONDS = 5.0
@@ -197,26 +196,14 @@ class Sent:
 class Sender:
     """Sends the messages of one bus."""
 
-    def __init__(
-        self,
-        send: Send,
-        config: BusConfig,
-        breaker: CircuitBreaker | None,
-        *,
-        name: str,
-        fifo: bool,
-        longest: float | None,
-    ) -> None:
-        self._commits = GroupCommit(send, longest=longest)
+    def __init__(self, outlet: Outlet, config: BusConfig, breaker: CircuitBreaker | None) -> None:
+        self._outlet, self._config, self._breaker = outlet, config, breaker
+        self._commits = GroupCommit(outlet.send, longest=outlet.longest)
         self.close = self._commits.close
-        self._config = config
-        self._breaker = breaker
-        self._fifo = fifo
-        self._name = name
 
     def send(self, messages: Sequence[OutgoingMessage], blocked: set[str | None]) -> list[Sent]:
         """Return the outcome of each message; groups with a message that failed for good are blocked and not sent."""
-        run = _Run(messages, self._fifo, blocked)
+        run = _Run(messages, self._outlet.fifo, blocked)
         if self._breaker is None:
             self._try(run)
         else:
@@ -228,7 +215,7 @@ class Sender:
         for index in tuple(run.waiting):
             # A message behind a refused one of its group is not sent, so the breaker is not asked.
             if index in run.waiting and (retry_after := breaker.admit()) is not None:
-                text = f"the circuit breaker of bus {self._name!r} is open: try again in {retry_after:.1f} s"
+                text = f"the circuit breaker of bus {self._outlet.name!r} is open: try again in {retry_after:.1f} s"
                 run.give_up(index, Sent("failed", CircuitOpenError(text, retry_after=retry_after)))
         admitted = list(run.waiting)
         try:

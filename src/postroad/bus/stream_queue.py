@@ -18,7 +18,6 @@ from postroad.queues import (
     Note,
     OutgoingMessage,
     PeekedMessage,
-    Queue,
     QueueStats,
     QueueTraits,
     SendResult,
@@ -159,20 +158,6 @@ class StreamQueue:
             self._opened, self._look_at = False, 0.0
         if held and self._consumer is not None:
             self._stream.lease(self._consumer, self._worker, seconds=0.001)
-
-    @property
-    def source(self) -> StreamQueue:
-        return self
-
-    def admit(self, types: Collection[str] | None) -> None:
-        """A stream has no filter: every consumer reads everything."""
-
-    def allow(self, attempts: int, *, starts: bool) -> None:
-        """A stream delivers a record until it is settled."""
-
-    def reopen(self, lost: Queue) -> bool:
-        """A stream that was removed stays so."""
-        return False
 
     def blocked(self) -> str | None:
         """Return why a shard is blocked, if one is: by a record that failed and is retried."""

@@ -122,13 +122,34 @@ def check_handler_name(name: object) -> None:
         )
 
 
-def check_handler(handler: object) -> None:
+def check_handler(handler: object, *, with_connection: bool) -> None:
+    """Raise ConfigurationError for what cannot be called with the event, and with an inbox the connection."""
     if not callable(handler):
         raise ConfigurationError(
             f"handler: {handler!r:.80} cannot be called",
             field="handler",
             remedy="Give a function that takes the event, as in @bus.on(OrderPlaced) above one.",
         )
+    if not _takes(handler, 2 if with_connection else 1):
+        what = "the event and the connection" if with_connection else "the event alone"
+        raise ConfigurationError(
+            f"handler: {name_of(handler)} cannot be called with {what}",
+            field="handler",
+            remedy=f"Let it take {what}; any other parameter needs a default.",
+        )
+
+
+def _takes(function: Callable[..., Any], count: int) -> bool:
+    """Return whether a function can be called with so many arguments, as far as Python knows its parameters."""
+    try:
+        # A decorator may pass more arguments than its caller gives, so what it wraps does not matter.
+        inspect.signature(function, follow_wrapped=False).bind(*range(count))
+    except TypeError:
+        return False
+    except ValueError:
+        # Some functions in C do not tell.
+        return True
+    return True
 
 
 def check_declared(declared: Subscription, others: Sequence[Subscription]) -> None:
@@ -162,9 +183,9 @@ def check_declared(declared: Subscription, others: Sequence[Subscription]) -> No
 def check_middleware(middleware: Sequence[object]) -> None:
     """Raise ConfigurationError for what surely is no `handler -> handler`."""
     for each in middleware:
-        if not callable(each):
+        if not callable(each) or not _takes(each, 1):
             raise ConfigurationError(
-                f"middleware: {each!r} cannot be called",
+                f"middleware: {each!r:.80} cannot be called with a handler",
                 field="middleware",
                 remedy="Give functions that take a handler and return a handler.",
             )

@@ -50,7 +50,7 @@ def tail(
         left = limit
         while left is None or left > 0:
             deliveries = _next(inlet, store.clock.monotonic(), left, deadline)
-            with closing(_taken(inlet.source, deliveries, Codec(store.registry))) as taken:
+            with closing(_taken(inlet.queue(), deliveries, Codec(store.registry))) as taken:
                 for envelope in taken:
                     yield envelope
                     left = None if left is None else left - 1
@@ -64,7 +64,7 @@ def _inlet(
 ) -> Iterator[Inlet]:
     config = BusConfig()
     if group is None:
-        own = OwnQueue(store, port, names, config, filter, _ORPHAN_AFTER, store.queue_tags())
+        own = OwnQueue(store, port, names, config, filter, _ORPHAN_AFTER).inlet
         try:
             own.open()
             yield own
@@ -83,7 +83,7 @@ def _inlet(
         )
     shared = GroupQueue(store, port, names, config, filter, group)
     try:
-        yield shared
+        yield shared.inlet
     finally:
         if not existed:
             with suppress(PostroadError):
@@ -94,12 +94,13 @@ def _inlet(
 
 
 def _next(inlet: Inlet, now: float, left: int | None, deadline: float | None) -> list[Delivery]:
-    queue = inlet.source
+    queue = inlet.queue()
     wait = _SLICE_SECONDS if queue.traits.short_waits else _POLL_SECONDS
     if deadline is not None:
         wait = min(wait, max(0.0, deadline - time.monotonic()))
-    if isinstance(inlet, OwnQueue) and (due := inlet.due()) is not None and due <= now:
-        inlet.run()
+    for chore in inlet.chores:
+        if (due := chore.due()) is not None and due <= now:
+            chore.run()
     return queue.receive(max_messages=_MOST if left is None else min(_MOST, left), wait=wait)
 
 

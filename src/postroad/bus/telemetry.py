@@ -20,33 +20,23 @@ if TYPE_CHECKING:
 _standard = logging.getLogger("postroad.bus")
 _MINUTE = 60.0
 _MOST_REMEMBERED = 1_000
-_WARNINGS = frozenset(
-    {
-        *("bus_publish_failed", "bus_retried", "bus_dead_lettered", "bus_gap", "bus_unhandled", "bus_lease_lost"),
-        *("bus_ack_failed", "bus_heartbeat_failed", "bus_receive_failed", "bus_chore_failed"),
-        *("bus_stop_timed_out", "bus_no_receivers", "bus_handler_failed"),
-    }
-)
-# What the receiver did with a message and its label: the log line, and the counter of health.
-_OUTCOMES = {
+# The log line and the counter of health, by the label of an outcome, else by what the receiver did with the message.
+_LABELS: dict[str | None, tuple[str, str | None]] = {
+    "echo": ("bus_echo", None),
+    "duplicate": ("bus_duplicate", "duplicates"),
+    "unhandled": ("bus_unhandled", "unhandled"),
+}
+_OUTCOMES: dict[tuple[str, str | None], tuple[str | None, str | None]] = {
     ("acked", None): ("bus_handled", "handled"),
-    ("acked", "echo"): ("bus_echo", None),
-    ("acked", "duplicate"): ("bus_duplicate", "duplicates"),
-    ("acked", "unhandled"): ("bus_unhandled", "unhandled"),
     ("retried", None): ("bus_retried", "failed"),
     ("retried", "invalid"): ("bus_retried", "failed"),
-    ("retried", "echo"): ("bus_echo", None),
-    ("retried", "duplicate"): ("bus_duplicate", "duplicates"),
-    ("retried", "unhandled"): ("bus_unhandled", "unhandled"),
     ("rejected", None): (None, "failed"),
-    ("rejected", "unhandled"): ("bus_unhandled", "unhandled"),
 }
-_FAILURES = {
-    "ack_failed": "bus_ack_failed",
-    "heartbeat_failed": "bus_heartbeat_failed",
-    "receive_failed": "bus_receive_failed",
-    "chore_failed": "bus_chore_failed",
-}
+_FAILURES = frozenset({"bus_ack_failed", "bus_heartbeat_failed", "bus_receive_failed", "bus_chore_failed"})
+_WARNINGS = _FAILURES.union(
+    ("bus_publish_failed", "bus_retried", "bus_dead_lettered", "bus_gap", "bus_unhandled", "bus_lease_lost"),
+    ("bus_stop_timed_out", "bus_no_receivers", "bus_handler_failed"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +87,8 @@ class BusTelemetry:
         names = ("handled", "failed", "duplicates", "unhandled", "dead_lettered", "gaps")
         self._counts: dict[str, int] = dict.fromkeys(names, 0)
         self._transport_error: str | None = None
-        self._handler_error: str | None = None
+        self.handler_error: str | None = None
+        """The last error of a handler."""
 
     def log(self, event: str, envelope: Envelope | None = None, *, expected: bool = False, **fields: Any) -> None:
         """Count the outcome and log its line, as a warning unless it is expected here."""
@@ -161,8 +152,8 @@ class BusTelemetry:
             self.log("bus_dead_lettered", envelope, reason=fields["reason"], **failure, **about)
         elif what == "lease_lost":
             self.log("bus_lease_lost", envelope, **about)
-        elif what in _FAILURES:
-            self.log(_FAILURES[what], error=str(fields["error"]), **about)
+        elif (failed := f"bus_{what}") in _FAILURES:
+            self.log(failed, error=str(fields["error"]), **about)
         elif what == "stop_timed_out":
             self.log("bus_stop_timed_out")
 
@@ -172,7 +163,7 @@ class BusTelemetry:
 
     def _count(self, what: str, label: str | None, error: object) -> str | None:
         """Count what the receiver did, and return its log line, if any."""
-        line, counter = _OUTCOMES.get((what, label), (None, None))
+        line, counter = _LABELS.get(label) or _OUTCOMES.get((what, label), (None, None))
         if counter is not None:
             self.count(counter)
         if what == "rejected":
@@ -184,13 +175,13 @@ class BusTelemetry:
         elif what == "polled":
             self._transport_error = None
         if what in ("retried", "rejected") and label is None and error is not None:
-            self._handler_error = str(error)
+            self.handler_error = str(error)
         return line
 
     def health(self) -> dict[str, Any]:
         """Return the counters of health, and the error of the transport while it fails, else that of a handler."""
         with self._lock:
-            return {**self._counts, "last_error": self._transport_error or self._handler_error}
+            return {**self._counts, "last_error": self._transport_error or self.handler_error}
 
 
 @cache

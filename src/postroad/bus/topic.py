@@ -14,13 +14,12 @@ from postroad.bus.config import BusConfig, checked_config
 from postroad.bus.dispatch import InboxHandlers
 from postroad.bus.endpoints import GroupQueue, OwnQueue, topic_outlet
 from postroad.bus.groups import check_group, names_of
-from postroad.bus.local import InProcessEventBus
 from postroad.bus.publisher import attributes_of
 from postroad.bus.remote import RemoteEventBus
 from postroad.errors import ConfigurationError, InvalidInput
 from postroad.events import Envelope, EventRegistry
 from postroad.inbox import Inbox, Transaction, Windows
-from postroad.ports import QueueTags, Store
+from postroad.ports import Store
 from postroad.queues import Delivery
 from postroad.receiving import OwnDeadLetters
 from postroad.topics import Topic, check_filter, lets_through
@@ -101,11 +100,6 @@ class Bus(RemoteEventBus):
         return self._declared.topic
 
     @property
-    def is_bound(self) -> bool:
-        """Whether it has a store."""
-        return "name" in vars(self)
-
-    @property
     def group_queue(self) -> str | None:
         """The name of the queue of its group; None if it has no group."""
         group = self._declared.group
@@ -114,9 +108,7 @@ class Bus(RemoteEventBus):
     @property
     def handler_names(self) -> list[str]:
         """The names of its handlers, sorted."""
-        local = self.local_bus
-        found = local.sharing(None) if isinstance(local, InProcessEventBus) else []
-        return sorted({each.name for each in found})
+        return sorted({each.name for each in self._subscribed})
 
     if not TYPE_CHECKING:
 
@@ -152,28 +144,27 @@ class Bus(RemoteEventBus):
         Raises:
             ConfigurationError: It is bound already.
         """
+        backend.bind(self)
+        return self
+
+    def connect(self, store: Store, open_topic: Callable[..., Topic]) -> None:
+        """Make topic and queue in `store`; `open_topic` opens a topic that never retries."""
         if self.is_bound:
             raise ConfigurationError(
                 f"the bus {self.topic!r} is bound already", remedy="Make another bus for another backend."
             )
-        backend.bind(self)
-        return self
-
-    def connect(
-        self, store: Store, *, tags: QueueTags | None = None, open_topic: Callable[..., Topic] | None = None
-    ) -> None:
-        """Make topic and queue in `store`; `tags` marks the queue. `open_topic` opens a topic that never retries."""
         declared = self._declared
         names, config = names_of(declared.topic, fifo=declared.fifo), declared.config
         filter = _filter(store.registry, declared.event_types, declared.attributes)
         address = declared.topic if declared.topic.startswith("arn:") else names.topic
-        bare = (open_topic or partial(store.topic, overflow="fail"))(address, fifo=names.fifo)
-        inlet = (
-            OwnQueue(store, bare, names, config, filter, declared.orphan_after, tags)
-            if declared.group is None
-            else GroupQueue(store, bare, names, config, filter, declared.group, self._most_attempts())
-        )
-        own = isinstance(inlet, OwnQueue)
+        bare = open_topic(address, fifo=names.fifo)
+        unhandled = config.unhandled
+        if declared.group is None:
+            inlet = OwnQueue(store, bare, names, config, filter, declared.orphan_after).inlet
+            unhandled = "ack" if unhandled == "release" else unhandled
+        else:
+            attempts = max((each.limits.max_attempts or 1 for each in self._subscribed), default=1)
+            inlet = GroupQueue(store, bare, names, config, filter, declared.group, attempts).inlet
         # A store with atomic batches shares commits among threads and joins the caller's transaction.
         longest = 0 if bare.traits.atomic_batch else None
         super().__init__(
@@ -183,9 +174,8 @@ class Bus(RemoteEventBus):
             config=config,
             registry=store.registry,
             clock=store.clock,
-            unhandled="ack" if own and config.unhandled == "release" else config.unhandled,
+            unhandled=unhandled,
             wanted=None if filter is None else partial(_wanted, filter),
-            chores=[inlet] if isinstance(inlet, OwnQueue) else [],
         )
         self._telemetry.queue = self.group_queue or self.name
         if declared.group is not None and filter is None and not bare.traits.filters_at_once:

@@ -1,29 +1,35 @@
-"""`postroad agent`: create agents, connect them, and show what waits for them."""
+"""`postroad agent`: create agents, connect them, publish and receive their events, and show what waits for them."""
 
 from __future__ import annotations
 
 import re
+import sys
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
-import typer
-
+from postroad.cli.audit import audit_log
 from postroad.cli.call import Call, verb
-from postroad.cli.display import table
-from postroad.cli.output import confirm_yes
-from postroad.cli.parameters import duration_option
-from postroad.telemetry import counted, legible
+from postroad.cli.display import more, table
+from postroad.cli.output import confirm_yes, write, write_json
+from postroad.cli.parameters import Cursor, PageSize, Yes, argument, duration_option, flag, json_value, option
+from postroad.errors import InvalidEvent, InvalidInput, PostroadError
+from postroad.signals import ended_by_sigterm, stopped_by_signals
+from postroad.telemetry import counted, legible, recorded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from postroad.agents import AgentEvent, Agents
+    from postroad.queues import Delivery, Queue
+    from postroad.views import EventAccepted
 
-    from postroad.agents import Agents
-
-AgentId = Annotated[str, typer.Argument(metavar="ID", help="The agent.")]
-Listener = Annotated[str, typer.Argument(metavar="LISTENER", help="The agent that subscribes.")]
-Producer = Annotated[str, typer.Argument(metavar="PRODUCER", help="The agent that publishes.")]
+AgentId = Annotated[str, argument("ID", "The agent.")]
+Listener = Annotated[str, argument("LISTENER", "The agent that subscribes.")]
+Producer = Annotated[str, argument("PRODUCER", "The agent that publishes.")]
 _MAX_OVERLAP = 86_400.0
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
+_SLICE_SECONDS = 1.0
+_FOREVER = 315_360_000.0
 
 
 @contextmanager
@@ -36,12 +42,12 @@ def agents_of(call: Call) -> Iterator[Agents]:
 @verb("agent create", "ann --accept all")
 def create(
     call: Call,
-    agent_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="Its id; by default a new one.")] = None,
+    agent_id: Annotated[str | None, argument("ID", "Its id; by default a new one.")] = None,
     order: Annotated[
-        str, typer.Option(metavar="O", help="Keep the order of each producer, or of all events: producer or total.")
+        str, option("O", "Keep the order of each producer, or of all events: producer or total.")
     ] = "producer",
     accept: Annotated[
-        str, typer.Option(metavar="A", help="Who may subscribe to it: listed, which are those with a grant, or all.")
+        str, option("A", "Who may subscribe to it: listed, which are those with a grant, or all.")
     ] = "listed",
 ) -> None:
     """Create an agent and print its token, which is shown only once."""
@@ -57,21 +63,16 @@ def create(
 
 
 @verb("agent list", "--limit 50")
-def list_agents(
-    call: Call,
-    limit: Annotated[int, typer.Option(metavar="N", help="At most this many, 1 to 100.")] = 20,
-    cursor: Annotated[str | None, typer.Option(metavar="C", help="The `next_cursor` of the previous page.")] = None,
-) -> None:
+def list_agents(call: Call, limit: PageSize = 20, cursor: Cursor = None) -> None:
     """List agents, a page at a time."""
-    from postroad.views import AgentPage, agent_row
+    from postroad.views import Page, agent_row
 
     with agents_of(call) as agents:
         page = agents.list(limit=limit, cursor=cursor)
     items = [agent_row(agent) for agent in page.items]
     rows = ([each.agent_id, each.order, each.accept, each.created_at] for each in items)
     shown = table(["AGENT", "ORDER", "ACCEPT", "CREATED"], rows, "no agents; make one with: postroad agent create")
-    more = [] if page.next_cursor is None else [f"more with --cursor {legible(page.next_cursor)}"]
-    call.show(AgentPage(items, page.next_cursor), shown, *more)
+    call.show(Page(items, page.next_cursor), shown, *more(page.next_cursor))
 
 
 @verb("agent show", "ann")
@@ -146,8 +147,7 @@ def subscribe(
     listener: Listener,
     producer: Producer,
     type_: Annotated[
-        list[str] | None,
-        typer.Option("--type", metavar="T", help="Only events of this type, exact or prefix.*; repeatable."),
+        list[str] | None, option("T", "Only events of this type, exact or prefix.*; repeatable.", "--type")
     ] = None,
 ) -> None:
     """Subscribe an agent to another one, or change the event types of its subscription."""
@@ -162,7 +162,7 @@ def unsubscribe(
     call: Call,
     listener: Listener,
     producer: Producer,
-    discard: Annotated[bool, typer.Option("--discard", help="Delete the waiting messages too.")] = False,
+    discard: Annotated[bool, flag("--discard", "Delete the waiting messages too.")] = False,
 ) -> None:
     """End a subscription."""
     with agents_of(call) as agents:
@@ -200,7 +200,7 @@ def replay(
     call: Call,
     listener: Listener,
     producer: Producer,
-    since: Annotated[str, typer.Option(metavar="TIME", help="Events since this time.")] = "trim_horizon",
+    since: Annotated[str, option("TIME", "Events since this time.")] = "trim_horizon",
 ) -> None:
     """Deliver a producer's events to a listener again."""
     from postroad.views import Replayed
@@ -219,11 +219,9 @@ def provision(call: Call) -> None:
 
 
 @verb("agent dead", "bob")
-def dead(
-    call: Call, agent_id: AgentId, limit: Annotated[int, typer.Option(metavar="N", help="At most this many.")] = 10
-) -> None:
+def dead(call: Call, agent_id: AgentId, limit: Annotated[int, option("N", "At most this many.")] = 10) -> None:
     """List an agent's dead letters, oldest first."""
-    from postroad.views import AgentDeadLetterPage, agent_dead_letter
+    from postroad.views import Listed, agent_dead_letter
 
     with agents_of(call) as agents:
         items = [agent_dead_letter(each) for each in agents.dead_letters(agent_id, limit=limit)]
@@ -231,14 +229,14 @@ def dead(
         legible(f"{each.event_id}  {each.event_type} of {each.agent_id}: {each.error or each.reason or '-'}")
         for each in items
     ]
-    call.show(AgentDeadLetterPage(items), *(lines or ["no dead letters"]))
+    call.show(Listed(items), *(lines or ["no dead letters"]))
 
 
 @verb("agent redrive", "bob")
 def redrive(
     call: Call,
     agent_id: AgentId,
-    limit: Annotated[int | None, typer.Option(metavar="N", help="At most this many.")] = None,
+    limit: Annotated[int | None, option("N", "At most this many.")] = None,
     yes: Yes = False,
 ) -> None:
     """Send an agent's dead letters back to the end of its queue, without asking; `--yes` has no effect."""
@@ -246,6 +244,150 @@ def redrive(
 
     del yes
     with agents_of(call) as agents:
-        redriven = agents.redrive(agent_id, limit=limit)
+        agents.get(agent_id)
+        with recorded(audit_log(call), "agent.redrive", agent_id, {"limit": limit}) as done:
+            redriven = done["redriven"] = agents.redrive(agent_id, limit=limit)
     nothing = f"nothing to redrive: {legible(agent_id)} has no dead letters"
     call.show(Redriven(redriven), f"redrove {counted(redriven, 'dead letter')}" if redriven else nothing)
+
+
+@verb("agent publish", """ann order.placed '{"id": 7}'""")
+def publish(
+    call: Call,
+    producer: Annotated[str | None, argument("PRODUCER", "The agent that publishes it.")] = None,
+    event_type: Annotated[str | None, argument("TYPE", "The event's type.")] = None,
+    data: Annotated[str | None, argument("JSON", "Its data, a JSON object.")] = None,
+    timestamp: Annotated[str | None, option("TIME", "When it happened (now).")] = None,
+    event_id: Annotated[str | None, option("ID", "Its id; by default a new one.")] = None,
+    file: Annotated[str | None, option("F", "A file with one event per line; '-' reads stdin.")] = None,
+) -> None:
+    """Publish one event, or the events of a file with one JSON object per line."""
+    from postroad.agents import AgentEvent
+
+    if file is not None:
+        if producer is not None:
+            raise InvalidInput("file: both an event and a file are given", field="file", remedy="Give one of them.")
+        _publish_file(call, file)
+        return
+    if producer is None or event_type is None or data is None:
+        raise InvalidInput("give PRODUCER, TYPE and JSON, or --file", field="producer")
+    event = AgentEvent(producer, event_type, json_value(data, "data", InvalidEvent), timestamp, event_id)
+    with agents_of(call) as agents:
+        document = _publish(agents, event)
+    call.show(document, f"published {legible(document.event_id)}")
+
+
+@verb("agent tail", "bob --max 10 --wait 5", until_stopped=True)
+def tail(
+    call: Call,
+    agent_id: AgentId,
+    max_: Annotated[int | None, option("N", "Stop after this many.", "--max", min=1)] = None,
+    wait: Annotated[float | None, duration_option("Stop after this long without an event.")] = None,
+    no_ack: Annotated[bool, flag("--no-ack", "Release the events at the end instead.")] = False,
+) -> None:
+    """Receive an agent's events, print them as one JSON object per line, and ack them."""
+    from postroad.views import agent_delivery
+
+    with ended_by_sigterm(), agents_of(call) as agents:
+        queue = agents.queue(agent_id)
+        held: list[Delivery] = []
+        try:
+            for delivery in _deliveries(queue, max_, _FOREVER if wait is None else wait):
+                write_json(agent_delivery(delivery))
+                if no_ack:
+                    held.append(delivery)
+                else:
+                    queue.ack([delivery])
+        finally:
+            if held:
+                getattr(queue, "undo", queue.release)(held)
+
+
+@verb("agent run", "--once", until_stopped=True)
+def run(call: Call, once: Annotated[bool, flag("--once", "Stop when nothing is left.")] = False) -> None:
+    """Move events from the stream into the agents' queues, until Ctrl-C."""
+    call.settings(logs=True)
+    with stopped_by_signals() as stop, agents_of(call) as agents:
+        runner = agents.runner()
+        if not once:
+            runner.run(stop)
+            return
+        rounds = [runner.run_once()]
+        while rounds[-1].read and not stop.is_set():
+            rounds.append(runner.run_once())
+    totals = {name: sum(getattr(each, name) for each in rounds) for name in ("read", "written", "released", "rejected")}
+    call.show(totals, ", ".join(f"{value:,} {name}" for name, value in totals.items()))
+
+
+def _publish_file(call: Call, name: str) -> None:
+    published = 0
+    with (
+        agents_of(call) as agents,
+        _opened(name) as lines,
+        call.working("publishing", lambda so_far: f"{so_far:,} published", step=1_000) as progress,
+    ):
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                document = _publish(agents, _event(line))
+            except PostroadError as error:
+                raise InvalidEvent(
+                    f"line {number}: {error.message}",
+                    field=error.field,
+                    remedy=f"Correct the line; published before it: {counted(published, 'event')}.",
+                ) from error
+            published += 1
+            if call.json:
+                write_json(document)
+            progress(published)
+    if not call.json:
+        write(f"published {counted(published, 'event')}")
+
+
+@contextmanager
+def _opened(name: str) -> Iterator[Iterable[bytes]]:
+    if name == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        file: BinaryIO = Path(name).open("rb")  # noqa: SIM115 - closed below
+    except OSError as error:
+        raise InvalidInput(f"file: {legible(name)} cannot be read: {error.strerror}", field="file") from error
+    with file:
+        yield file
+
+
+def _event(line: bytes) -> AgentEvent:
+    from postroad.agents import AgentEvent
+
+    fields = json_value(line, "data", InvalidEvent)
+    if not isinstance(fields, dict):
+        raise InvalidEvent("is not a JSON object")
+    unknown = set(fields) - {"agentId", "timestamp", "eventType", "data", "eventId"}
+    if unknown:
+        raise InvalidEvent(f"{min(unknown)}: is not a field of an event", field=min(unknown))
+    # Publishing refuses a field that is missing or has the wrong type.
+    wanted: Any = fields.get
+    return AgentEvent(*(wanted(name) for name in ("agentId", "eventType", "data", "timestamp", "eventId")))
+
+
+def _publish(agents: Agents, event: AgentEvent) -> EventAccepted:
+    from postroad.views import accepted
+
+    [outcome] = agents.publish_each([event])
+    return accepted(outcome)
+
+
+def _deliveries(queue: Queue, most: int | None, silence: float) -> Iterator[Delivery]:
+    """Yield deliveries until there were `most` of them, or none for `silence` seconds."""
+    count, last_at = 0, time.monotonic()
+    while most is None or count < most:
+        left = silence - (time.monotonic() - last_at)
+        batch = 10 if most is None else min(10, most - count)
+        leased = queue.receive(max_messages=batch, wait=max(0.0, min(_SLICE_SECONDS, left)))
+        if not leased and left <= 0:
+            return
+        for delivery in leased:
+            yield delivery
+            count, last_at = count + 1, time.monotonic()

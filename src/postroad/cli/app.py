@@ -3,35 +3,14 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from types import FunctionType
 from typing import Any, Final
 
 from typer.main import get_command
 
 from postroad import __version__, failpoints
-from postroad.cli import (
-    agent_events,
-    agents,
-    audit,
-    bus,
-    cost,
-    doctor,
-    inbox,
-    journal,
-    notifications,
-    outbox,
-    outbox_run,
-    queues,
-    redrive,
-    service,
-    tasks,
-    topology,
-    verify,
-    work,
-    worker,
-)
 from postroad.cli.call import Call, Verb, add_verb, noun, remember_shared_options, verb
 from postroad.cli.display import table
 from postroad.cli.output import prepare_streams, report, write
@@ -39,47 +18,36 @@ from postroad.errors import InvalidInput
 from postroad.settings import bus_variable, nearest
 from postroad.telemetry import counted
 
-_MODULES = (
-    service,
-    worker,
-    sys.modules[__name__],
-    journal,
-    doctor,
-    cost,
-    queues,
-    redrive,
-    bus,
-    outbox,
-    outbox_run,
-    inbox,
-    work,
-    tasks,
-    agents,
-    agent_events,
-    notifications,
-    topology,
-    audit,
-    verify,
-)
+_TOP_LEVEL = ("service", "worker", "app", "journal", "doctor", "cost")
+"""The modules with verbs that have no noun."""
 _NOUNS = {
-    "queue": ("Create, inspect, empty and redrive queues.", "list"),
-    "bus": ("Publish, watch and replay events.", "tail orders"),
-    "bus group": ("Show and change which types the groups of a topic receive.", "list orders"),
-    "outbox": ("Publish what applications record in their databases, and repair what fails.", "status"),
-    "inbox": ("Create, prune and settle the inbox of an application's database.", "unknown"),
-    "task": ("Submit, list, show, retry and cancel tasks.", "submit scrape-store"),
-    "schedule": ("List, pause, resume and run the schedules of tasks.", "list"),
-    "job": ("Submit, show, resume and cancel graphs of tasks.", "list"),
-    "journal": ("Create, read, verify and prune the journal of tasks and jobs.", "query"),
-    "agent": ("Create agents, connect them, and show what waits for them.", "create ann"),
-    "notifications": ("Store what offline users missed, and push it to their devices.", "worker"),
-    "topology": ("Plan, apply and render everything a deployment needs.", "plan transfers"),
-    "plan": ("Estimate what a deployment needs and costs.", "agents"),
-    "token": ("Create, list and revoke tokens of the HTTP API.", "list"),
-    "audit": ("Show who changed what.", "verify"),
-    "verify": ("Break a running system on purpose, and count what was lost, doubled or reordered.", "--scenario queue"),
-    "config": ("Show and check the settings.", "show"),
+    "queue": ("Create, inspect, empty and redrive queues.", "list", ("queues",)),
+    "bus": ("Publish, handle, watch and replay events.", "tail orders", ("bus",)),
+    "bus group": ("Show and change which types the groups of a topic receive.", "list orders", ("bus",)),
+    "outbox": (
+        "Publish what applications record in their databases, and repair what fails.",
+        "status",
+        ("outbox", "outbox_run"),
+    ),
+    "inbox": ("Create, prune and settle the inbox of an application's database.", "unknown", ("inbox",)),
+    "task": ("Submit, list, show, retry and cancel tasks.", "submit scrape-store", ("tasks",)),
+    "schedule": ("List, pause, resume and run the schedules of tasks.", "list", ("jobs",)),
+    "job": ("Submit, show, resume and cancel graphs of tasks.", "list", ("jobs",)),
+    "journal": ("Create, read, verify and prune the journal of tasks and jobs.", "query", ("journal",)),
+    "agent": ("Create agents, connect them, and show what waits for them.", "create ann", ("agents",)),
+    "notifications": ("Store what offline users missed, and push it to their devices.", "worker", ("notifications",)),
+    "topology": ("Plan, apply and render everything a deployment needs.", "plan transfers", ("topology",)),
+    "plan": ("Estimate what a deployment needs and costs.", "agents", ("cost",)),
+    "token": ("Create, list and revoke tokens of the HTTP API.", "list", ("audit",)),
+    "audit": ("Show who changed what.", "verify", ("audit",)),
+    "verify": (
+        "Break a running system on purpose, and count what was lost, doubled or reordered.",
+        "--scenario queue",
+        ("verify",),
+    ),
+    "config": ("Show and check the settings.", "show", ("app",)),
 }
+"""What each noun is for, an example, and the modules with its verbs, which are imported if the noun is used."""
 _DEFAULTS = {"verify": "run"}
 _SHELLS: Final = ("bash", "zsh", "fish")
 _SHOW: Final = "--show-completion"
@@ -93,14 +61,15 @@ def program(nouns: frozenset[str] | None = None) -> Any:
     app.callback()(remember_shared_options)
     places = {
         name: noun(summary, example=f"postroad {name} {rest}", default=_DEFAULTS.get(name))
-        for name, (summary, rest) in _NOUNS.items()
+        for name, (summary, rest, _) in _NOUNS.items()
     }
     places[""] = app
-    for module in _MODULES:
-        for function in vars(module).values():
+    wanted = [name for name in _NOUNS if nouns is None or name.partition(" ")[0] in nouns]
+    for module in dict.fromkeys((*_TOP_LEVEL, *(module for name in wanted for module in _NOUNS[name][2]))):
+        for function in vars(import_module(f"postroad.cli.{module}")).values():
             if isinstance(function, FunctionType) and isinstance(getattr(function, "verb", None), Verb):
                 place = function.verb.path.rpartition(" ")[0]  # type: ignore[attr-defined]  # checked just before
-                if nouns is None or not place or place.partition(" ")[0] in nouns:
+                if not place or place in wanted:
                     add_verb(places[place], function)
     for name in _NOUNS:
         parent, _, last = name.rpartition(" ")
@@ -189,11 +158,11 @@ def show_config(call: Call) -> None:
             Text(item["key"], "bold"),
             _shown(item["value"]),
             Text(item["source"], "" if item["source"] == "default" else "green"),
-            Text(item["env"], "dim"),
         ]
         for item in items
     )
-    call.show({"items": items}, table(["KEY", "VALUE", "SOURCE", "VARIABLE"], rows))
+    shown = table(["KEY", "VALUE", "SOURCE"], rows)
+    call.show({"items": items}, shown, "", "A variable sets each of them: POSTROAD_PORT sets port.")
 
 
 def _shown(value: Any) -> Any:
@@ -201,6 +170,8 @@ def _shown(value: Any) -> Any:
         return "-"
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, float):
+        return f"{value:g}"
     return ", ".join(value) if isinstance(value, list) else value
 
 

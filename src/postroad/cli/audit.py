@@ -7,12 +7,10 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
-import typer
-
 from postroad.cli.call import Call, verb
 from postroad.cli.display import table
 from postroad.cli.output import confirm_name
-from postroad.cli.parameters import duration_option
+from postroad.cli.parameters import argument, duration_option, option
 from postroad.telemetry import counted, legible, recorded
 
 if TYPE_CHECKING:
@@ -46,9 +44,7 @@ def list_(call: Call) -> None:
 @verb("audit verify", "--url sqlite:///work.db")
 def verify(
     call: Call,
-    head: Annotated[
-        str | None, typer.Option(metavar="HASH", help="A hash noted earlier that must still exist.")
-    ] = None,
+    head: Annotated[str | None, option("HASH", "A hash noted earlier that must still exist.")] = None,
 ) -> None:
     """Check the chain of hashes; exit 1 if a line was changed, removed or moved."""
     log = audit_log(call)
@@ -68,10 +64,8 @@ def _line(record: AuditRecord) -> str:
 @verb("token create", "worker-1 --scope publish --expires-in 7d")
 def create(
     call: Call,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="1 to 64 letters, digits, '.', '_' or '-'.")],
-    scope: Annotated[
-        str, typer.Option(metavar="SCOPE", help="What it allows: read, publish, operate or admin.")
-    ] = "read",
+    name: Annotated[str, argument("NAME", "1 to 64 letters, digits, '.', '_' or '-'.")],
+    scope: Annotated[str, option("SCOPE", "What it allows: read, publish, operate or admin.")] = "read",
     expires_in: Annotated[float | None, duration_option("How long it is valid (for ever).")] = None,
 ) -> None:
     """Create a token and print its secret, which is shown only once."""
@@ -87,12 +81,12 @@ def create(
 @verb("token list", "--json")
 def list_tokens(call: Call) -> None:
     """List the tokens by name, without their secrets."""
-    from postroad.views import TokenPage
+    from postroad.views import Listed
 
     rows = [token.row for token in _tokens(call).tokens()]
     cells = ([row.name, row.scope, _time(row.created_at), _time(row.expires_at)] for row in rows)
     nothing = "no tokens; make one with: postroad token create worker-1 --scope publish"
-    call.show(TokenPage(rows), table(["TOKEN", "SCOPE", "CREATED", "EXPIRES"], cells, nothing))
+    call.show(Listed(rows), table(["TOKEN", "SCOPE", "CREATED", "EXPIRES"], cells, nothing))
 
 
 def _time(at: datetime | None) -> str:
@@ -102,10 +96,8 @@ def _time(at: datetime | None) -> str:
 @verb("token revoke", "worker-1 --confirm worker-1", destructive=True)
 def revoke(
     call: Call,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The token.")],
-    confirm: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The token's name again, to skip the question.")
-    ] = None,
+    name: Annotated[str, argument("NAME", "The token.")],
+    confirm: Annotated[str | None, option("NAME", "The token's name again, to skip the question.")] = None,
 ) -> None:
     """Revoke a token; running servers refuse it within a second."""
     tokens = _tokens(call)

@@ -9,11 +9,19 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from postroad.cli.call import Call, verb
+from postroad.cli.display import number, table
 from postroad.cli.output import write, write_json
-from postroad.cli.parameters import duration_option, json_object, per_second, time_option, topic_names
+from postroad.cli.parameters import (
+    argument,
+    duration_option,
+    flag,
+    json_object,
+    option,
+    per_second,
+    time_option,
+    topic_names,
+)
 from postroad.errors import InvalidInput, PostroadError, QueueNotFound, TopicNotFound
 from postroad.settings import nearest
 from postroad.signals import ended_by_sigterm, stopped_by_signals
@@ -25,12 +33,12 @@ if TYPE_CHECKING:
     from postroad.topics import Topic
     from postroad.wiring import Backend
 
-TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", autocompletion=topic_names)]
-GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The group, such as billing.")]
-Fifo = Annotated[bool, typer.Option("--fifo", help="The topic keeps the order of each key.")]
-TypeFilter = Annotated[list[str] | None, typer.Option("--type", metavar="T", help="Only this type; repeatable.")]
+TopicName = Annotated[str, argument("TOPIC", "The topic.", autocompletion=topic_names)]
+GroupName = Annotated[str, argument("GROUP", "The group, such as billing.")]
+Fifo = Annotated[bool, flag("--fifo", "The topic keeps the order of each key.")]
+TypeFilter = Annotated[list[str] | None, option("T", "Only this type; repeatable.", "--type")]
 MaxReceives = Annotated[
-    int | None, typer.Option(metavar="N", help="Receives before an event becomes a dead letter; max_attempts needs it.")
+    int | None, option("N", "Receives before an event becomes a dead letter; max_attempts needs it.")
 ]
 _TYPES_HELP = "The types that it receives, or all."
 _ALL = "all"
@@ -40,9 +48,9 @@ _ALL = "all"
 def publish(
     call: Call,
     topic: TopicName,
-    event_type: Annotated[str, typer.Argument(metavar="TYPE", help="The event's type, such as orders.placed.")],
-    payload: Annotated[str, typer.Argument(metavar="JSON", help="Its fields, as a JSON object; - reads stdin.")],
-    key: Annotated[str | None, typer.Option(metavar="K", help="Events with the same key stay in order.")] = None,
+    event_type: Annotated[str, argument("TYPE", "The event's type, such as orders.placed.")],
+    payload: Annotated[str, argument("JSON", "Its fields, as a JSON object; - reads stdin.")],
+    key: Annotated[str | None, option("K", "Events with the same key stay in order.")] = None,
     fifo: Fifo = False,
 ) -> None:
     """Publish one event and print its id; no class is needed."""
@@ -73,9 +81,9 @@ def publish(
 def tail(
     call: Call,
     topic: TopicName,
-    group: Annotated[str | None, typer.Option(metavar="G", help="Receive events as a member of this group.")] = None,
+    group: Annotated[str | None, option("G", "Receive events as a member of this group.")] = None,
     type_: TypeFilter = None,
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after this many.")] = None,
+    limit: Annotated[int | None, option("N", "Stop after this many.", min=1)] = None,
     timeout: Annotated[float | None, duration_option("Stop after this long.")] = None,
 ) -> None:
     """Print the events of a topic as they arrive, one JSON object per line, until Ctrl-C."""
@@ -107,15 +115,15 @@ def _print(envelope: Envelope | None) -> None:
 @verb("bus run", "shop:orders --concurrency 8", until_stopped=True)
 def run(
     call: Call,
-    module: Annotated[str, typer.Argument(metavar="MODULE[:NAME]", help="The module, and the bus in it.")],
-    concurrency: Annotated[
-        int | None, typer.Option(min=1, max=1_000, metavar="N", help="Handlers that run at the same time.")
-    ] = None,
+    module: Annotated[str, argument("MODULE[:NAME]", "The module, and the bus in it.")],
+    concurrency: Annotated[int | None, option("N", "Handlers that run at the same time.", min=1, max=1_000)] = None,
 ) -> None:
     """Run the handlers of a bus until SIGTERM or Ctrl-C; without NAME, those of every bus of the module."""
     from postroad.up.runners import find_buses
     from postroad.wiring import run as receive
 
+    # Before the module is imported, which may configure the logs of its program itself.
+    call.settings(logs=True)
     buses = find_buses(module)
     with stopped_by_signals() as stop, call.backend() as backend:
         for bus in buses:
@@ -130,14 +138,12 @@ def run(
 def replay(
     call: Call,
     topic: TopicName,
-    to: Annotated[str, typer.Option(metavar="TOPIC", help="The topic to publish them to.", autocompletion=topic_names)],
+    to: Annotated[str, option("TOPIC", "The topic to publish them to.", autocompletion=topic_names)],
     since: Annotated[datetime | None, time_option("Published at this time or later.")] = None,
     until: Annotated[datetime | None, time_option("Published before this time.")] = None,
     type_: TypeFilter = None,
-    rate: Annotated[
-        float | None, typer.Option(parser=per_second, metavar="N", help="At most this many per second.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count them, publish nothing.")] = False,
+    rate: Annotated[float | None, option("N", "At most this many per second.", parser=per_second)] = None,
+    dry_run: Annotated[bool, flag("--dry-run", "Count them, publish nothing.")] = False,
 ) -> None:
     """Publish the archived events of a topic to another one, with the ids they have."""
     from postroad.bus.groups import names_of
@@ -212,8 +218,9 @@ def list_groups(call: Call, topic: TopicName) -> None:
     """List the groups of a topic with the types that each receives."""
     with call.backend() as backend:
         documents = [_document(group, backend) for group in _groups(backend, topic)]
-    lines = [f"{each['group']}: {_types_text(each)}, {each['waiting']:,} waiting" for each in documents]
-    call.show({"items": documents}, *(lines or [f"no groups; postroad bus group create {topic} GROUP makes one"]))
+    rows = ([each["group"], number(each["waiting"]), _types_text(each)] for each in documents)
+    nothing = f"no groups; make one with: postroad bus group create {topic} GROUP"
+    call.show({"items": documents}, table(["GROUP", ">WAITING", "TYPES"], rows, nothing))
 
 
 @verb("bus group show", "orders billing")
@@ -230,7 +237,7 @@ def create_group(
     call: Call,
     topic: TopicName,
     group: GroupName,
-    types: Annotated[str | None, typer.Option(metavar="A,B", help=_TYPES_HELP)] = None,
+    types: Annotated[str | None, option("A,B", _TYPES_HELP)] = None,
     fifo: Fifo = False,
     max_receives: MaxReceives = None,
 ) -> None:
@@ -248,7 +255,7 @@ def set_group(
     call: Call,
     topic: TopicName,
     group: GroupName,
-    types: Annotated[str | None, typer.Option(metavar="A,B", help=_TYPES_HELP)] = None,
+    types: Annotated[str | None, option("A,B", _TYPES_HELP)] = None,
     max_receives: MaxReceives = None,
 ) -> None:
     """Change what a group receives, and how often, from now on; messages in its queue stay."""

@@ -17,6 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 from postroad import signals
 from postroad.cli.help import help_page
 from postroad.cli.output import ANSWER_IS_NO, progress_line, render, write, write_json
+from postroad.cli.parameters import flag, option
 from postroad.errors import InvalidInput
 from postroad.settings import Settings, load, nearest, no_color
 from postroad.telemetry import configure_logs, legible
@@ -93,12 +94,10 @@ class Call:
 
 def remember_shared_options(
     ctx: typer.Context,
-    url: Annotated[
-        str | None, typer.Option(metavar="URL", help="Backend: sqlite:///path, memory:// or aws://region.")
-    ] = None,
-    config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings file (./postroad.toml).")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
-    no_color: Annotated[bool, typer.Option("--no-color", help="No colour, even on a terminal.")] = False,
+    url: Annotated[str | None, option("URL", "Backend: sqlite:///path, memory:// or aws://region.")] = None,
+    config: Annotated[Path | None, option("FILE", "Settings file (./postroad.toml).")] = None,
+    json: Annotated[bool, flag("--json", "Print one JSON document on stdout.")] = False,
+    no_color: Annotated[bool, flag("--no-color", "No colour, even on a terminal.")] = False,
 ) -> None:
     """Keep the shared options that stand before the verb; every verb takes them from this signature."""
     ctx.obj = Call(url=url, config=config, json=json, no_color=no_color)

@@ -7,11 +7,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
 from postroad.cli.call import Call, verb
 from postroad.cli.display import table
-from postroad.cli.parameters import duration_option, json_object, read_file
+from postroad.cli.parameters import duration_option, flag, json_object, option, read_file
 from postroad.telemetry import counted
 
 if TYPE_CHECKING:
@@ -24,17 +22,15 @@ if TYPE_CHECKING:
 class CostOptions:
     """The options of an estimate."""
 
-    send_batch: Annotated[int, typer.Option(metavar="N", help="Messages per send, 1 to 10.")] = 1
-    receive_batch: Annotated[int, typer.Option(metavar="N", help="Messages per receive, 1 to 10.")] = 10
-    delete_batch: Annotated[int, typer.Option(metavar="N", help="Messages per delete, 1 to 10.")] = 10
-    body_bytes: Annotated[int, typer.Option(metavar="B", help="Bytes of a message; a request holds 64 KiB.")] = 1_024
-    pollers: Annotated[
-        int | None, typer.Option(metavar="N", help="Receivers that wait on empty queues (one per queue).")
-    ] = None
+    send_batch: Annotated[int, option("N", "Messages per send, 1 to 10.")] = 1
+    receive_batch: Annotated[int, option("N", "Messages per receive, 1 to 10.")] = 10
+    delete_batch: Annotated[int, option("N", "Messages per delete, 1 to 10.")] = 10
+    body_bytes: Annotated[int, option("B", "Bytes of a message; a request holds 64 KiB.")] = 1_024
+    pollers: Annotated[int | None, option("N", "Receivers that wait on empty queues (one per queue).")] = None
     poll_wait: Annotated[float | None, duration_option("How long one of their receives waits (20s).")] = None
-    fifo: Annotated[bool, typer.Option("--fifo", help="Use the prices of FIFO queues.")] = False
-    transfer_gb: Annotated[float, typer.Option(metavar="GB", help="Data that leaves AWS.")] = 0.0
-    days: Annotated[float, typer.Option(metavar="D", help="Days per month.")] = 30
+    fifo: Annotated[bool, flag("--fifo", "Use the prices of FIFO queues.")] = False
+    transfer_gb: Annotated[float, option("GB", "Data that leaves AWS.")] = 0.0
+    days: Annotated[float, option("D", "Days per month.")] = 30
 
 
 @verb("cost", "--messages-per-day 100000 --send-batch 10")
@@ -42,11 +38,10 @@ def cost(
     call: Call,
     given: CostOptions,
     messages_per_day: Annotated[
-        float | None, typer.Option(metavar="N", help="Messages per day; by default three sizes of deployment.")
+        float | None, option("N", "Messages per day; by default three sizes of deployment.")
     ] = None,
     topology: Annotated[
-        Literal["chat"] | None,
-        typer.Option(metavar="TEMPLATE", help="The template chat: two queues, and a worker that polls both."),
+        Literal["chat"] | None, option("TEMPLATE", "The template chat: two queues, and a worker that polls both.")
     ] = None,
 ) -> None:
     """Estimate the requests and the monthly cost on SQS."""
@@ -86,23 +81,21 @@ def cost(
 class PlanOptions:
     """The size of a deployment of agents."""
 
-    agents: Annotated[float, typer.Option(metavar="A", help="How many agents exist.")] = 1_000_000
-    events_per_second: Annotated[float, typer.Option(metavar="E", help="Events of all agents per second.")] = 100_000
-    subscribers: Annotated[float, typer.Option(metavar="S", help="Mean number of subscribers per event.")] = 10
-    event_bytes: Annotated[float, typer.Option(metavar="B", help="Mean size of an event.")] = 1_024
-    window_seconds: Annotated[float, typer.Option(metavar="W", help="Batching window of the functions.")] = 1
-    retention_hours: Annotated[float, typer.Option(metavar="H", help="How long rows are kept.")] = 168
-    poll_seconds: Annotated[float, typer.Option(metavar="P", help="How long an idle agent's poll waits.")] = 20
-    headroom: Annotated[float, typer.Option(metavar="X", help="Factor on the stream's shards.")] = 1.25
+    agents: Annotated[float, option("A", "How many agents exist.")] = 1_000_000
+    events_per_second: Annotated[float, option("E", "Events of all agents per second.")] = 100_000
+    subscribers: Annotated[float, option("S", "Mean number of subscribers per event.")] = 10
+    event_bytes: Annotated[float, option("B", "Mean size of an event.")] = 1_024
+    window_seconds: Annotated[float, option("W", "Batching window of the functions.")] = 1
+    retention_hours: Annotated[float, option("H", "How long rows are kept.")] = 168
+    poll_seconds: Annotated[float, option("P", "How long an idle agent's poll waits.")] = 20
+    headroom: Annotated[float, option("X", "Factor on the stream's shards.")] = 1.25
 
 
 @verb("plan agents", "--agents 1000 --events-per-second 100")
 def plan_agents(
     call: Call,
     size: PlanOptions,
-    prices: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A JSON file with prices that replace the defaults.")
-    ] = None,
+    prices: Annotated[Path | None, option("FILE", "A JSON file with prices that replace the defaults.")] = None,
 ) -> None:
     """Estimate shards, tables, queues, functions, quotas and the monthly cost."""
     from postroad.agents.plan import PlanInput, plan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -37,29 +38,37 @@ class _Table:
     """Rows below their headings; if the terminal is too narrow for the words, a block for each row."""
 
     def __init__(self, headings: Sequence[str], rows: Sequence[Sequence[Text]]) -> None:
-        from rich.cells import cell_len
-
         self._names = [heading.lstrip(">") for heading in headings]
         self._to_the_right = [heading.startswith(">") for heading in headings]
         self._rows = rows
-        columns = [[row[index] for row in rows] for index in range(len(headings))]
+        columns = ([row[index].plain for row in rows] for index in range(len(headings)))
         # What has no space is a name, an id or a number, which nobody could copy if it were broken.
-        self._whole = [not any(" " in cell.plain for cell in cells) for cells in columns]
-        self._narrowest = sum(
-            2 + max(cell_len(part) for text in (name, *(cell.plain for cell in cells)) for part in _parts(text, whole))
-            for name, cells, whole in zip(self._names, columns, self._whole, strict=True)
-        )
+        self._words = [[part for cell in cells for part in re.split("[ \\n]", cell)] for cells in columns]
+        self._whole = [len(words) == len(rows) for words in self._words]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        fits = self._narrowest <= options.max_width
+        # The words of a heading that is wider than its column stand below each other where that makes room.
+        widths = (max(map(len, words), default=0) for words in self._words)
+        stacked = [n if len(n) <= width else n.replace(" ", "\n") for n, width in zip(self._names, widths, strict=True)]
+        headings = self._names if self._least_width(self._names) <= options.max_width else stacked
+        fits = self._least_width(headings) <= options.max_width
         if fits or len(self._names) < 3:
-            yield self._columns(fits)
+            yield self._columns(headings, fits)
         else:
             yield from self._blocks()
 
-    def _columns(self, fits: bool) -> RenderableType:
+    def _least_width(self, headings: Sequence[str]) -> int:
+        from rich.cells import cell_len
+
+        columns = zip(headings, self._words, self._whole, strict=True)
+        return 2 * (len(headings) - 1) + sum(
+            max(map(cell_len, (*words, *(name.splitlines() if whole else name.split()))))
+            for name, words, whole in columns
+        )
+
+    def _columns(self, headings: Sequence[str], fits: bool) -> RenderableType:
         found = _grid(header_style="dim")
-        for name, to_the_right, whole in zip(self._names, self._to_the_right, self._whole, strict=True):
+        for name, to_the_right, whole in zip(headings, self._to_the_right, self._whole, strict=True):
             found.add_column(name, justify="right" if to_the_right else "left", no_wrap=fits and whole, overflow="fold")
         for row in self._rows:
             found.add_row(*row)
@@ -73,12 +82,9 @@ class _Table:
             block.add_column(style="dim", no_wrap=True)
             block.add_column(overflow="fold")
             for name, cell in zip(self._names, row, strict=True):
-                block.add_row(name, cell)
+                if cell.plain:
+                    block.add_row(name, cell)
             yield block
-
-
-def _parts(text: str, whole: bool) -> list[str]:
-    return [text] if whole else text.split(" ")
 
 
 def _grid(**options: Any) -> Table:
@@ -188,6 +194,11 @@ def number(value: int, color: str = "") -> Text:
     from rich.text import Text
 
     return Text(f"{value:,}", color if value else "dim")
+
+
+def more(cursor: str | None, option: str = "--cursor") -> list[str]:
+    """Return the line that says how to read on, if a list has more items."""
+    return [] if cursor is None else [f"more: {option} {legible(cursor)}"]
 
 
 def utc_text(milliseconds: int) -> str:

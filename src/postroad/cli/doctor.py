@@ -6,15 +6,13 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from postroad.cli.call import Call, verb
 from postroad.cli.display import table
-from postroad.cli.parameters import duration, duration_option, pairs, short_duration
+from postroad.cli.parameters import argument, duration, duration_option, flag, option, pairs, short_duration
 from postroad.telemetry import counted, legible
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.text import Text
 
     from postroad.engine import Compaction
     from postroad.settings import Settings
@@ -24,16 +22,13 @@ if TYPE_CHECKING:
 @verb("doctor", "--p99 orders=12 --strict")
 def doctor(
     call: Call,
-    p99: Annotated[
-        list[str] | None, typer.Option(metavar="QUEUE=SECONDS", help="The p99 of a queue's handler; repeatable.")
-    ] = None,
+    p99: Annotated[list[str] | None, option("QUEUE=SECONDS", "The p99 of a queue's handler; repeatable.")] = None,
     dsn: Annotated[
-        str | None,
-        typer.Option(metavar="DSN", help="The application's database: postgresql://host/name or sqlite:///path."),
+        str | None, option("DSN", "The application's database: postgresql://host/name or sqlite:///path.")
     ] = None,
     outbox_horizon: Annotated[float | None, duration_option("How long the outbox retries (4.6h).")] = None,
     inbox_retention: Annotated[float | None, duration_option("How long the inbox remembers (30d).")] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit 1 on a warning too.")] = False,
+    strict: Annotated[bool, flag("--strict", "Exit 1 on a warning too.")] = False,
 ) -> None:
     """Look for problems; exit 1 on an error."""
     from postroad.operations import doctor as examine
@@ -49,21 +44,15 @@ def doctor(
     findings = (*found, *_weak_tokens(call.settings()))
     ok = not any(strict or finding.severity == "error" for finding in findings)
     document = {"ok": ok, "findings": [asdict(finding) for finding in findings]}
-    call.show(document, *(_finding(each) for each in findings), *([] if findings else ["nothing found"]), ok=ok)
+    shown = table(["SEVERITY", "CODE", "FINDING AND REMEDY"], map(_finding, findings), "nothing found")
+    call.show(document, shown, ok=ok)
 
 
-def _finding(finding: Finding) -> RenderableType:
-    """Return what was found, and below it what to do, in columns that are the same for all findings."""
-    from rich.table import Table
+def _finding(finding: Finding) -> tuple[Text, str, Text]:
     from rich.text import Text
 
-    found = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, show_header=False)
-    for width in (8, 20, None):
-        found.add_column(min_width=width, overflow="fold")
     severity = Text(finding.severity, "red" if finding.severity == "error" else "yellow")
-    found.add_row(severity, Text(finding.code), Text(legible(finding.message)))
-    found.add_row("", "", Text(legible(finding.remedy), "dim"))
-    return found
+    return severity, finding.code, Text.assemble(legible(finding.message), "\n", (legible(finding.remedy), "dim"))
 
 
 def _weak_tokens(settings: Settings) -> Iterator[Finding]:
@@ -86,17 +75,14 @@ _HEADINGS = ("TASK", "HEALTH", ">RUNNING FOR", ">SILENT FOR", "WORKER", "STEP")
 
 
 @verb("health", "req-123")
-def health(
-    call: Call, request_id: Annotated[str | None, typer.Argument(metavar="REQUEST_ID", help="Only this task.")] = None
-) -> None:
+def health(call: Call, request_id: Annotated[str | None, argument("REQUEST_ID", "Only this task.")] = None) -> None:
     """Check running tasks, record the result and alert; exit 1 if one is critical or overtime."""
     from postroad.settings import slack_webhook_url
     from postroad.tasks.health import HealthCheck, SlackAlerts
 
-    settings = call.settings()
     alerts = SlackAlerts() if request_id is None and slack_webhook_url() is not None else None
     with call.backend() as backend:
-        check = HealthCheck(backend, tenant_id=settings.tenant, app=settings.app, alerts=alerts)
+        check = HealthCheck(backend, **call.settings().identity, alerts=alerts)
         if request_id is not None:
             document = check.check_single(request_id)
             tasks = [document]
@@ -122,9 +108,7 @@ def _cells(task: dict[str, Any]) -> tuple[str, ...]:
 @verb("compact", "--url sqlite:///work.db")
 def compact(
     call: Call,
-    rebuild: Annotated[
-        bool, typer.Option("--rebuild", help="Rewrite a large file of an earlier version; writers wait.")
-    ] = False,
+    rebuild: Annotated[bool, flag("--rebuild", "Rewrite a large file of an earlier version; writers wait.")] = False,
 ) -> None:
     """Return unused space of the embedded file to the disk, while others use the file."""
 

@@ -105,18 +105,22 @@ def _parameters(params: Sequence[Any], ctx: Any) -> Iterator[tuple[str, list[Row
 
 
 def _row(param: Any, ctx: Any) -> Row:
-    """Return how a parameter is written, and what it means with its default."""
+    """Return how a parameter is written, and what it means."""
     metavar = _metavar(param, ctx)
     if param.param_type_name == "argument":
-        return metavar, param.help or ""
+        return metavar, meaning(param)
     names = " / ".join(", ".join(sorted(each, key=len)) for each in (param.opts, param.secondary_opts) if each)
+    return names if param.is_flag else f"{names} {metavar}", meaning(param)
+
+
+def meaning(param: Any) -> str:
+    """Return what a parameter means; of an option, with its default and its bounds in parentheses."""
+    if param.param_type_name == "argument":
+        return param.help or ""
     text = (param.help or "").rstrip(".")
     default = "" if param.is_flag or not param.show_default else _default_text(param)
-    notes = ", ".join(filter(None, (default, _range_text(param.type))))
-    if param.required:
-        notes = "required"
-    name = names if param.is_flag else f"{names} {metavar}"
-    return name, f"{text} ({notes})." if notes else f"{text}."
+    notes = "required" if param.required else ", ".join(filter(None, (default, _range_text(param.type))))
+    return f"{text} ({notes})." if notes else f"{text}."
 
 
 def _metavar(param: Any, ctx: Any) -> str:
@@ -131,7 +135,7 @@ def _default_text(param: Any) -> str:
         return ""
     if not isinstance(value, int | float):
         return str(value)
-    return short_duration(value) if param.metavar == "DURATION" else f"{value:,}"
+    return short_duration(value) if param.metavar == "DURATION" else f"{value:,}".removesuffix(".0")
 
 
 def _range_text(kind: Any) -> str:
@@ -150,8 +154,8 @@ class _Page:
     def blank(self) -> None:
         self.lines.append("")
 
-    def text(self, text: str, *, indent: int = 0, hanging: int = 0) -> None:
-        self.lines += self._wrapped(text, self._width, " " * indent, " " * (indent + hanging))
+    def text(self, text: str, *, hanging: int = 0) -> None:
+        self.lines += self._wrapped(text, "", " " * hanging)
 
     def heading(self, text: str) -> None:
         self.blank()
@@ -171,7 +175,7 @@ class _Page:
         """Add a name with its text beside it, or below it if the name is long."""
         gap = " " * (2 + column + 2)
         painted = "  " + self._painted(name, _CYAN)
-        texts = self._wrapped(text, self._width, gap, gap)
+        texts = self._wrapped(text, gap, gap)
         if len(name) > column:
             self.lines += [painted, *texts]
         else:
@@ -193,8 +197,6 @@ class _Page:
     def _painted(self, text: str, code: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self._color else text
 
-    @staticmethod
-    def _wrapped(text: str, width: int, first: str, others: str) -> list[str]:
-        return textwrap.wrap(
-            text, width, initial_indent=first, subsequent_indent=others, break_long_words=False, break_on_hyphens=False
-        )
+    def _wrapped(self, text: str, first: str, others: str) -> list[str]:
+        wrapper = textwrap.TextWrapper(self._width, first, others, break_long_words=False, break_on_hyphens=False)
+        return wrapper.wrap(text)

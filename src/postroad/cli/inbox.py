@@ -11,7 +11,7 @@ import typer
 from postroad.cli.audit import audited
 from postroad.cli.call import Call, verb
 from postroad.cli.display import table
-from postroad.cli.parameters import Dsn, Schema, chosen_dsn, duration_option, require
+from postroad.cli.parameters import Dsn, Schema, argument, chosen_dsn, duration_option, option, require
 from postroad.telemetry import counted, legible
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class InboxOptions:
     """The options that name an inbox."""
 
     dsn: Dsn = None
-    table: Annotated[str, typer.Option(metavar="NAME", help="The table of the inbox.")] = "inbox"
+    table: Annotated[str, option("NAME", "The table of the inbox.")] = "inbox"
     schema: Schema = "public"
 
     def open(self, call: Call, retention: timedelta = _RETENTION) -> Inbox:
@@ -62,8 +62,8 @@ def prune(
 def unknown(
     call: Call,
     at: InboxOptions,
-    consumer: Annotated[str | None, typer.Option(metavar="NAME", help="Only effects of this consumer.")] = None,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most this many.")] = 50,
+    consumer: Annotated[str | None, option("NAME", "Only effects of this consumer.")] = None,
+    limit: Annotated[int, option("N", "At most this many.", min=1)] = 50,
 ) -> None:
     """List effects that were started and never finished."""
     with at.open(call) as inbox:
@@ -80,13 +80,13 @@ def unknown(
 def resolve(
     call: Call,
     at: InboxOptions,
-    consumer: Annotated[str, typer.Argument(metavar="CONSUMER", help="The consumer of the effect.")],
-    event_id: Annotated[str, typer.Argument(metavar="EVENT_ID", help="The event.")],
+    consumer: Annotated[str, argument("CONSUMER", "The consumer of the effect.")],
+    event_id: Annotated[str, argument("EVENT_ID", "The event.")],
     done: Annotated[
         bool | None, typer.Option("--done/--not-done", help="Whether the effect took place.", show_default=False)
     ] = None,
-    by: Annotated[str, typer.Option(metavar="WHO", help="Who says so; required.")] = "",
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="How they know; required.")] = "",
+    by: Annotated[str, option("WHO", "Who says so; required.")] = "",
+    reason: Annotated[str, option("TEXT", "How they know; required.")] = "",
 ) -> None:
     """Settle an effect whose outcome is unknown: one that is done never runs again, one that is not done does."""
     require(done=done, by=by, reason=reason)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
-
 from postroad.cli.call import Call, verb
-from postroad.cli.display import table, utc_text
-from postroad.cli.parameters import duration
+from postroad.cli.display import more, table, utc_text
+from postroad.cli.output import wrapped
+from postroad.cli.parameters import Cursor, Limit, argument, duration, flag, option
 from postroad.errors import InvalidInput
 from postroad.telemetry import counted, legible
 
-Tenant = Annotated[str | None, typer.Option(metavar="ID", help="The tenant; by default that of the settings.")]
+Tenant = Annotated[str | None, option("ID", "The tenant; by default that of the settings.")]
 
 
 @verb("journal init", "--url aws://eu-central-1")
@@ -27,18 +26,16 @@ def init(call: Call) -> None:
 @verb("journal query", "--entity TASK#req-123 --order asc")
 def query(
     call: Call,
-    entity: Annotated[str | None, typer.Option(metavar="TYPE#ID", help="Events of one entity: TASK#req-123.")] = None,
-    app: Annotated[str | None, typer.Option(metavar="ID", help="Events of one app.")] = None,
-    type: Annotated[str | None, typer.Option(metavar="NAME", help='Events of one type: "Task Failed".')] = None,
+    entity: Annotated[str | None, option("TYPE#ID", "Events of one entity: TASK#req-123.")] = None,
+    app: Annotated[str | None, option("ID", "Events of one app.")] = None,
+    type: Annotated[str | None, option("NAME", 'Events of one type: "Task Failed".')] = None,
     tenant: Tenant = None,
-    from_: Annotated[
-        str | None, typer.Option("--from", metavar="TIME", help="The earliest time: ISO 8601 or milliseconds.")
-    ] = None,
-    to: Annotated[str | None, typer.Option(metavar="TIME", help="The latest time.")] = None,
-    order: Annotated[str, typer.Option(metavar="asc|desc", help="Oldest or newest first.")] = "desc",
-    limit: Annotated[int, typer.Option(metavar="N", help="Events per page, 1 to 1000.")] = 100,
-    cursor: Annotated[str | None, typer.Option(metavar="TEXT", help="The `next_cursor` of the previous page.")] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Do not load what is stored in blobs.")] = False,
+    from_: Annotated[str | None, option("TIME", "The earliest time: ISO 8601 or milliseconds.", "--from")] = None,
+    to: Annotated[str | None, option("TIME", "The latest time.")] = None,
+    order: Annotated[str, option("asc|desc", "Oldest or newest first.")] = "desc",
+    limit: Limit = 100,
+    cursor: Cursor = None,
+    raw: Annotated[bool, flag("--raw", "Do not load what is stored in blobs.")] = False,
 ) -> None:
     """Read the journal, by entity, app, type and time."""
     from postroad.journal import entity_of, index_for, milliseconds_of
@@ -65,8 +62,7 @@ def query(
         [utc_text(item["timestamp"]), item["eventType"], f"{item['entityType']}#{item['entityId']}", item["app"]]
         for item in document.items
     )
-    more = [f"more: --cursor {document.next_cursor}"] if document.next_cursor else []
-    call.show(document, table(["TIME", "TYPE", "ENTITY", "APP"], rows, "no events"), *more)
+    call.show(document, table(["TIME", "TYPE", "ENTITY", "APP"], rows, "no events"), *more(document.next_cursor))
 
 
 @verb("journal verify", "--tenant acme")
@@ -74,11 +70,11 @@ def verify(call: Call, tenant: Tenant = None) -> None:
     """Compute states from all events and compare them with the stored ones; exit 1 on a difference."""
     from postroad.journal.maintenance import verify as fold_and_compare
 
-    def describe(events: int) -> str:
-        return f"read {counted(events, 'event')}"
-
     whose = tenant or call.settings().tenant
-    with call.backend() as backend, call.working("reading the journal", describe) as progress:
+    with (
+        call.backend() as backend,
+        call.working("reading the journal", lambda events: f"read {counted(events, 'event')}") as progress,
+    ):
         found = fold_and_compare(backend.journal(), whose, progress=progress)
     document = {
         "tenant": whose,
@@ -102,9 +98,7 @@ def verify(call: Call, tenant: Tenant = None) -> None:
 @verb("journal prune", "--older-than 90d")
 def prune(
     call: Call,
-    older_than: Annotated[
-        float, typer.Option(parser=duration, metavar="DURATION", help="Delete events older than this: 90d.", min=0)
-    ],
+    older_than: Annotated[float, option("DURATION", "Delete events older than this: 90d.", parser=duration, min=0)],
     tenant: Tenant = None,
 ) -> None:
     """Delete old events, in small steps, except those of running tasks and jobs."""
@@ -123,7 +117,7 @@ def prune(
 @verb("why", "req-123")
 def why(
     call: Call,
-    name: Annotated[str, typer.Argument(metavar="ID", help="The id of an event, a message, a push, a task or a job.")],
+    name: Annotated[str, argument("ID", "The id of an event, a message, a push, a task or a job.")],
 ) -> None:
     """Explain what happened to an event, message, push, task or job, its state, and what to do next."""
     from postroad.operations import why as story_of
@@ -138,4 +132,4 @@ def why(
         lines.append(f"{step.at}  {'✓' if step.ok else '✗'} {what}")
         # What a failed attempt raised and printed last.
         lines += [f"    {legible(line)}" for line in step.lines]
-    call.show(story, *lines, f"next: {legible(story.next)}")
+    call.show(story, *wrapped([*lines, f"next: {legible(story.next)}"]))

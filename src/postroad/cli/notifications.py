@@ -1,24 +1,18 @@
-"""`postroad notifications worker|scaling|prune|show`, and the port on which a worker reports its health."""
+"""`postroad notifications worker|scaling|prune|show`."""
 
 from __future__ import annotations
 
-import importlib.util
-import socket
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import quote, urlsplit
-
-import msgspec
-import typer
+from urllib.parse import parse_qs, quote, urlsplit
 
 from postroad.cli.call import Call, verb
 from postroad.cli.display import table, utc_text
-from postroad.cli.parameters import duration_option
+from postroad.cli.parameters import argument, duration_option, option
 from postroad.errors import ConfigurationError
 from postroad.settings import NotificationSettings, notification_settings
 from postroad.signals import stopped_by_signals
@@ -35,6 +29,7 @@ _MOST_TASKS = 1_000_000
 @verb("notifications worker", "--url aws://eu-central-1", until_stopped=True)
 def worker(call: Call) -> None:
     """Store what offline users missed and push it to their devices until SIGTERM; the environment configures it."""
+    from postroad.cli.probes import ProbeServer
     from postroad.notifications import Autoscaler
     from postroad.notifications.health import Health
     from postroad.up.notifications import checked_database, notification_worker, senders
@@ -46,14 +41,14 @@ def worker(call: Call) -> None:
     with (
         stopped_by_signals() as stop,
         senders(settings) as given,
-        closing(_listen(settings.health_host, settings.health_port)) as listener,
+        ProbeServer(settings.health_host, settings.health_port, "variable HEALTH_PORT") as server,
         where.backend() as backend,
         notification_worker(backend, settings, given) as running,
     ):
         health = Health(running, Autoscaler(min_tasks=settings.min_tasks, max_tasks=settings.max_tasks))
-        with _answering(listener, health):
-            port = listener.getsockname()[1]
-            get_logger("notifications").info("notification_worker_started", host=settings.health_host, port=port)
+        with server.answering(partial(_respond, health)):
+            where_to_ask = {"host": settings.health_host, "port": server.server_port}
+            get_logger("notifications").info("notification_worker_started", **where_to_ask)
             running.run(stop)
     call.show({"stopped": True}, "stopped")
 
@@ -61,9 +56,7 @@ def worker(call: Call) -> None:
 @verb("notifications scaling", "--current 0")
 def scaling(
     call: Call,
-    current: Annotated[
-        int, typer.Option(min=0, max=_MOST_TASKS, metavar="N", help="How many workers run now; 0 for none.")
-    ] = 1,
+    current: Annotated[int, option("N", "How many workers run now; 0 for none.", min=0, max=_MOST_TASKS)] = 1,
 ) -> None:
     """Show how many workers there should be, even if none runs; cooldowns are up to the caller."""
     from postroad.notifications import Autoscaler, NotificationStore
@@ -101,7 +94,7 @@ def prune(
 
 
 @verb("notifications show", "user-1")
-def show(call: Call, user_id: Annotated[str, typer.Argument(metavar="USER", help="The user's id.")]) -> None:
+def show(call: Call, user_id: Annotated[str, argument("USER", "The user's id.")]) -> None:
     """Show a user's devices, the messages that wait, and the results of the last pushes."""
     from postroad.notifications import configured_user
 
@@ -162,58 +155,21 @@ def _where(call: Call, settings: NotificationSettings) -> Call:
     return replace(call, url=f"aws://{settings.region or ''}?endpoint_url={endpoint}")
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    """Open the port of the health checks."""
-    field = "HEALTH_PORT"
-    if importlib.util.find_spec("uvicorn") is None:
-        raise ConfigurationError(
-            "the HTTP server is not installed", field=field, remedy="Run: pip install 'postroad[http]'"
-        )
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host.strip("[]"), port), family=family)
-    except OSError as error:
-        raise ConfigurationError(
-            f"variable {field}: port {port} of {host} cannot be opened: {error.strerror or error}",
-            field=field,
-            remedy="Choose a free port.",
-        ) from error
+def _respond(health: Health, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+    from postroad.cli.probes import json_answer
+
+    status, document = _answer(health, environ)
+    return json_answer(start_response, status, document, head=environ["REQUEST_METHOD"] == "HEAD")
 
 
-@contextmanager
-def _answering(listener: socket.socket, health: Health) -> Iterator[None]:
-    """Answer health checks on the socket while the block runs, on a thread of its own."""
-    import asyncio
-
-    from postroad.http.app import make_server
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        status, document = await asyncio.to_thread(_answer, health, scope)
-        body = msgspec.json.encode(document)
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
-
-    server = make_server(app)
-    thread = threading.Thread(
-        target=lambda: asyncio.run(server.serve(sockets=[listener])), name="postroad-health", daemon=True
-    )
-    thread.start()
-    try:
-        yield
-    finally:
-        server.should_exit = True
-        thread.join()
-
-
-def _answer(health: Health, scope: Any) -> tuple[int, dict[str, Any]]:
-    if scope["path"] not in ("/health", "/health/detailed", "/scaling"):
+def _answer(health: Health, environ: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    path = environ["PATH_INFO"]
+    if path not in ("/health", "/health/detailed", "/scaling"):
         return 404, {"status": "not found"}
-    if scope["method"] not in ("GET", "HEAD"):
+    if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
         return 405, {"status": "method not allowed"}
-    if scope["path"] != "/scaling":
-        return health.short() if scope["path"] == "/health" else health.detailed()
-    pairs = (pair.partition("=") for pair in scope["query_string"].decode("ascii", "replace").split("&"))
-    current = {name: value for name, _, value in pairs}.get("current", "")
+    if path != "/scaling":
+        return health.short() if path == "/health" else health.detailed()
+    current = parse_qs(environ["QUERY_STRING"]).get("current", [""])[-1]
     valid = current.isascii() and current.isdecimal() and len(current) < 9
     return health.scaling(min(int(current), _MOST_TASKS) if valid else 1)

@@ -11,19 +11,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from uuid import UUID
 
-import typer
-
 from postroad.cli.audit import audited
 from postroad.cli.call import Call, verb
-from postroad.cli.display import table
+from postroad.cli.display import more, table
 from postroad.cli.output import write
 from postroad.cli.parameters import (
     By,
+    Cursor,
     Limit,
     OutboxOptions,
     Reason,
     Schema,
+    argument,
     duration_option,
+    flag,
+    option,
     require,
     short_duration,
     time_option,
@@ -35,9 +37,9 @@ from postroad.telemetry import counted, legible
 if TYPE_CHECKING:
     from postroad.outbox import OutboxStatus
 
-EventId = Annotated[str, typer.Argument(metavar="EVENT_ID", help="The event.")]
-Key = Annotated[str | None, typer.Option(metavar="K", help="Only this key.")]
-EventType = Annotated[str | None, typer.Option("--type", metavar="T", help="Only this event type.")]
+EventId = Annotated[str, argument("EVENT_ID", "The event.")]
+Key = Annotated[str | None, option("K", "Only this key.")]
+EventType = Annotated[str | None, option("T", "Only this event type.", "--type")]
 _LAST_SEQ = 2**63 - 1
 
 
@@ -45,7 +47,7 @@ _LAST_SEQ = 2**63 - 1
 def init(
     call: Call,
     at: OutboxOptions,
-    print_sql: Annotated[bool, typer.Option("--print-sql", help="Print the SQL and change nothing.")] = False,
+    print_sql: Annotated[bool, flag("--print-sql", "Print the SQL and change nothing.")] = False,
 ) -> None:
     """Create or migrate the tables of the outbox."""
     with at.open(call, ready=False) as outbox:
@@ -62,12 +64,9 @@ def status(
     call: Call,
     at: OutboxOptions,
     format: Annotated[
-        Literal["table", "json", "prometheus"],
-        typer.Option(metavar="FORMAT", help="How to print it: table, json or prometheus."),
+        Literal["table", "json", "prometheus"], option("FORMAT", "How to print it: table, json or prometheus.")
     ] = "table",
-    service: Annotated[
-        str | None, typer.Option(metavar="S", help="The label `service` of the format prometheus.")
-    ] = None,
+    service: Annotated[str | None, option("S", "The label `service` of the format prometheus.")] = None,
 ) -> None:
     """Count the events of the outbox, and show how old they are and what is wrong."""
     with at.open(call) as outbox:
@@ -105,9 +104,9 @@ def _gauges(found: OutboxStatus, service: str) -> Iterator[str]:
 def failed(
     call: Call,
     at: OutboxOptions,
-    groups: Annotated[bool, typer.Option("--groups", help="Count them by type and kind of error.")] = False,
+    groups: Annotated[bool, flag("--groups", "Count them by type and kind of error.")] = False,
     limit: Limit = 50,
-    after: Annotated[str | None, typer.Option(metavar="CURSOR", help="Continue after this cursor.")] = None,
+    after: Cursor = None,
 ) -> None:
     """List failed events, with the last error of each."""
     if after is not None and re.fullmatch(r"[0-9]{1,19}", after) is None:
@@ -120,10 +119,11 @@ def failed(
             call.show(_listed(found), table(["GROUP", "TYPE", ">ROWS", "ERROR"], cells, nothing))
             return
         rows = outbox.failed(limit=limit + 1, after=None if after is None else min(int(after), _LAST_SEQ))
-    more = str(rows[limit - 1].seq) if len(rows) > limit else None
+    cursor = str(rows[limit - 1].seq) if len(rows) > limit else None
     shown = rows[:limit]
     cells = ([row.event_id, row.event_type, row.lane, row.attempts, row.last_error] for row in shown)
-    call.show(_listed(shown, more), table(["EVENT", "TYPE", "KEY", ">ATTEMPTS", "ERROR"], cells, nothing))
+    headings = ["EVENT", "TYPE", "KEY", ">ATTEMPTS", "ERROR"]
+    call.show(_listed(shown, cursor), table(headings, cells, nothing), *more(cursor, "--after"))
 
 
 @verb("outbox keys", "--dsn sqlite:///app.db")
@@ -183,8 +183,7 @@ def _text(value: Any) -> Any:
 def alarms(
     call: Call,
     format: Annotated[
-        Literal["prometheus", "cloudformation"],
-        typer.Option(metavar="FORMAT", help="What to print it for: prometheus or cloudformation."),
+        Literal["prometheus", "cloudformation"], option("FORMAT", "What to print it for: prometheus or cloudformation.")
     ] = "prometheus",
 ) -> None:
     """Print the four alarms on backlog, lags and dead letters, each with its runbook."""
@@ -202,13 +201,10 @@ def alarms(
 @verb("outbox iam", "--role producer --topic-arn arn:aws:sns:eu-west-1:123456789012:shop.fifo")
 def iam(
     call: Call,
-    role: Annotated[
-        Literal["producer", "consumer"],
-        typer.Option(metavar="ROLE", help="Whom the policy is for: producer or consumer."),
-    ],
-    topic_arn: Annotated[str | None, typer.Option(metavar="A", help="The topic of a producer.")] = None,
-    queue_arn: Annotated[str | None, typer.Option(metavar="A", help="The queue of a consumer.")] = None,
-    kms_key: Annotated[str | None, typer.Option(metavar="A", help="The KMS key of a consumer's queue.")] = None,
+    role: Annotated[Literal["producer", "consumer"], option("ROLE", "Whom the policy is for: producer or consumer.")],
+    topic_arn: Annotated[str | None, option("A", "The topic of a producer.")] = None,
+    queue_arn: Annotated[str | None, option("A", "The queue of a consumer.")] = None,
+    kms_key: Annotated[str | None, option("A", "The KMS key of a consumer's queue.")] = None,
 ) -> None:
     """Print the smallest IAM policy for a producer or a consumer."""
     from postroad.topology import consumer_policy, producer_policy
@@ -229,10 +225,10 @@ def grants(
     call: Call,
     role: Annotated[
         Literal["producer", "dispatcher", "operator"],
-        typer.Option(metavar="ROLE", help="Whom the rights are for: producer, dispatcher or operator."),
+        option("ROLE", "Whom the rights are for: producer, dispatcher or operator."),
     ],
-    to: Annotated[str, typer.Option(metavar="NAME", help="The database role that gets the rights.")],
-    table: Annotated[str, typer.Option(metavar="NAME", help="The table of the outbox.")] = "outbox",
+    to: Annotated[str, option("NAME", "The database role that gets the rights.")],
+    table: Annotated[str, option("NAME", "The table of the outbox.")] = "outbox",
     schema: Schema = "public",
 ) -> None:
     """Print the SQL that gives a PostgreSQL role the rights it needs."""
@@ -246,22 +242,20 @@ def grants(
 def redrive(
     call: Call,
     at: OutboxOptions,
-    event_ids: Annotated[
-        list[str] | None, typer.Argument(metavar="EVENT_ID", help="The events; or use the options.")
-    ] = None,
+    event_ids: Annotated[list[str] | None, argument("EVENT_ID", "The events; or use the options.")] = None,
     key: Key = None,
-    tenant: Annotated[str | None, typer.Option(metavar="T", help="Only this tenant.")] = None,
+    tenant: Annotated[str | None, option("T", "Only this tenant.")] = None,
     type_: EventType = None,
-    group: Annotated[str | None, typer.Option(metavar="G", help="Only this failure group.")] = None,
+    group: Annotated[str | None, option("G", "Only this failure group.")] = None,
     by: By = "",
     reason: Reason = "",
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most this many.")] = None,
-    canary: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="This many first; stop if one fails in the same way.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be redriven, change nothing.")] = False,
+    limit: Annotated[int | None, option("N", "At most this many.", min=1)] = None,
+    canary: Annotated[int | None, option("N", "This many first; stop if one fails in the same way.", min=1)] = None,
+    dry_run: Annotated[bool, flag("--dry-run", "Show what would be redriven, change nothing.")] = False,
 ) -> None:
     """Publish failed or parked events again, with their ids and in their order; exit 1 if none matches."""
+    from postroad.views import OutboxRedriven
+
     require(by=by, reason=reason)
     if not (event_ids or key or tenant or type_ or group):
         raise InvalidInput(
@@ -284,22 +278,22 @@ def redrive(
     summary = f"{'would redrive' if dry_run else 'redrove'} {counted(len(ids), 'event')}"
     if not ids:
         summary = "nothing to redrive: no failed or parked event matches"
-    call.show({"redriven": ids, "dry_run": dry_run}, summary, *map(legible, ids), ok=bool(ids))
+    call.show(OutboxRedriven(ids, dry_run), summary, *map(legible, ids), ok=bool(ids))
 
 
 @verb("outbox replay", '--since 2026-01-31T08:00:00Z --to events.fifo --by kim --reason "wrong topic"')
 def replay(
     call: Call,
     at: OutboxOptions,
-    to: Annotated[str, typer.Option(metavar="NAME_OR_ARN", help="The topic to publish them to.")],
+    to: Annotated[str, option("NAME_OR_ARN", "The topic to publish them to.")],
     since: Annotated[datetime | None, time_option("Sent at this time or later.")] = None,
     until: Annotated[datetime | None, time_option("Sent before this time.")] = None,
     type_: EventType = None,
     key: Key = None,
     by: By = "",
     reason: Reason = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count them, publish nothing.")] = False,
-    keyfile: Annotated[Path | None, typer.Option(metavar="F", help="Keys of encrypted payloads.")] = None,
+    dry_run: Annotated[bool, flag("--dry-run", "Count them, publish nothing.")] = False,
+    keyfile: Annotated[Path | None, option("F", "Keys of encrypted payloads.")] = None,
 ) -> None:
     """Publish sent events once more, with their ids and in their order; exit 1 if none matches or one fails."""
     require(by=by, reason=reason)
@@ -345,7 +339,9 @@ def replay(
 @verb("outbox skip", 'EVENT_ID --by kim --reason "refunded by hand"')
 def skip(call: Call, event_id: EventId, at: OutboxOptions, by: By = "", reason: Reason = "") -> None:
     """Give up a failed or parked event: its key continues, and the next message of the key names the gap."""
+    from postroad.views import OutboxSkipped
+
     require(by=by, reason=reason)
     with at.open(call) as outbox, audited(call, "outbox.skip", at.table, by, reason, {"event": event_id}):
         outbox.skip(event_id, by=by, reason=reason)
-    call.show({"skipped": event_id}, legible(f"skipped {event_id}"))
+    call.show(OutboxSkipped(event_id), legible(f"skipped {event_id}"))

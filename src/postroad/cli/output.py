@@ -7,9 +7,10 @@ import json
 import os
 import shutil
 import sys
+import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -98,13 +99,29 @@ def live_console(stream: TextIO, *, color: bool) -> Console | None:
 
 
 def render(*parts: RenderableType, color: bool) -> str:
-    """Return the parts as text in the terminal's width, with colour only on a terminal."""
+    """Return the parts as text in the terminal's width, with colour only on a terminal.
+
+    A plain string stays one line, which the terminal wraps: a cursor in it can be copied.
+    """
     terminal = sys.stdout.isatty()
     page = console(io.StringIO(), color=color, terminal=terminal)
     with page.capture() as captured:
         for part in parts:
-            page.print(part)
+            page.print(part, soft_wrap=isinstance(part, str))
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+def wrapped(lines: Iterable[str]) -> Iterator[str]:
+    """Yield lines of text; on a terminal they are broken between words, and what follows a break is indented."""
+    if not sys.stdout.isatty():
+        yield from lines
+        return
+    width = shutil.get_terminal_size().columns
+    for line in lines:
+        indent = " " * (len(line) - len(line.lstrip()) + 4)
+        yield from textwrap.wrap(
+            line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        ) or [""]
 
 
 ANSWER_IS_NO = 1

@@ -43,14 +43,29 @@ def moment(text: str) -> datetime:
     return found
 
 
+def argument(metavar: str, help: str, **settings: Any) -> Any:
+    """Return an argument; the settings are those of typer, here and below."""
+    return typer.Argument(metavar=metavar, help=help, **settings)
+
+
+def option(metavar: str, help: str, *names: str, **settings: Any) -> Any:
+    """Return an option with a value, which has the name of its parameter unless it is given others."""
+    return typer.Option(*names, metavar=metavar, help=help, **settings)
+
+
+def flag(name: str, help: str) -> Any:
+    """Return an option without a value."""
+    return typer.Option(name, help=help)
+
+
 def duration_option(help: str) -> Any:
     """Return an option whose value is a duration."""
-    return typer.Option(parser=duration, metavar="DURATION", help=help)
+    return option("DURATION", help, parser=duration)
 
 
 def time_option(help: str) -> Any:
     """Return an option whose value is a time."""
-    return typer.Option(parser=moment, metavar="TIME", help=help)
+    return option("TIME", help, parser=moment)
 
 
 def per_second(text: str) -> float:
@@ -118,16 +133,18 @@ def read_file(name: str, field: str, error: type[PostroadError] = InvalidInput) 
         raise error(f"{field}: {legible(name)} cannot be read: {failed.strerror}", field=field) from failed
 
 
-By = Annotated[str, typer.Option(metavar="WHO", help="Who does it; required.")]
+By = Annotated[str, option("WHO", "Who does it; required.")]
 Dsn = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DSN", help="The database: postgresql://host/name or sqlite:///path ($POSTROAD_OUTBOX_DSN, $PG_DSN)."
-    ),
+    str | None, option("DSN", "The database: postgresql://host/name or sqlite:///path ($POSTROAD_OUTBOX_DSN, $PG_DSN).")
 ]
-Limit = Annotated[int, typer.Option(min=1, max=1_000, metavar="N", help="At most this many.")]
-Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why; required.")]
-Schema = Annotated[str, typer.Option(metavar="NAME", help="Its schema on PostgreSQL.")]
+Confirm = Annotated[str | None, option("ID", "The id again, to skip the question.")]
+Cursor = Annotated[str | None, option("CURSOR", "Continue after this cursor.")]
+Limit = Annotated[int, option("N", "At most this many.", min=1, max=1_000)]
+PageSize = Annotated[int, option("N", "At most this many.", min=1, max=100)]
+Reason = Annotated[str, option("TEXT", "Why; required.")]
+TaskQueue = Annotated[str, option("Q", "The queue of tasks.", "--queue")]
+Yes = Annotated[bool, flag("--yes", "Do not ask for confirmation.")]
+Schema = Annotated[str, option("NAME", "Its schema on PostgreSQL.")]
 
 
 def chosen_dsn(call: Call, given: str | None) -> str:
@@ -147,7 +164,7 @@ class OutboxOptions:
     """The options that name an outbox."""
 
     dsn: Dsn = None
-    table: Annotated[str, typer.Option(metavar="NAME", help="The table of the outbox.")] = "outbox"
+    table: Annotated[str, option("NAME", "The table of the outbox.")] = "outbox"
     schema: Schema = "public"
 
     @contextmanager

@@ -1,47 +1,61 @@
-"""`postroad queue create|delete|list|show|purge|peek|send|groups|watch`."""
+"""`postroad queue`: create, inspect, empty and redrive queues."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from postroad.cli.call import Call, verb
-from postroad.cli.display import group_table, held, message_blocks, queue_card, queue_table
-from postroad.cli.output import confirm_name, live_console, write
-from postroad.cli.parameters import duration, duration_option, pairs, queue_names, short_duration
+from postroad.cli.display import group_table, held, message_blocks, more, queue_card, queue_table
+from postroad.cli.output import confirm_name, confirm_yes, live_console, write
+from postroad.cli.parameters import (
+    Limit,
+    Yes,
+    argument,
+    duration,
+    duration_option,
+    flag,
+    option,
+    pairs,
+    per_second,
+    queue_names,
+    short_duration,
+    time_option,
+)
 from postroad.errors import InvalidInput, PostroadError
 from postroad.signals import interrupted_by_sigterm, stopped_by_signals
 from postroad.telemetry import counted, recorded
 
 if TYPE_CHECKING:
-    from postroad.queues import QueueOverview
+    from postroad.queues import QueueOverview, RedriveReport
     from postroad.views import QueueLook
     from postroad.wiring import Backend
 
-
-QueueName = Annotated[str, typer.Argument(metavar="NAME", help="The queue.", autocompletion=queue_names)]
-Confirm = Annotated[str | None, typer.Option(metavar="NAME", help="The queue's name again, to skip the question.")]
+QueueName = Annotated[str, argument("NAME", "The queue.", autocompletion=queue_names)]
+DeadLetterQueue = Annotated[str, argument("DLQ", "The dead-letter queue.", autocompletion=queue_names)]
+Confirm = Annotated[str | None, option("NAME", "The queue's name again, to skip the question.")]
+_STOPPED = ("returned", "canary_failed")
+# Why messages stayed that should have moved.
+_LEFT = {"failed", "no_destination"}
 
 
 @verb("queue create", "orders --visibility 2m --dead-letter orders-dlq")
 def create(
     call: Call,
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="1 to 80 letters, digits, '-', '_'; a FIFO queue ends in .fifo.")
-    ],
-    fifo: Annotated[bool, typer.Option("--fifo", help="Keep the order within each group.")] = False,
+    name: Annotated[str, argument("NAME", "1 to 80 letters, digits, '-', '_'; a FIFO queue ends in .fifo.")],
+    fifo: Annotated[bool, flag("--fifo", "Keep the order within each group.")] = False,
     visibility: Annotated[float | None, duration_option("How long a received message is hidden (30s).")] = None,
     dead_letter: Annotated[
-        str | None, typer.Option(metavar="QUEUE", help="The queue for messages that fail.", autocompletion=queue_names)
+        str | None, option("QUEUE", "The queue for messages that fail.", autocompletion=queue_names)
     ] = None,
-    max_receives: Annotated[
-        int | None, typer.Option(metavar="N", help="Receives before a message becomes a dead letter (3).")
-    ] = None,
+    max_receives: Annotated[int | None, option("N", "Receives before a message becomes a dead letter (3).")] = None,
 ) -> None:
     """Create a queue; one that exists with the same settings stays as it is."""
     from postroad.queues import QueueSpec
@@ -70,11 +84,9 @@ def delete(call: Call, name: QueueName, confirm: Confirm = None) -> None:
 
 
 @verb("queue list", "--prefix orders")
-def list_(
-    call: Call, prefix: Annotated[str, typer.Option(metavar="P", help="Only names that begin with this.")] = ""
-) -> None:
+def list_(call: Call, prefix: Annotated[str, option("P", "Only names that begin with this.")] = "") -> None:
     """List the queues and how many messages they hold."""
-    from postroad.views import QueuePage, queue_row
+    from postroad.views import Listed, queue_row
 
     with call.backend() as backend:
         names = [name for name in backend.queues() if name.startswith(prefix)]
@@ -83,7 +95,7 @@ def list_(
         if prefix and not call.json:
             # Queues that are not listed may send their dead letters to one that is.
             dead |= {row.name for row in rows if held(row) and _takes_dead_letters(backend, row.name)}
-    call.show(QueuePage(rows), queue_table(rows, dead))
+    call.show(Listed(rows), queue_table(rows, dead))
 
 
 def _takes_dead_letters(backend: Backend, name: str) -> bool:
@@ -108,10 +120,8 @@ def purge(
     call: Call,
     name: QueueName,
     confirm: Confirm = None,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; required.")] = "",
-    archive: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write every message there first, as JSON lines.")
-    ] = None,
+    reason: Annotated[str, option("TEXT", "Why; required.")] = "",
+    archive: Annotated[Path | None, option("FILE", "Write every message there first, as JSON lines.")] = None,
 ) -> None:
     """Delete all messages of a queue, leased ones included."""
     from postroad.operations import purge as remove_all
@@ -134,15 +144,13 @@ def _held(found: QueueOverview) -> str:
 def peek(
     call: Call,
     name: QueueName,
-    limit: Annotated[int, typer.Option(min=1, max=1_000, metavar="N", help="At most this many.")] = 10,
-    after: Annotated[str | None, typer.Option(metavar="ID", help="Start after this message.")] = None,
-    body: Annotated[bool, typer.Option("--body", help="Show the bodies too.")] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="On SQS: show messages even if that counts as a receive.")
-    ] = False,
+    limit: Limit = 10,
+    after: Annotated[str | None, option("ID", "Start after this message.")] = None,
+    body: Annotated[bool, flag("--body", "Show the bodies too.")] = False,
+    force: Annotated[bool, flag("--force", "On SQS: show messages even if that counts as a receive.")] = False,
 ) -> None:
     """Show messages without receiving them."""
-    from postroad.views import PeekedPage, open_queue, peeked
+    from postroad.views import Page, open_queue, peeked
 
     with call.backend() as backend:
         queue = open_queue(backend, name)
@@ -157,17 +165,17 @@ def peek(
         write("note: this is a sample; the queue may hold more, and peeking counts as a receive", sys.stderr)
     items = [peeked(message, body=body) for message in found]
     cursor = found[-1].message_id if len(found) == limit else None
-    call.show(PeekedPage(items, cursor), *message_blocks(items, now))
+    call.show(Page(items, cursor), *message_blocks(items, now), *more(cursor, "--after"))
 
 
 @verb("queue send", """orders --body '{"id": 7}' --attr EventType=orders.placed""")
 def send(
     call: Call,
     name: QueueName,
-    body: Annotated[str, typer.Option(metavar="TEXT|-", help="The body; - reads it from stdin.")],
-    attr: Annotated[list[str] | None, typer.Option(metavar="K=V", help="An attribute; repeatable.")] = None,
-    group: Annotated[str | None, typer.Option(metavar="G", help="The group; the order within it is kept.")] = None,
-    dedup_id: Annotated[str | None, typer.Option(metavar="D", help="The id that identifies a repeat (FIFO).")] = None,
+    body: Annotated[str, option("TEXT|-", "The body; - reads it from stdin.")],
+    attr: Annotated[list[str] | None, option("K=V", "An attribute; repeatable.")] = None,
+    group: Annotated[str | None, option("G", "The group; the order within it is kept.")] = None,
+    dedup_id: Annotated[str | None, option("D", "The id that identifies a repeat (FIFO).")] = None,
     delay: Annotated[float | None, duration_option("Hide it for this long first.")] = None,
 ) -> None:
     """Send one message and print its id."""
@@ -189,8 +197,8 @@ def send(
 @verb("queue groups", "orders-dlq")
 def groups(
     call: Call,
-    name: Annotated[str, typer.Argument(metavar="DLQ", help="The dead-letter queue.", autocompletion=queue_names)],
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Examine at most this many messages.")] = None,
+    name: DeadLetterQueue,
+    limit: Annotated[int | None, option("N", "Examine at most this many messages.", min=1)] = None,
 ) -> None:
     """Group dead letters by cause."""
     from postroad.operations import failure_groups
@@ -216,11 +224,9 @@ def pause(text: str) -> float:
 @verb("queue watch", "orders orders-dlq --interval 5s", until_stopped=True)
 def watch(
     call: Call,
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="The queues.", autocompletion=queue_names)],
-    interval: Annotated[
-        float | None, typer.Option(parser=pause, metavar="DURATION", help="Time between two lines (1s).")
-    ] = None,
-    count: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after this many rounds.")] = None,
+    names: Annotated[list[str], argument("NAME...", "The queues.", autocompletion=queue_names)],
+    interval: Annotated[float | None, option("DURATION", "Time between two lines (1s).", parser=pause)] = None,
+    count: Annotated[int | None, option("N", "Stop after this many rounds.", min=1)] = None,
 ) -> None:
     """Show how many messages queues hold, as it changes, until Ctrl-C."""
     from postroad.views import overview, queue_look
@@ -261,3 +267,158 @@ def _watched(call: Call, backend: Backend, names: list[str]) -> Iterator[Callabl
             live.update(Group(queue_table(rows, dead), at), refresh=True)
 
         yield draw
+
+
+@verb("queue redrive", "orders-dlq --type orders.placed --rate 50 --dry-run", destructive=True)
+def redrive(
+    call: Call,
+    name: DeadLetterQueue,
+    to: Annotated[str | None, option("QUEUE", "Where to send them, if not back.", autocompletion=queue_names)] = None,
+    failure_group: Annotated[str | None, option("FP", "Only this failure group.")] = None,
+    key: Annotated[str | None, option("K", "Only this key.")] = None,
+    type_: Annotated[str | None, option("T", "Only this event type.", "--type")] = None,
+    attr: Annotated[list[str] | None, option("K=V", "Only with this attribute; repeatable.")] = None,
+    id_: Annotated[list[str] | None, option("ID", "Only this message; repeatable.", "--id")] = None,
+    sent_after: Annotated[datetime | None, time_option("Only messages first sent after this time.")] = None,
+    sent_before: Annotated[datetime | None, time_option("Only messages first sent before this time.")] = None,
+    limit: Annotated[int | None, option("N", "Move at most this many.", min=1)] = None,
+    max_redrives: Annotated[
+        int | None, option("N", "Leave messages that were redriven this many times already (3).", min=1)
+    ] = None,
+    native: Annotated[
+        bool | None,
+        typer.Option(
+            "--native/--no-native",
+            show_default=False,
+            help="Let SQS move a whole queue itself, or never; by default it does if it can.",
+        ),
+    ] = None,
+    rate: Annotated[float | None, option("R", "Move at most this many per second.", parser=per_second)] = None,
+    canary: Annotated[int, option("N", "Move this many first, and wait for them.", min=0)] = 0,
+    canary_wait: Annotated[float | None, duration_option("Wait at most this long for them (60s).")] = None,
+    stop_after: Annotated[int, option("N", "Stop when this many came back; 0 means never.", min=0)] = 5,
+    dry_run: Annotated[bool, flag("--dry-run", "Show what would move, change nothing.")] = False,
+    yes: Yes = False,
+    reason: Annotated[str, option("TEXT", "Why, for the audit log.")] = "",
+    status: Annotated[bool, flag("--status", "Only show what SQS itself is moving.")] = False,
+) -> None:
+    """Send dead letters back to where they came from."""
+    from postroad.operations import Match, redrive as move
+    from postroad.queues import Bounds
+    from postroad.views import open_queue
+
+    if status:
+        _show_tasks(call, name)
+        return
+    match = Match(
+        fingerprint=failure_group,
+        key=key,
+        event_type=type_,
+        attributes=pairs(attr or [], "attr", "K=V"),
+        ids=tuple(id_ or ()),
+        sent_before=sent_before,
+        sent_after=sent_after,
+    )
+    wait = Bounds().canary_wait if canary_wait is None else canary_wait
+    options: dict[str, Any] = {
+        "to": to,
+        "match": match,
+        "limit": limit,
+        "rate": rate,
+        "canary": canary,
+        "canary_wait": wait,
+        "stop_after": stop_after,
+        "native": native,
+    }
+    if max_redrives is not None:
+        # SQS itself would move what was redriven too often as well.
+        options.update(max_redrives=max_redrives, native=bool(native))
+    with call.backend() as backend:
+        for queue in filter(None, (name, to)):
+            open_queue(backend, queue)
+        if dry_run:
+            report = move(backend, name, dry_run=True, **options)
+        elif not yes and (empty := _nothing(backend, name, options)) is not None:
+            report = empty
+        else:
+            confirm_yes(yes, f'redriving "{name}"', lambda: _effect(backend, name, options))
+            with (
+                call.working(f"looking at {name}", partial(_progress, canary=canary, wait=wait)) as progress,
+                interrupted_by_sigterm(),
+            ):
+                report = move(backend, name, reason=reason, progress=progress, **options)
+    nothing = f"{name} holds no {'messages' if match == Match() else 'message that matches'}"
+    call.show(
+        report, *_summary(report, nothing), ok=report.status not in _STOPPED and not _LEFT & report.skipped.keys()
+    )
+
+
+def _nothing(backend: Backend, name: str, options: dict[str, Any]) -> RedriveReport | None:
+    """Return the report of a run that would find nothing to move, so that nobody has to be asked; else None."""
+    from msgspec.structs import replace
+
+    from postroad.operations import redrive as move
+
+    queue = backend.queue(name)
+    if not queue.traits.peeks_clean:
+        stats = queue.stats()
+        if stats.visible or stats.in_flight or stats.delayed:
+            return None
+    report = move(backend, name, dry_run=True, **options)
+    return None if report.matched else replace(report, status="done")
+
+
+def _effect(backend: Backend, name: str, options: dict[str, Any]) -> str:
+    """Return what a run would do, without touching a message."""
+    from postroad.operations import redrive as move
+
+    queue = backend.queue(name)
+    if queue.traits.peeks_clean:
+        return f"moves {_counts(move(backend, name, dry_run=True, **options).destinations, 'message')}"
+    return f"moves up to about {counted(queue.stats().visible, 'message')}"
+
+
+def _show_tasks(call: Call, name: str) -> None:
+    from postroad.operations import redrive_tasks
+    from postroad.views import open_queue
+
+    with call.backend() as backend:
+        open_queue(backend, name)
+        items = redrive_tasks(backend, name)
+    lines = [f"{item.status.lower()}: {item.moved:,} moved of {item.to_move or 0:,}" for item in items]
+    call.show({"items": items}, *(lines or ["SQS itself moves nothing out of this queue"]))
+
+
+def _progress(report: RedriveReport, canary: int, wait: float) -> str:
+    """Return what a running redrive does or waits for."""
+    if 0 < report.moved <= canary:
+        queues = " and ".join(sorted(report.destinations))
+        first = counted(report.moved, "message")
+        return f"waiting at most {short_duration(wait)} for {queues} to handle the canary of {first}"
+    return f"moved {report.moved:,}, {report.returned:,} came back"
+
+
+def _summary(report: RedriveReport, nothing: str) -> Iterator[str]:
+    if report.status in ("done", "dry_run") and not report.matched and not report.skipped:
+        yield f"nothing to redrive: {nothing}"
+        return
+    if report.status == "native":
+        yield f"SQS moves about {_counts(report.destinations)} by itself; --status shows the progress"
+        return
+    verb = "would move" if report.status == "dry_run" else "moved"
+    yield f"{verb} {_counts(report.destinations)} ({report.matched:,} matched)"
+    for why, count in report.skipped.items():
+        yield f"left {count:,}: {why.replace('_', ' ')}"
+    if report.status == "canary_failed" and not report.returned:
+        yield "stopped: the canary was not handled in time; find out why before you go on"
+    elif report.status in _STOPPED:
+        yield f"stopped: {report.returned:,} came back; find out why before you go on"
+    if report.status == "limit":
+        yield "more matched than the limit; run it again for the rest"
+
+
+def _counts(destinations: Mapping[str, int], word: str = "") -> str:
+    if not destinations:
+        return "nothing"
+    counts = {name: counted(count, word) if word else f"{count:,}" for name, count in sorted(destinations.items())}
+    return ", ".join(f"{count} to {name}" for name, count in counts.items())

@@ -14,17 +14,15 @@ from postroad import signals
 from postroad.cli.call import Call, verb
 from postroad.cli.display import table
 from postroad.cli.output import write
-from postroad.cli.parameters import duration_option, short_duration
+from postroad.cli.parameters import argument, duration_option, flag, option, short_duration
 from postroad.errors import InvalidInput, Unauthorized, Unavailable
 from postroad.telemetry import counted, legible
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from postroad.settings import Settings
-    from postroad.views import Part, Status
+    from postroad.views import Status
 
-Port = Annotated[int | None, typer.Option(metavar="PORT", help="The port to listen on (8787); 0 picks a free one.")]
+Port = Annotated[int | None, option("PORT", "The port to listen on (8787); 0 picks a free one.")]
 _SECONDS: Final = 10.0
 _COLORS: Final = {"running": "green", "starting": "yellow", "failed": "red"}
 _LEAST_SECONDS: Final = 1.0
@@ -34,12 +32,12 @@ _SAID: Final = {"healthy": "healthy: nothing to repair yet", "repaired": "repair
 @verb("up", "--port 9000 --open", until_stopped=True)
 def up(
     call: Call,
-    host: Annotated[str | None, typer.Option(metavar="HOST", help="The address to listen on (127.0.0.1).")] = None,
+    host: Annotated[str | None, option("HOST", "The address to listen on (127.0.0.1).")] = None,
     port: Port = None,
-    load: Annotated[list[str] | None, typer.Option(metavar="MODULE", help="A module to import; repeatable.")] = None,
-    read_only: Annotated[bool, typer.Option("--read-only", help="Refuse every change over HTTP.")] = False,
-    open_browser: Annotated[bool, typer.Option("--open", help="Open the browser when ready.")] = False,
-    demo: Annotated[bool, typer.Option("--demo", help="Play a demo, with data in postroad-demo.db.")] = False,
+    load: Annotated[list[str] | None, option("MODULE", "A module to import; repeatable.")] = None,
+    read_only: Annotated[bool, flag("--read-only", "Refuse every change over HTTP.")] = False,
+    open_browser: Annotated[bool, flag("--open", "Open the browser when ready.")] = False,
+    demo: Annotated[bool, flag("--demo", "Play a demo, with data in postroad-demo.db.")] = False,
 ) -> None:
     """Run Postroad here, with its API and dashboard, until Ctrl-C."""
     from postroad.up import run_up
@@ -56,11 +54,14 @@ def up(
 @verb("status", "--url sqlite:///shop.db")
 def status(call: Call) -> None:
     """Show the parts of the `postroad up` that runs on this data; exit 1 if one has failed, 3 if none runs."""
+    from rich.text import Text
+
     settings = call.settings()
     url = _address(settings)
     found = _ask(url, _token(settings))
     rows = (
-        (part.name, part.process, part.pid, _state(part), part.restarts, part.missing or None) for part in found.parts
+        (part.name, part.process, part.pid, Text(part.state, _COLORS[part.state]), part.restarts, part.missing or None)
+        for part in found.parts
     )
     where = f"Postroad {found.version} at {url}, up for {short_duration(found.uptime_seconds)}"
     call.show(
@@ -69,12 +70,6 @@ def status(call: Call) -> None:
         table(["PART", "PROCESS", ">PID", "STATE", ">RESTARTS", "WAITS FOR"], rows),
         ok=all(part.state != "failed" for part in found.parts),
     )
-
-
-def _state(part: Part) -> Text:
-    from rich.text import Text
-
-    return Text(part.state, _COLORS[part.state])
 
 
 def _address(settings: Settings) -> str:
@@ -128,10 +123,8 @@ def _not_running(message: str) -> Unavailable:
 @verb("demo", "--once --json", until_stopped=True)
 def demo(
     call: Call,
-    action: Annotated[
-        Literal["repair"] | None, typer.Argument(metavar="repair", help="Repair the push provider of a demo.")
-    ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Play the whole story unattended, and check it.")] = False,
+    action: Annotated[Literal["repair"] | None, argument("repair", "Repair the push provider of a demo.")] = None,
+    once: Annotated[bool, flag("--once", "Play the whole story unattended, and check it.")] = False,
     seconds: Annotated[float | None, duration_option("With --once, how long there is traffic (20s).")] = None,
     port: Port = None,
 ) -> None:

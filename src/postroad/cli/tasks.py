@@ -1,36 +1,177 @@
-"""`postroad task list|wait|retry` and `postroad schedule`: find tasks, run them again, pause what runs by itself."""
+"""`postroad task`: submit, find and show tasks, wait for them, run them again and cancel them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+import json
+from typing import TYPE_CHECKING, Annotated
 
 from postroad.cli.call import Call, verb
-from postroad.cli.display import table, utc_text
-from postroad.cli.output import confirm_yes, progress_line
-from postroad.cli.parameters import duration_option, per_second, short_duration
-from postroad.cli.work import RequestId, check_request_id, status_lines
-from postroad.errors import InvalidInput, NotFound
+from postroad.cli.display import more, table, utc_text
+from postroad.cli.output import confirm_name, confirm_yes, wrapped
+from postroad.cli.parameters import (
+    Confirm,
+    Cursor,
+    PageSize,
+    TaskQueue,
+    Yes,
+    argument,
+    duration_option,
+    flag,
+    json_object,
+    option,
+    per_second,
+    read_file,
+    short_duration,
+)
+from postroad.errors import InvalidInput, InvalidTask, NotFound
 from postroad.signals import interrupted_by_sigterm
-from postroad.telemetry import counted
+from postroad.telemetry import counted, legible
 
 if TYPE_CHECKING:
+    from postroad.journal import JournalEvent, TaskState
     from postroad.operations import RetryReport, TaskRetries
-    from postroad.tasks import ListedTask, Schedules, ScheduleShown, TaskFilter
+    from postroad.tasks import ListedTask, TaskFilter, TaskProducer
+    from postroad.views import TaskShown
     from postroad.wiring import Backend
 
-State = Annotated[
-    str | None,
-    typer.Option(metavar="STATE", help="Only pending, processing, completed, failed or cancelled tasks."),
-]
-Named = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Only tasks of this name.")]
-Since = Annotated[
-    str | None,
-    typer.Option(metavar="TIME", help="Only since then: 1h, 2026-01-31T08:00:00Z or milliseconds."),
-]
+RequestId = Annotated[str, argument("ID", "The request id that `task submit` printed.")]
+State = Annotated[str | None, option("STATE", "Only pending, processing, completed, failed or cancelled tasks.")]
+Named = Annotated[str | None, option("NAME", "Only tasks of this name.", "--name")]
+Since = Annotated[str | None, option("TIME", "Only since then: 1h, 2026-01-31T08:00:00Z or milliseconds.")]
+
+
+@verb("task init", "--url aws://eu-central-1")
+def init(call: Call, queue: TaskQueue = "tasks") -> None:
+    """Create the queues of tasks, or report how existing ones differ from what is needed."""
+    from postroad.tasks import ensure_queues
+    from postroad.tasks.messages import queue_specs
+
+    with call.backend() as backend:
+        ensure_queues(backend, queue)
+        names = [spec.name for spec in queue_specs(backend.stage_prefix + queue)]
+    call.show({"ready": True, "queues": names}, f"ready: {', '.join(names)}")
+
+
+@verb("task submit", """scrape-store --input '{"storeId": 7}'""")
+def submit(
+    call: Call,
+    name: Annotated[str, argument("NAME", "The task.")],
+    input: Annotated[str, option("JSON", "Its input, a JSON object; @file or - for stdin.", "--input")] = "{}",
+    request_id: Annotated[str | None, option("ID", "The same id with the same input is the same run.")] = None,
+    queue: TaskQueue = "tasks",
+) -> None:
+    """Submit a task and print its request id."""
+    from postroad.views import submitted
+
+    if input == "-" or input.startswith("@"):
+        given = json_object(read_file(input.removeprefix("@"), "input", InvalidTask), "input", InvalidTask)
+    else:
+        given = json_object(input, "input", InvalidTask)
+    with call.backend() as backend:
+        producer = _producer(call, backend, queue)
+        handle = producer.submit(name, given, request_id=request_id)
+        state = None if handle.created else producer.status(handle.request_id)
+    call.show(submitted(handle, "pending" if state is None else state.state), handle.request_id)
+
+
+@verb("task status", "req-123")
+def status(
+    call: Call,
+    request_id: RequestId,
+    at: Annotated[int | None, option("MS", "Its state at this time, in milliseconds.")] = None,
+) -> None:
+    """Show the state of a task, its progress, and where it failed."""
+    from postroad.views import task_shown
+
+    with call.backend() as backend:
+        task = task_shown(_state(call, backend, request_id, at))
+    call.show(task, *wrapped(status_lines(task)))
+
+
+def status_lines(task: TaskShown) -> list[str]:
+    """Return the state of a task for people."""
+    from postroad.journal import TaskProgress
+
+    lines = [
+        f"{task.request_id}  {task.state}  run {task.run}, attempt {task.attempt}",
+        f"{utc_text(task.last_event_at)}  {legible(task.last_event_type)}",
+    ]
+    if isinstance(task.progress, TaskProgress):
+        lines.append(f"progress: {legible(task.progress)}")
+    if task.error is not None:
+        lines.append(f"{legible(task.error_category or '-')}: {legible(task.error)}")
+        lines += [f"    {legible(line)}" for line in task.lines]
+    if task.output is not None:
+        # Plain ASCII, so that no output controls the terminal.
+        lines.append(json.dumps(task.output))
+    return lines
+
+
+@verb("task history", "req-123 --json")
+def history(call: Call, request_id: RequestId) -> None:
+    """List every event of a task, in order."""
+    from postroad.journal import task_history
+    from postroad.views import Page, event_item
+
+    check_request_id(request_id)
+    with call.backend() as backend:
+        events = task_history(backend.journal(), call.settings().tenant, request_id)
+    if not events:
+        raise NotFound(f'there is no task "{request_id}"')
+    items = [event_item(event) for event in events]
+    call.show(Page(items, None), *wrapped(line for event in events for line in _event_lines(event)))
+
+
+def _event_lines(event: JournalEvent) -> list[str]:
+    """Return the event, and below it what a failed attempt raised and printed last."""
+    given = event.properties
+    facts = [f"{name} {given[name]}" for name in ("run", "attemptNumber", "errorCategory") if name in given]
+    facts += [given["error"]] if "error" in given else []
+    detail = "  " + ", ".join(map(legible, facts)) if facts else ""
+    printed = [line for name in ("traceback", "lastLines") for line in given.get(name) or ()]
+    head = f"{utc_text(event.timestamp)}  {legible(event.event_type)}{detail}"
+    return [head, *(f"    {legible(line)}" for line in printed)]
+
+
+@verb("task cancel", "req-123 --confirm req-123", destructive=True)
+def cancel(call: Call, request_id: RequestId, confirm: Confirm = None) -> None:
+    """Prevent a task from running, or kill it if it runs; exit 1 if it had ended already."""
+    from postroad.tasks import TaskRecords, TaskRuns
+    from postroad.views import TaskCancelled
+
+    check_request_id(request_id)
+    with call.backend() as backend:
+        # No question about a task that does not exist.
+        TaskRuns(backend.journal(), TaskRecords(backend), call.settings().tenant).latest(request_id)
+        confirm_name(request_id, confirm, f'cancels task "{request_id}"')
+        cancelled = _producer(call, backend).cancel(request_id)
+    text = "cancelled" if cancelled else "it had ended already"
+    call.show(TaskCancelled(request_id, cancelled), text, ok=cancelled)
+
+
+def check_request_id(request_id: str) -> None:
+    """Raise `InvalidTask` for a text that cannot be a request id."""
+    from postroad.arguments import check
+    from postroad.tasks.messages import AnyRequestId
+
+    check(request_id, AnyRequestId, "requestId", InvalidTask)
+
+
+def _state(call: Call, backend: Backend, request_id: str, at: int | None = None) -> TaskState:
+    """Return the state of the task. Reading it creates no queue, so it needs no producer."""
+    from postroad.tasks import TaskRecords, current_state
+
+    check_request_id(request_id)
+    state = current_state(backend.journal(), TaskRecords(backend), call.settings().tenant, request_id, at)
+    if state is None:
+        raise NotFound(f'there is no task "{request_id}"')
+    return state
+
+
+def _producer(call: Call, backend: Backend, queue: str = "tasks") -> TaskProducer:
+    from postroad.tasks import TaskProducer
+
+    return TaskProducer(backend, queue=queue, **call.settings().identity)
 
 
 @verb("task list", "--state failed --since 1h")
@@ -39,12 +180,12 @@ def list_tasks(
     state: State = None,
     name: Named = None,
     since: Since = None,
-    limit: Annotated[int, typer.Option(min=1, max=100, metavar="N", help="At most this many.")] = 20,
-    cursor: Annotated[str | None, typer.Option(metavar="CURSOR", help="Continue after this cursor.")] = None,
+    limit: PageSize = 20,
+    cursor: Cursor = None,
 ) -> None:
     """List tasks, the newest first; with --state, by when they entered the state."""
     from postroad.tasks import TaskList
-    from postroad.views import TaskRows, task_shown
+    from postroad.views import Page, task_shown
 
     with call.backend() as backend:
         wanted, tasks = _filter(backend, state, name, since), TaskList(backend, tenant=call.settings().tenant)
@@ -52,10 +193,9 @@ def list_tasks(
         while not page.items and page.cursor is not None:
             # None of those that were examined matches; older ones may.
             page = tasks.page(wanted, limit=limit, cursor=page.cursor)
-    document = TaskRows([task_shown(listed.state) for listed in page.items], page.cursor)
-    more = [] if page.cursor is None else [f"more: --cursor {page.cursor}"]
+    document = Page([task_shown(listed.state) for listed in page.items], page.cursor)
     headings = ["TASK", "NAME", "STATE", ">RUN", ">ATTEMPT", "LAST EVENT", ""]
-    call.show(document, table(headings, map(_row, page.items), "no such tasks"), *more)
+    call.show(document, table(headings, map(_row, page.items), "no such tasks"), *more(page.cursor))
 
 
 def _row(listed: ListedTask) -> list[object]:
@@ -87,28 +227,22 @@ def wait(
         raise NotFound(f'task "{request_id}" has not begun', remedy=f"See why: postroad why {request_id}")
     task = task_shown(state)
     late = [f"it is still {state.state} after {short_duration(timeout)}"] if end is None else []
-    call.show(task, *status_lines(task), *late, ok=state.state == "completed")
+    call.show(task, *wrapped([*status_lines(task), *late]), ok=state.state == "completed")
 
 
 @verb("task retry", "--state failed --name resize --since 1h --rate 10")
 def retry(
     call: Call,
-    request_id: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="The request id of one task; without it, name a state.")
-    ] = None,
-    queue: Annotated[
-        str | None, typer.Option(metavar="Q", help="Run it in this queue instead of the one it came from.")
-    ] = None,
-    state: Annotated[str | None, typer.Option(metavar="STATE", help="All failed or cancelled tasks.")] = None,
+    request_id: Annotated[str | None, argument("ID", "The request id of one task; without it, name a state.")] = None,
+    queue: Annotated[str | None, option("Q", "Run it in this queue instead of the one it came from.")] = None,
+    state: Annotated[str | None, option("STATE", "All failed or cancelled tasks.")] = None,
     name: Named = None,
     since: Since = None,
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Retry at most this many.")] = None,
-    rate: Annotated[
-        float | None, typer.Option(parser=per_second, metavar="R", help="Retry at most this many per second.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the tasks, change nothing.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why, for the audit log.")] = "",
+    limit: Annotated[int | None, option("N", "Retry at most this many.", min=1)] = None,
+    rate: Annotated[float | None, option("R", "Retry at most this many per second.", parser=per_second)] = None,
+    dry_run: Annotated[bool, flag("--dry-run", "Count the tasks, change nothing.")] = False,
+    yes: Yes = False,
+    reason: Annotated[str, option("TEXT", "Why, for the audit log.")] = "",
 ) -> None:
     """Run a failed or cancelled task again, or all that match, with an audit record."""
     _check_target(request_id, {"state": state, "name": name, "since": since, "limit": limit, "rate": rate})
@@ -119,11 +253,12 @@ def retry(
         wanted = _filter(backend, state, name, since)
         retries = _retries(call, backend)
         found = retries.retry_all(wanted, limit=limit, dry_run=True)
+        matched = counted(found.matched, "task")
         if dry_run or not found.matched:
-            call.show(found, f"would retry {_tasks(found.matched)}" if found.matched else "there is nothing to retry")
+            call.show(found, f"would retry {matched}" if found.matched else "there is nothing to retry")
             return
-        confirm_yes(yes, "retrying many tasks", lambda: f"retries {_tasks(found.matched)}")
-        with progress_line(_progress, quiet=call.json) as progress, interrupted_by_sigterm():
+        confirm_yes(yes, "retrying many tasks", lambda: f"retries {matched}")
+        with call.working("retrying", _summary_line) as progress, interrupted_by_sigterm():
             report = retries.retry_all(wanted, limit=limit, rate=rate, reason=reason, progress=progress)
     call.show(report, *_summary(report))
 
@@ -145,15 +280,11 @@ def _check_target(request_id: str | None, filters: dict[str, object]) -> None:
 
 
 def _retry_one(call: Call, backend: Backend, request_id: str, queue: str | None) -> None:
-    from postroad.tasks import TaskProducer
     from postroad.views import submitted
 
     check_request_id(request_id)
-    if queue is None:
-        handle = _retries(call, backend).retry(request_id)
-    else:
-        settings = call.settings()
-        handle = TaskProducer(backend, queue=queue, tenant_id=settings.tenant, app=settings.app).retry(request_id)
+    again = _retries(call, backend) if queue is None else _producer(call, backend, queue)
+    handle = again.retry(request_id)
     call.show(submitted(handle, "pending"), f"{handle.request_id} run {handle.run}")
 
 
@@ -171,77 +302,11 @@ def _retries(call: Call, backend: Backend) -> TaskRetries:
     return TaskRetries(backend, tenant=settings.tenant, app=settings.app)
 
 
-def _progress(report: RetryReport) -> str:
-    return f"retried {report.retried:,}"
+def _summary_line(report: RetryReport) -> str:
+    return f"retried {counted(report.retried, 'task')}"
 
 
 def _summary(report: RetryReport) -> list[str]:
-    lines = [f"retried {_tasks(report.retried)}"]
-    lines += [f"left {_tasks(count)} that cannot be retried" for count in report.skipped.values()]
+    lines = [_summary_line(report)]
+    lines += [f"left {counted(count, 'task')} that cannot be retried" for count in report.skipped.values()]
     return [*lines, "more match than the limit; run it again for the rest"] if report.status == "limit" else lines
-
-
-def _tasks(count: int) -> str:
-    return counted(count, "task")
-
-
-ScheduleName = Annotated[str, typer.Argument(metavar="NAME", help="The schedule, which has the name of its task.")]
-_LATE = timedelta(minutes=1)
-
-
-@verb("schedule list", "--json")
-def list_schedules(call: Call) -> None:
-    """List all schedules with their next and last runs."""
-    from postroad.tasks import SchedulePage
-
-    with call.backend() as backend:
-        found = _schedules(call, backend).list_all()
-        rows = list(_schedule_rows(found, backend.clock.now()))
-    nothing = "no schedules; a worker registers those of its tasks when it starts"
-    headings = ["SCHEDULE", "WHEN", "ZONE", "NEXT", "LAST", "LAST REQUEST ID"]
-    call.show(SchedulePage(found, None), table(headings, rows, nothing))
-
-
-def _schedule_rows(found: list[ScheduleShown], now: datetime) -> Iterator[list[Any]]:
-    from rich.text import Text
-
-    for each in found:
-        following: Any = Text("paused", "yellow") if each.paused else _time(each.next_at)
-        if each.next_at is not None and each.next_at < now - _LATE:
-            following = Text(f"{_time(each.next_at)}, late: no worker runs it", "red")
-        yield [Text(each.name, "bold"), each.schedule, each.tz, following, _time(each.last_at), each.last_request_id]
-
-
-def _time(moment: datetime | None) -> str | None:
-    return None if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}"
-
-
-@verb("schedule pause", "nightly")
-def pause(call: Call, name: ScheduleName) -> None:
-    """Stop a schedule from running until it is resumed."""
-    with call.backend() as backend:
-        shown = _schedules(call, backend).pause(name)
-    call.show(shown, f"{name} is paused; `postroad schedule resume {name}` lets it run again")
-
-
-@verb("schedule resume", "nightly")
-def resume(call: Call, name: ScheduleName) -> None:
-    """Let a paused schedule run again, from its next time on."""
-    with call.backend() as backend:
-        shown = _schedules(call, backend).resume(name)
-    call.show(shown, f"{name} runs next at {_time(shown.next_at)}")
-
-
-@verb("schedule run", "nightly")
-def run(call: Call, name: ScheduleName) -> None:
-    """Run the task of a schedule once now, and print the request id."""
-    with call.backend() as backend:
-        shown = _schedules(call, backend).run(name)
-    call.show(shown, str(shown.last_request_id))
-
-
-def _schedules(call: Call, backend: Backend) -> Schedules:
-    from postroad.tasks import Schedules
-
-    settings = call.settings()
-    return Schedules(backend, tenant_id=settings.tenant, app=settings.app)

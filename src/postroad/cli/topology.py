@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
 from postroad.cli.call import Call, verb
 from postroad.cli.output import confirm_yes, write
-from postroad.cli.parameters import read_file
+from postroad.cli.parameters import Yes, argument, flag, option, read_file
 from postroad.errors import ConfigurationError, InvalidInput, PostroadError
 from postroad.settings import nearest
 
@@ -27,21 +25,16 @@ class TopologyOptions:
 
     template: Annotated[
         Literal["chat", "transfers", "agents", "bus", "tasks"] | None,
-        typer.Argument(metavar="TEMPLATE", help="One of chat, transfers, agents, bus and tasks; or --file, --load."),
+        argument("TEMPLATE", "One of chat, transfers, agents, bus and tasks; or --file, --load."),
     ] = None
-    project: Annotated[str | None, typer.Option(metavar="P", help="The project of chat.")] = None
-    env: Annotated[str | None, typer.Option(metavar="E", help="The environment of chat.")] = None
-    prefix: Annotated[str, typer.Option(metavar="P", help="A prefix of each name of transfers, agents and bus.")] = ""
-    stage: Annotated[
-        str | None, typer.Option(metavar="S", help="The stage of tasks; by default that of the settings.")
-    ] = None
-    file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A topology as `render --format json` writes it.")
-    ] = None
+    project: Annotated[str | None, option("P", "The project of chat.")] = None
+    env: Annotated[str | None, option("E", "The environment of chat.")] = None
+    prefix: Annotated[str, option("P", "A prefix of each name of transfers, agents and bus.")] = ""
+    stage: Annotated[str | None, option("S", "The stage of tasks; by default that of the settings.")] = None
+    file: Annotated[Path | None, option("FILE", "A topology as `render --format json` writes it.")] = None
 
     load_: Annotated[
-        str | None,
-        typer.Option("--load", metavar="MODULE:NAME", help="A topology, or a function that returns one, in Python."),
+        str | None, option("MODULE:NAME", "A topology, or a function that returns one, in Python.", "--load")
     ] = None
 
     def load(self, call: Call) -> Topology:
@@ -112,8 +105,8 @@ def _not_loaded(why: str, nearest: str | None = None) -> ConfigurationError:
 
 
 _KEYS = ("keys", "indexes")
-Code = Annotated[str | None, typer.Option(metavar="S3URL", help="The archive of the functions, s3://bucket/key.")]
-Prune = Annotated[bool, typer.Option("--prune", help="Delete what this topology created and no longer declares.")]
+Code = Annotated[str | None, option("S3URL", "The archive of the functions, s3://bucket/key.")]
+Prune = Annotated[bool, flag("--prune", "Delete what this topology created and no longer declares.")]
 
 
 @verb("topology plan", "chat --project rtchat --env prod")
@@ -139,13 +132,9 @@ def plan(call: Call, chosen: TopologyOptions, code: Code = None, prune: Prune = 
 def apply(
     call: Call,
     chosen: TopologyOptions,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
-    expect: Annotated[
-        str | None, typer.Option(metavar="DIGEST", help="Apply only if the plan still has this digest.")
-    ] = None,
-    allow_replace: Annotated[
-        bool, typer.Option("--allow-replace", help="Replace empty tables whose keys differ.")
-    ] = False,
+    yes: Yes = False,
+    expect: Annotated[str | None, option("DIGEST", "Apply only if the plan still has this digest.")] = None,
+    allow_replace: Annotated[bool, flag("--allow-replace", "Replace empty tables whose keys differ.")] = False,
     prune: Prune = False,
     code: Code = None,
 ) -> None:
@@ -189,11 +178,10 @@ def render(
     call: Call,
     chosen: TopologyOptions,
     format: Annotated[
-        Literal["cloudformation", "iam", "json"],
-        typer.Option(metavar="FORMAT", help="What to print: cloudformation, iam or json."),
+        Literal["cloudformation", "iam", "json"], option("FORMAT", "What to print: cloudformation, iam or json.")
     ] = "cloudformation",
-    region: Annotated[str | None, typer.Option(metavar="R", help="The region of the policies.")] = None,
-    account: Annotated[str | None, typer.Option(metavar="A", help="The 12 digits of the policies' account.")] = None,
+    region: Annotated[str | None, option("R", "The region of the policies.")] = None,
+    account: Annotated[str | None, option("A", "The 12 digits of the policies' account.")] = None,
 ) -> None:
     """Print the topology as a CloudFormation template, as one IAM policy per component, or as JSON."""
     document = _rendered(chosen.load(call), format, region, account)

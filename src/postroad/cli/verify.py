@@ -12,11 +12,10 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-import typer
-
 from postroad import signals
 from postroad.cli.call import Call, verb
 from postroad.cli.display import table
+from postroad.cli.parameters import argument, flag, option
 from postroad.errors import InvalidInput
 from postroad.telemetry import counted, legible
 
@@ -32,27 +31,19 @@ class PlanOptions:
 
     scenario: Annotated[
         ScenarioName,
-        typer.Option(
-            metavar="NAME",
-            help="The system to break: queue, topic, bus, outbox, tasks, jobs, agents, stream, or all of them.",
-        ),
+        option("NAME", "The system to break: queue, topic, bus, outbox, tasks, jobs, agents, stream, or all of them."),
     ] = "all"
     store: Annotated[
         Literal["sqlite", "postgres", "aws"],
-        typer.Option(metavar="STORE", help="What it runs on: sqlite, postgres or aws."),
+        option("STORE", "What it runs on: sqlite, postgres (queue, topic, outbox) or aws (all but stream)."),
     ] = "sqlite"
-    size: Annotated[
-        Literal["quick", "gate", "soak"],
-        typer.Option(metavar="SIZE", help="How much it does: quick, gate or soak."),
-    ] = "quick"
-    messages: Annotated[int | None, typer.Option(min=1, metavar="N", help="Messages in all.")] = None
-    kills: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Processes to kill; 0 for a run without faults.")
-    ] = None
-    seconds: Annotated[
-        float | None, typer.Option(min=1, metavar="SECONDS", help="How long messages flow and faults happen.")
-    ] = None
-    seed: Annotated[int | None, typer.Option(min=0, metavar="N", help="Repeats the plan of an earlier run.")] = None
+    size: Annotated[Literal["quick", "gate", "soak"], option("SIZE", "How much it does: quick, gate or soak.")] = (
+        "quick"
+    )
+    messages: Annotated[int | None, option("N", "Messages in all.", min=1)] = None
+    kills: Annotated[int | None, option("N", "Processes to kill; 0 for a run without faults.", min=0)] = None
+    seconds: Annotated[float | None, option("SECONDS", "How long messages flow and faults happen.", min=1)] = None
+    seed: Annotated[int | None, option("N", "Repeats the plan of an earlier run.", min=0)] = None
 
     def plans(self, seed: int) -> list[Any]:
         """Return the plan of each scenario."""
@@ -78,11 +69,11 @@ class PlanOptions:
 def run(
     call: Call,
     options: PlanOptions,
-    dsn: Annotated[str | None, typer.Option(metavar="DSN", help="A PostgreSQL database for --store postgres.")] = None,
-    mutant: Annotated[str | None, typer.Option(metavar="NAME", help="Give every process this deliberate bug.")] = None,
-    load: Annotated[list[str] | None, typer.Option(metavar="MODULE", help="Run the handlers of this module.")] = None,
-    report: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the report and the history go.")] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the files of the run, not only the report.")] = False,
+    dsn: Annotated[str | None, option("DSN", "A PostgreSQL database for --store postgres.")] = None,
+    mutant: Annotated[str | None, option("NAME", "Give every process this deliberate bug.")] = None,
+    load: Annotated[list[str] | None, option("MODULE", "Run the handlers of this module.")] = None,
+    report: Annotated[Path | None, option("DIR", "Where the report and the history go.")] = None,
+    keep: Annotated[bool, flag("--keep", "Keep the files of the run, not only the report.")] = False,
 ) -> None:
     """Run processes, kill and pause them, and check that nothing was lost, doubled or reordered; exit 1 if it was."""
     from postroad.testing.verify.run import Options, run as run_all
@@ -176,7 +167,7 @@ def clear_report(directory: Path) -> None:
 @verb("verify check", "proof/report")
 def check(
     call: Call,
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A report: run.json and history/*.jsonl.")],
+    directory: Annotated[Path, argument("DIR", "A report: run.json and history/*.jsonl.")],
 ) -> None:
     """Check the history of a run against all invariants; exit 1 unless the verdict is ok."""
     from postroad.testing.checker import check
@@ -245,11 +236,11 @@ def mutants(call: Call) -> None:
 @verb("verify powerloss", "--images 500 --seed 7")
 def power_loss(
     call: Call,
-    images: Annotated[int, typer.Option(min=1, metavar="N", help="How many power cuts to try.")] = 2_000,
-    seed: Annotated[int | None, typer.Option(metavar="N", help="Repeat the choices of another run.")] = None,
+    images: Annotated[int, option("N", "How many power cuts to try.", min=1)] = 2_000,
+    seed: Annotated[int | None, option("N", "Repeat the choices of another run.")] = None,
     synchronous: Annotated[
         Literal["FULL", "NORMAL", "OFF"],
-        typer.Option(metavar="MODE", help="NORMAL and OFF leave out syncs, to show that losses are found."),
+        option("MODE", "NORMAL and OFF leave out syncs, to show that losses are found."),
     ] = "FULL",
 ) -> None:
     """Record what a writer does to its files, cut the power at random points, and look for what is missing."""

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from postroad.cli.call import Call, verb
-from postroad.cli.parameters import duration_option
+from postroad.cli.parameters import duration_option, flag, option
 from postroad.errors import ConfigurationError
 from postroad.signals import heard_by
 
@@ -32,7 +29,7 @@ class WorkerLimits:
     """The options that a worker passes on; without a value, the worker's default applies."""
 
     timeout: Annotated[float | None, duration_option("How long a task may take (200s).")] = None
-    max_attempts: Annotated[int | None, typer.Option(metavar="N", help="Attempts per task (3).")] = None
+    max_attempts: Annotated[int | None, option("N", "Attempts per task (3).")] = None
     visibility_extension: Annotated[float | None, duration_option("How long an extended lease lasts (30s).")] = None
     extension_interval: Annotated[float | None, duration_option("How often a lease is extended (20s).")] = None
     drain_timeout: Annotated[float | None, duration_option("How long running tasks may take to finish (30s).")] = None
@@ -43,20 +40,14 @@ class WorkerLimits:
 class TaskSettings:
     """The options that the table [tasks] of the settings file has, too."""
 
-    queues: Annotated[
-        list[str] | None, typer.Option("--queue", metavar="Q", help="A queue of tasks (tasks); repeatable.")
-    ] = None
+    queues: Annotated[list[str] | None, option("Q", "A queue of tasks (tasks); repeatable.", "--queue")] = None
     pass_env: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="A variable that tasks see, or PREFIX_* for all of them; repeatable."),
+        list[str] | None, option("NAME", "A variable that tasks see, or PREFIX_* for all of them; repeatable.")
     ] = None
-    child_reuse: Annotated[int | None, typer.Option(metavar="N", help="Tasks that one child process runs (1).")] = None
+    child_reuse: Annotated[int | None, option("N", "Tasks that one child process runs (1).")] = None
     kill_grace: Annotated[float | None, duration_option("The time between SIGTERM and SIGKILL (5s).")] = None
     task_output: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODE", help="How to print what tasks print: log (after their ids), inherit (as it is) or drop."
-        ),
+        str | None, option("MODE", "How to print what tasks print: log (after their ids), inherit (as it is) or drop.")
     ] = None
     unknown_grace: Annotated[float | None, duration_option("How long an unknown task waits for a worker (10m).")] = None
 
@@ -72,24 +63,25 @@ def worker(
     limits: WorkerLimits,
     tasks: TaskSettings,
     imports: Annotated[
-        list[str] | None,
-        typer.Option("--load", "--import", metavar="MODULE", help="A module that defines tasks; repeatable."),
+        list[str] | None, option("MODULE", "A module that defines tasks; repeatable.", "--load", "--import")
     ] = None,
-    concurrency: Annotated[int | None, typer.Option(metavar="N", help="Tasks that run at the same time (3).")] = None,
-    until_idle: Annotated[bool, typer.Option("--until-idle", help="Stop when nothing is left to do.")] = False,
+    concurrency: Annotated[int | None, option("N", "Tasks that run at the same time (3).")] = None,
+    until_idle: Annotated[bool, flag("--until-idle", "Stop when nothing is left to do.")] = False,
     roles: Annotated[
         str | None,
-        typer.Option(
-            metavar="ROLES",
-            help=f"The roles to run, separated by commas: {', '.join(ROLES)}; "
+        option(
+            "ROLES",
+            f"The roles to run, separated by commas: {', '.join(ROLES)}; "
             "by default all, but events only with POSTROAD_TASK_EVENTS=1.",
         ),
     ] = None,
     reload: Annotated[
-        bool, typer.Option("--reload", help="Restart the children when a source file changes; for development.")
+        bool, flag("--reload", "Restart the children when a source file changes; for development.")
     ] = False,
 ) -> None:
     """Run tasks in child processes of their own, until SIGTERM or Ctrl-C."""
+    from postroad.jobs.dispatcher import worker_roles
+
     settings = call.settings(logs=True, concurrency=concurrency, **tasks.flags())
     chosen = _chosen(roles, settings)
     if TASKS in chosen and not (imports or settings.load):
@@ -107,7 +99,9 @@ def worker(
             from postroad.up.runners import load_modules
 
             load_modules(modules)
-        _run(running, _roles(backend, settings, chosen, running), until_idle=until_idle)
+        known = None if running is None else running.tasks
+        around = worker_roles(backend, queue=settings.task_queues, **settings.identity, roles=chosen, tasks=known)
+        _run(running, around, until_idle=until_idle)
     call.show({"stopped": True, "worker": None if running is None else running.worker_id}, "stopped")
 
 
@@ -128,20 +122,6 @@ def _chosen(roles: str | None, settings: Settings) -> tuple[str, ...]:
     return chosen
 
 
-def _roles(backend: Backend, settings: Settings, chosen: Collection[str], running: TaskWorker | None) -> list[Role]:
-    """Return the roles besides running tasks."""
-    from postroad.jobs.dispatcher import worker_roles
-
-    return worker_roles(
-        backend,
-        queue=settings.task_queues,
-        tenant_id=settings.tenant,
-        app=settings.app,
-        roles=chosen,
-        tasks=None if running is None else running.tasks,
-    )
-
-
 def _worker(
     backend: Backend, settings: Settings, imports: list[str], limits: WorkerLimits, *, reload: bool
 ) -> TaskWorker:
@@ -153,10 +133,9 @@ def _worker(
     return TaskWorker(
         backend,
         **settings.task_worker,
+        **settings.identity,
         imports=imports,
         reload=reload,
-        tenant_id=settings.tenant,
-        app=settings.app,
         concurrency=settings.concurrency,
         dead_letters=False,
         publish_events=False,
@@ -181,8 +160,5 @@ def _run(running: TaskWorker | None, roles: list[Role], *, until_idle: bool) -> 
             running.run()
         return
     waker = Waker()
-    try:
-        with heard_by(waker.wake), RoleThreads(roles, ended=waker.wake):
-            waker.wait(inf)
-    finally:
-        waker.close()
+    with heard_by(waker.wake), RoleThreads(roles, ended=waker.wake):
+        waker.wait(inf)

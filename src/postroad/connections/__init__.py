@@ -43,6 +43,37 @@ from postroad.connections.aws_resources import (
     wait_for_stream as wait_for_stream,
     wait_for_table as wait_for_table,
 )
+from postroad.connections.aws_rights import (
+    CONSUME as CONSUME,
+    FIND as FIND,
+    INVOKE as INVOKE,
+    OBSERVE as OBSERVE,
+    SEND as SEND,
+    VERSION as VERSION,
+    Statement as Statement,
+    allow_source as allow_source,
+    allowed as allowed,
+    disallow_source as disallow_source,
+    document as document,
+)
+from postroad.connections.database import (
+    AsyncCaller as AsyncCaller,
+    Caller as Caller,
+    Database as Database,
+    Dialect as Dialect,
+    Row as Row,
+    Session as Session,
+    check_identifier as check_identifier,
+    dialect_of as dialect_of,
+    file_database as file_database,
+    in_async_transaction as in_async_transaction,
+    in_transaction as in_transaction,
+    is_deadlock as is_deadlock,
+    lacks_tables as lacks_tables,
+    marked as marked,
+    path_of as path_of,
+    postgres_database as postgres_database,
+)
 from postroad.lazy import lazy_names
 
 if TYPE_CHECKING:
@@ -53,37 +84,6 @@ if TYPE_CHECKING:
         application_file_state as application_file_state,
         engine_file_state as engine_file_state,
     )
-    from postroad.connections.aws_rights import (
-        CONSUME as CONSUME,
-        FIND as FIND,
-        INVOKE as INVOKE,
-        OBSERVE as OBSERVE,
-        SEND as SEND,
-        VERSION as VERSION,
-        Statement as Statement,
-        allow_source as allow_source,
-        allowed as allowed,
-        disallow_source as disallow_source,
-        document as document,
-    )
-    from postroad.connections.database import (
-        AsyncCaller as AsyncCaller,
-        Caller as Caller,
-        Database as Database,
-        Dialect as Dialect,
-        Row as Row,
-        Session as Session,
-        check_identifier as check_identifier,
-        dialect_of as dialect_of,
-        file_database as file_database,
-        in_async_transaction as in_async_transaction,
-        in_transaction as in_transaction,
-        is_deadlock as is_deadlock,
-        lacks_tables as lacks_tables,
-        marked as marked,
-        path_of as path_of,
-        postgres_database as postgres_database,
-    )
     from postroad.connections.postgres import PostgresDatabase as PostgresDatabase, shares_servers as shares_servers
 else:
     __getattr__ = lazy_names(
@@ -91,14 +91,6 @@ else:
         {
             "postroad.connections.application_file": (
                 "ApplicationFile FileSession FileState application_file_state engine_file_state"
-            ),
-            "postroad.connections.aws_rights": (
-                "CONSUME FIND INVOKE OBSERVE SEND VERSION Statement allow_source allowed disallow_source document"
-            ),
-            "postroad.connections.database": (
-                "AsyncCaller Caller Database Dialect Row Session check_identifier dialect_of "
-                "file_database in_async_transaction in_transaction is_deadlock lacks_tables marked "
-                "path_of postgres_database"
             ),
             "postroad.connections.postgres": "PostgresDatabase shares_servers",
         },

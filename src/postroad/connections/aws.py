@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from postroad.connections.aws_calls import translated, watch
 from postroad.errors import ConfigurationError, Unavailable
@@ -96,10 +96,6 @@ class AwsConnection:
     def once(self, service: str) -> Any:
         """Return a client that makes each call once, for callers with retries of their own."""
         return self.client(service, math.inf)
-
-    def dynamodb_within(self, seconds: float) -> DynamoDBClient:
-        """Return a client that tries each call once and ends it after `seconds`, for callers that count attempts."""
-        return cast("DynamoDBClient", self.client("dynamodb", seconds))
 
     def close(self) -> None:
         """Close the clients' connections; closing twice changes nothing."""

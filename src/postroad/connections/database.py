@@ -95,7 +95,7 @@ def marked(statement: str, caller: Caller | AsyncCaller) -> str:
     """Return a statement with `?` for each value in the form that this caller's driver needs."""
     if caller.mark == "?":
         return statement
-    return _in_format_style(statement) if caller.mark == "%s" else _numbered(statement)
+    return in_format_style(statement) if caller.mark == "%s" else _numbered(statement)
 
 
 def lacks_tables(error: BaseException | None) -> bool:
@@ -119,7 +119,8 @@ def _causes(error: BaseException | None) -> Iterator[tuple[str | None, str]]:
 
 
 @lru_cache(maxsize=512)
-def _in_format_style(statement: str) -> str:
+def in_format_style(statement: str) -> str:
+    """Return a statement with `?` for each value with psycopg's own placeholders."""
     return statement.replace("%", "%%").replace("?", "%s")
 
 

@@ -6,14 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
-from functools import lru_cache
 from typing import Any, Final
 
 import psycopg
 from psycopg import errors as pg
 from psycopg.conninfo import conninfo_to_dict
 
-from postroad.connections.database import IdleConnections, Row
+from postroad.connections.database import IdleConnections, Row, in_format_style
 from postroad.errors import (
     ConfigurationError,
     DeadlockDetected,
@@ -47,10 +46,10 @@ class PostgresSession:
         self.connection = connection
 
     def rows(self, statement: str, values: Sequence[object] = ()) -> list[Row]:
-        return self.connection.execute(in_format_style(statement), values).fetchall()
+        return self.connection.execute(in_format_style(statement).encode(), values).fetchall()
 
     def change(self, statement: str, values: Sequence[object] = ()) -> int:
-        return self.connection.execute(in_format_style(statement), values).rowcount
+        return self.connection.execute(in_format_style(statement).encode(), values).rowcount
 
     def script(self, statements: str) -> None:
         self.connection.execute(statements.encode())
@@ -150,12 +149,6 @@ class PostgresDatabase:
             if not connection.closed and self._idle.keep(connection):
                 return
         connection.close()
-
-
-@lru_cache(maxsize=512)
-def in_format_style(statement: str) -> bytes:
-    """Return the statement with psycopg's own placeholders."""
-    return statement.replace("%", "%%").replace("?", "%s").encode()
 
 
 def _text(error: Exception) -> str:

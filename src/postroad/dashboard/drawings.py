@@ -135,7 +135,7 @@ def _connected(nodes: Iterable[MapNode], edges: Sequence[Pair]) -> list[MapNode]
 
 def _map_node(node: MapNode) -> Node:
     depth = "" if node.depth is None else f" \N{MIDDLE DOT} {node.depth:,}"
-    kind = node.kind.replace("_", " ")
+    kind = "dead letters" if node.kind == "dead_letter" else node.kind
     return Node(
         label=fitted(node.name, _LABEL_COLUMNS),
         note=fitted(f"{kind}{depth}", _NOTE_COLUMNS),

@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from postroad.dashboard.charts import spark
 from postroad.dashboard.stories import later, moment, said, visible
 from postroad.dashboard.texts import ago, error_parts, number, seconds, size, with_code
+from postroad.telemetry import counted
+from postroad.views import Scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,7 @@ class Link:
     page: str
     href: str
     text: str
-    count: str | None = None
+    count: str
     """The path of its count in the overview."""
     most: int | None = None
     """The count at which counting stops."""
@@ -51,8 +53,7 @@ NAVIGATION: Final = (
         Link("notifications", "/ui/notifications", "Notifications", "work.notifications"),
     ),
     (
-        # How many things the map shows changes only with a deployment, and asks nobody to look.
-        Link("map", "/ui/map", "Map"),
+        Link("map", "/ui/map", "Map", "work.queues"),
         Link("health", "/ui/health", "Health", "work.unhealthy", alarms=True),
         Link("audit", "/ui/audit", "Audit", "work.audits"),
     ),
@@ -75,7 +76,7 @@ class Chrome:
 
     def may(self, scope: str) -> bool:
         """Return whether a form that needs this scope is shown."""
-        scopes = ("read", "publish", "operate", "admin")
+        scopes = get_args(Scope)
         return not self.read_only and scopes.index(self.scope) >= scopes.index(scope)
 
 
@@ -103,7 +104,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(ago=ago, number=number, seconds=seconds, size=size)
+    made.filters.update(ago=ago, counted=counted, number=number, seconds=seconds, size=size)
     made.filters.update(spark=spark, error_parts=error_parts, with_code=with_code)
     made.filters.update(moment=moment, later=later, said=said)
     made.finalize = visible

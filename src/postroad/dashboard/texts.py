@@ -57,11 +57,8 @@ def error_parts(error: str | None) -> tuple[str, str, str]:
         return "no error recorded", "", ""
     match = _ERROR.fullmatch(error)
     assert match is not None
-    return (
-        (match["kind"] or "", match["text"], match["place"] or "")
-        if match["kind"]
-        else (match["text"], "", match["place"] or "")
-    )
+    text, place = match["text"], match["place"] or ""
+    return (match["kind"], text, place) if match["kind"] else (text, "", place)
 
 
 def with_code(text: str) -> Markup:

@@ -112,7 +112,7 @@ class Disk:
         """Return once everything that was committed before this call is on the disk, or raise `OutcomeUnknown`."""
         if self._log is not None and self._sync_error is None:
             try:
-                _to_disk(self._log)
+                to_disk(self._log)
             except OSError as error:
                 # The system reports it once and may have dropped what it could not write: a retry proves nothing.
                 self._sync_error = str(error)
@@ -154,7 +154,8 @@ def _identity(place: str) -> tuple[int, int] | None:
     return None if state is None else state[:2]
 
 
-def _to_disk(descriptor: int) -> None:
+def to_disk(descriptor: int) -> None:
+    """Wait until the bytes of a file are on the disk."""
     if sys.platform == "darwin":
         # There, fsync leaves the data in the drive's own memory.
         fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import msgspec
 
+from postroad.arguments import building
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import InvalidEvent, InvalidMessage, PostroadError, RemoteError
 from postroad.events.decorators import lifted
@@ -95,7 +96,8 @@ class Tagging:
         """Return how the class is read and written, computed once."""
         known = self._shapes.get(annotation)
         if known is None:
-            known = self._shapes[annotation] = shape_of(annotation)
+            with building:
+                known = self._shapes[annotation] = shape_of(annotation)
         return known
 
     def write(self, value: Any, shape: Shape) -> dict[str, Any]:

@@ -30,6 +30,7 @@ _SHOWN_PATH = 100
 NUL = b"\\u0000"
 """The character NUL as JSON holds it."""
 _ALWAYS_STRICT = frozenset({str, int, bool, NoneType})
+_PLAIN = _ALWAYS_STRICT | {float, dict, list, tuple}
 _ONE_KIND_OF_BRACKET = bytes.maketrans(b"{}", b"[]")
 _ALL_BUT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
@@ -139,25 +140,32 @@ def refuse_what_json_cannot_hold(payload: dict[str, Any]) -> None:
 
 
 def unsendable(
-    value: object, *, path: str, levels: int = _LEVELS_OF_PAYLOAD, why: Exception | None = None
+    value: object, *, path: str, levels: int = _LEVELS_OF_PAYLOAD, why: Exception | None = None, plain: bool = False
 ) -> InvalidMessage:
-    """Return the error that names the first place in the value that strict JSON cannot hold."""
-    place, reason = _fault(value, path, levels) or (path, str(why) or "cannot be written as JSON")
+    """Return the error that names the first place in the value that strict JSON cannot hold.
+
+    With `plain` the value must be JSON as it is, without sets, times and what else the codec would write.
+    """
+    place, reason = _fault(value, path, levels, plain) or (path, str(why or "cannot be written as JSON"))
     place = place.removeprefix(".")
     place = place if len(place) <= _SHOWN_PATH else f"{place[:_SHOWN_PATH]}…"
     return InvalidMessage(f"{place}: {reason}", field=place)
 
 
-def _fault(value: object, path: str, levels: int) -> tuple[str, str] | None:
+def _fault(value: object, path: str, levels: int, plain: bool) -> tuple[str, str] | None:
+    if plain and type(value) not in _PLAIN:
+        return path, f"{type(value).__name__} is not a JSON value"
     if not (isinstance(value, dict | list | tuple | set | frozenset) or _is_dataclass_instance(value)):
         return _leaf_fault(value, path)
     if levels < 1:
         return path, f"nested deeper than {MAX_DEPTH} levels, or part of itself"
     if isinstance(value, dict):
-        bad_keys = (found for key in value if (found := _leaf_fault({key: None}, path)) is not None)
-        if (found := next(bad_keys, None)) is not None:
-            return found
-    faults = (_fault(child, place, levels - 1) for place, child in _children(value, path))
+        for key in value:
+            if plain and type(key) is not str:
+                return path, f"its key {key!r} is not text"
+            if (found := _leaf_fault({key: None}, path)) is not None:
+                return found
+    faults = (_fault(child, place, levels - 1, plain) for place, child in _children(value, path))
     return next((found for found in faults if found is not None), None)
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, TypeVar, Union, cast, get_args, get_or
 import msgspec
 from msgspec import inspect
 
-from postroad.arguments import check, whole_number
+from postroad.arguments import build_types, check, whole_number
 from postroad.errors import InvalidMessage, InvalidName
 from postroad.events.models import is_model
 
@@ -202,6 +202,7 @@ def shape_of(annotation: Any) -> Shape:
 
 
 def _shape(cls: Any, names: Collection[str], **reading: Any) -> Shape:
+    build_types(reading["reads"], reading["checks"])
     own = {name: name in names or hasattr(cls, name) for name in ("event_id", "session_id")}
     version, has_event_id, has_session_id = identity_of(cls).version, own["event_id"], own["session_id"]
     return Shape(cls=cls, version=version, has_event_id=has_event_id, has_session_id=has_session_id, **reading)

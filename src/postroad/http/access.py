@@ -23,7 +23,7 @@ from postroad.errors import (
     TooManyPolls,
 )
 from postroad.http.operations import OperationRun
-from postroad.jobs import Jobs, JobViews
+from postroad.jobs import Jobs
 from postroad.journal import TaskState
 from postroad.operations import RetryReport, TaskRetries
 from postroad.outbox import Outbox, OutboxStatus
@@ -227,13 +227,8 @@ class WorkAccess:
         return Schedules(self._backend, tenant_id=self._settings.tenant, app=self._settings.app)
 
     @cached_property
-    def views(self) -> JobViews:
-        """Shows the states of jobs."""
-        return JobViews.of(self._backend, tenant_id=self._settings.tenant, app=self._settings.app)
-
-    @cached_property
     def jobs(self) -> Jobs:
-        """Submits, extends, resumes and cancels jobs."""
+        """Submits, extends, resumes, cancels and shows jobs."""
         return Jobs(self._backend, tenant_id=self._settings.tenant, app=self._settings.app)
 
 

@@ -18,6 +18,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
+from postroad.arguments import build_structs
 from postroad.errors import HeadersTooLarge, InvalidInput, PostroadError
 from postroad.http.context import Context
 from postroad.http.middleware import RequestMiddleware
@@ -36,7 +37,6 @@ from postroad.http.routes import (
     schedules,
     service,
     tasks,
-    topics,
     ui,
 )
 from postroad.views import PROBLEM_MEDIA_TYPE
@@ -45,7 +45,7 @@ ROUTES = tuple(
     handler
     for module in (
         *(service, overview, history, queues, dead_letters, leases, tasks),
-        *(jobs, schedules, topics, outbox, agents, events, ui),
+        *(jobs, schedules, outbox, agents, events, ui),
     )
     for handler in vars(module).values()
     if isinstance(handler, HTTPRouteHandler)
@@ -54,6 +54,7 @@ ROUTES = tuple(
 
 def create_app(context: Context) -> ASGIApp:
     """Return the API that works with the context."""
+    build_structs()
     return RequestMiddleware(_routing(), context)
 
 

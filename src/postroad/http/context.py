@@ -8,7 +8,7 @@ import binascii
 import hashlib
 import hmac
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -90,8 +90,9 @@ class Context:
             backend.items(), tenant=settings.tenant, clock=clock, joins_writes=backend.joins_writes
         )
         self.key_locks = KeyLocks()
-        self.parts = Parts()
-        self.readiness = Readiness(backend.check, self.parts, threads=self.threads, clock=clock)
+        self.parts: tuple[Part, ...] = ()
+        """The parts of `postroad up`, as the supervisor last described them."""
+        self.readiness = Readiness(backend.check, lambda: self.parts, threads=self.threads, clock=clock)
         self.rates = RateLimits(settings.rate_limit, clock)
         self.request_metrics = RequestMetrics()
         self.polls = Polls(max_open=max_polls)
@@ -106,7 +107,7 @@ class Context:
             work=self.work,
             agents=self.agent_access.agents,
             outbox=self.outbox,
-            parts=lambda: tuple(self.parts),
+            parts=lambda: self.parts,
             threads=self.threads,
         )
         self.live = LiveOverviews(self.overviews, self.polls)
@@ -139,33 +140,17 @@ class Context:
         self.outbox.close()
 
 
-class Parts:
-    """The parts of `postroad up`, as the supervisor last described them."""
-
-    def __init__(self) -> None:
-        self._parts: tuple[Part, ...] = ()
-
-    def describe(self, parts: tuple[Part, ...]) -> None:
-        """Replace the states of the parts."""
-        self._parts = parts
-
-    def __iter__(self) -> Iterator[Part]:
-        return iter(self._parts)
-
-    def troubles(self) -> str | None:
-        """Return which parts do not run; None if all do."""
-        down = [
-            f"{part.name} is {part.state}{'' if part.missing is msgspec.UNSET else f': {part.missing}'}"
-            for part in self._parts
-            if part.state != "running"
-        ]
-        return ", ".join(down) or None
-
-
 class Readiness:
     """Checks the storage, at most once a second, and the parts; a server that stops is not ready."""
 
-    def __init__(self, check_storage: Callable[[], None], parts: Parts, *, threads: Threads, clock: Clock) -> None:
+    def __init__(
+        self,
+        check_storage: Callable[[], None],
+        parts: Callable[[], tuple[Part, ...]],
+        *,
+        threads: Threads,
+        clock: Clock,
+    ) -> None:
         self._check_storage = check_storage
         self._parts = parts
         self._threads = threads
@@ -178,7 +163,12 @@ class Readiness:
     async def document(self) -> Ready:
         """Return the answer of `GET /ready`."""
         storage = await self._ask_storage()
-        checks = {"storage": storage, "runners": self._parts.troubles() or "ok"}
+        down = [
+            f"{part.name} is {part.state}{'' if part.missing is msgspec.UNSET else f': {part.missing}'}"
+            for part in self._parts()
+            if part.state != "running"
+        ]
+        checks = {"storage": storage, "runners": ", ".join(down) or "ok"}
         if self.stopping:
             checks["runners"] = "stopping"
         ready = all(check == "ok" for check in checks.values())

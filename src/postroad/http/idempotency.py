@@ -9,14 +9,15 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid4
 
 import msgspec
 from litestar import Response
 from litestar.types import ASGIApp, HTTPResponseBodyEvent, HTTPResponseStartEvent, Receive, Scope, Send
 
 from postroad.clock import Clock
-from postroad.errors import IdempotencyKeyReused, InvalidInput, PostroadError, Unavailable
+from postroad.errors import IdempotencyKeyReused, InvalidInput, OutcomeUnknown, PostroadError, Unavailable
 from postroad.items import ABSENT, Item, Items
 from postroad.views import PROBLEM_MEDIA_TYPE, problem
 
@@ -27,10 +28,12 @@ KEEP = timedelta(hours=24)
 WAIT_SECONDS = 10.0
 _KEY = re.compile(r"[ -~]{1,128}")
 _PAGE = 100
+SEED = "seed"
+"""The key of the seed of ids, in the state of a request that may run again after a crash."""
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The answer of a route, before it is encoded."""
+    """The answer of a route, before it is encoded; a route that always has the status it declares makes none."""
 
     status: int
     document: Any
@@ -44,11 +47,13 @@ class KeyedRequest(msgspec.Struct, frozen=True):
 
 
 class _Record(msgspec.Struct, frozen=True):
-    state: Literal["running", "done"]
     owner: str
     at: datetime
     body_sha256: str
     answer: Answer | None = None
+    """None while the request runs."""
+    seed: UUID | None = None
+    """What the ids of the effect are made from, so that a repeat after a crash makes the same ones."""
 
 
 class AnswerStore:
@@ -77,20 +82,21 @@ class AnswerStore:
         _, record = self._look(keyed)
         return None if record is None else record.answer
 
-    def claim(self, keyed: KeyedRequest) -> Answer | None:
-        """Record that the request runs and return None; return its answer if it has run already."""
+    def claim(self, keyed: KeyedRequest) -> Answer | UUID:
+        """Record that the request runs and return the seed of its ids; return its answer if it has run already."""
         item, record = self._look(keyed)
         if record is not None and record.answer is not None:
             return record.answer
         if record is not None and record.owner != self._owner and self._age(record) < timedelta(seconds=WAIT_SECONDS):
             raise _busy()
-        self._write(keyed, "running", None, item)
-        return None
+        seed = (None if record is None else record.seed) or uuid4()
+        self._write(keyed, item, seed=seed)
+        return seed
 
     def keep(self, keyed: KeyedRequest, answer: Answer) -> None:
         """Store the answer, in the same commit as the effect if the store can do that."""
         item, _ = self._look(keyed)
-        self._write(keyed, "done", answer, item)
+        self._write(keyed, item, answer=answer)
 
     def forget(self, keyed: KeyedRequest) -> None:
         """Forget the request, so that a repeat runs again."""
@@ -116,9 +122,9 @@ class AnswerStore:
         return item, record
 
     def _write(
-        self, keyed: KeyedRequest, state: Literal["running", "done"], answer: Answer | None, over: Item | None
+        self, keyed: KeyedRequest, over: Item | None, *, answer: Answer | None = None, seed: UUID | None = None
     ) -> None:
-        record = _Record(state, self._owner, self._clock.now(), keyed.body_sha256, answer)
+        record = _Record(self._owner, self._clock.now(), keyed.body_sha256, answer, seed)
         expect = ABSENT if over is None else over.version
         if not self._items.put(keyed.item_key, msgspec.json.encode(record), expect=expect).ok:
             raise _busy()
@@ -172,13 +178,14 @@ class KeyLocks:
 Revive = Callable[[Any], Any]
 
 
-async def perform(request: ApiRequest, effect: Callable[[], Answer], *, revive: Revive | None = None) -> Response[Any]:
+async def perform(request: ApiRequest, effect: Callable[[], Any], *, revive: Revive | None = None) -> Response[Any]:
     """Perform one write and return the response. With a key, both commit together if the store can do that.
 
-    `revive` makes a stored answer complete again, for example with a new secret.
+    `effect` returns an `Answer`, or the document alone. `revive` makes a stored answer complete again, for example with
+    a new secret.
     """
     if (keyed := await _keyed_request(request)) is None:
-        return _response(await request.context.run(effect))
+        return _response(_answer(request, await request.context.run(effect)))
     store = request.context.answer_store
     if not store.joins_writes or revive is not None:
         return await _run_keyed(request, keyed, lambda: request.context.run(effect), revive)
@@ -187,14 +194,21 @@ async def perform(request: ApiRequest, effect: Callable[[], Answer], *, revive: 
     return _response(answer, replayed=replayed)
 
 
-async def perform_waiting(request: ApiRequest, effect: Callable[[], Awaitable[Answer]]) -> Response[Any]:
+async def perform_waiting(request: ApiRequest, effect: Callable[[], Awaitable[Any]]) -> Response[Any]:
     """Perform what may wait. With a key, the key is stored first, and forgotten if the effect fails."""
     if (keyed := await _keyed_request(request)) is not None:
         return await _run_keyed(request, keyed, effect, None)
-    return _response(await effect())
+    return _response(_answer(request, await effect()))
+
+
+def _answer(request: ApiRequest, found: Any) -> Answer:
+    return found if isinstance(found, Answer) else Answer(request.route_handler.status_code, found)
 
 
 async def _keyed_request(request: ApiRequest) -> KeyedRequest | None:
+    """Return where the answer is stored, if the request has a key; refuse a body that the route does not declare."""
+    if request.route_handler.parsed_data_field is None:
+        await request.no_body()
     if (key := request.raw_header(b"idempotency-key")) is None:
         return None
     assert request.user is not None
@@ -205,13 +219,13 @@ async def _keyed_request(request: ApiRequest) -> KeyedRequest | None:
 
 
 def _joined(
-    request: ApiRequest, store: AnswerStore, keyed: KeyedRequest, effect: Callable[[], Answer]
+    request: ApiRequest, store: AnswerStore, keyed: KeyedRequest, effect: Callable[[], Any]
 ) -> tuple[Answer, bool]:
     if (before := store.recall(keyed)) is not None:
         return before, True
     try:
         with request.context.backend.transaction():
-            answer = effect()
+            answer = _answer(request, effect())
             store.keep(keyed, answer)
     except PostroadError as error:
         if not remembered(error):
@@ -222,17 +236,21 @@ def _joined(
 
 
 async def _run_keyed(
-    request: ApiRequest, keyed: KeyedRequest, effect: Callable[[], Awaitable[Answer]], revive: Revive | None
+    request: ApiRequest, keyed: KeyedRequest, effect: Callable[[], Awaitable[Any]], revive: Revive | None
 ) -> Response[Any]:
     run, store = request.context.run, request.context.answer_store
     async with request.context.key_locks.hold(keyed.item_key):
-        if (before := await run(lambda: store.claim(keyed))) is not None:
+        if isinstance(before := await run(lambda: store.claim(keyed)), Answer):
             if revive is not None and before.status < 400:
                 document = before.document
                 before = Answer(before.status, await run(lambda: revive(document)))
             return _response(before, replayed=True)
+        request.scope["state"][SEED] = before
         try:
-            answer = await effect()
+            answer = _answer(request, await effect())
+        except OutcomeUnknown:
+            # A repeat runs again, under the same ids.
+            raise
         except BaseException as error:
             if not isinstance(error, PostroadError) or not remembered(error):
                 await run(lambda: store.forget(keyed))

@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from litestar.types import Receive, Send
@@ -18,17 +18,21 @@ from litestar.types import Receive, Send
 from postroad.errors import PostroadError
 from postroad.http.overview import Overviews
 from postroad.http.polls import Polls, gone
+from postroad.http.server_sent_events import (
+    CONNECTED,
+    KEEP_ALIVE,
+    KEEP_ALIVE_SECONDS,
+    close_stream,
+    end_at_once,
+    send_part,
+    start_stream,
+)
 from postroad.views import Overview
 
-KEEP_ALIVE_SECONDS: Final = 15.0
 _TICK_SECONDS: Final = 1.05
 # What only grows older, as charts and ages do, is sent less often than what has changed.
 _AGEING_SECONDS: Final = 5.0
 _STUCK_SECONDS: Final = 30.0
-_CLOSE_SECONDS: Final = 2.0
-_HEADERS: Final = [(b"content-type", b"text/event-stream; charset=utf-8")]
-_CONNECTED: Final = b": connected\n\n"
-_KEEP_ALIVE: Final = b": keep-alive\n\n"
 
 
 class Frame(msgspec.Struct, frozen=True):
@@ -144,8 +148,7 @@ class Viewer:
 
     def end(self) -> None:
         """End the stream."""
-        if self._ending is not None and not self._ending.expired():
-            self._ending.reschedule(asyncio.get_running_loop().time())
+        end_at_once(self._ending)
 
     async def run(self, receive: Receive, start: Send, send: Send) -> None:
         """Stream until the connection closes, the token is gone, or the server stops.
@@ -156,7 +159,7 @@ class Viewer:
             leaving = asyncio.create_task(gone(receive))
             leaving.add_done_callback(lambda _: self.end())
             try:
-                await start({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+                await start_stream(start)
                 async with asyncio.timeout(None) as self._ending:
                     if self._live.stopping or leaving.done():
                         self.end()
@@ -168,19 +171,17 @@ class Viewer:
                 self._ending = None
                 self._live.leave(self)
                 leaving.cancel()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_CLOSE_SECONDS):
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
+        await close_stream(send)
 
     async def _stream(self, send: Send) -> None:
-        await _write(send, _CONNECTED)
+        await _write(send, CONNECTED)
         await self._live.join(self)
         while True:
             try:
                 async with asyncio.timeout(KEEP_ALIVE_SECONDS):
                     await self._news.wait()
             except TimeoutError:
-                await _write(send, _KEEP_ALIVE)
+                await _write(send, KEEP_ALIVE)
                 continue
             self._news.clear()
             if self._frame is not None:
@@ -189,6 +190,5 @@ class Viewer:
 
 
 async def _write(send: Send, body: bytes) -> None:
-    message: Any = {"type": "http.response.body", "body": body, "more_body": True}
     async with asyncio.timeout(_STUCK_SECONDS):
-        await send(message)
+        await send_part(send, body)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from postroad.agents import Agents
 from postroad.dashboard import MOST_QUEUES
@@ -17,10 +16,7 @@ from postroad.queues import QueueOverview
 from postroad.settings import Settings
 from postroad.tasks import default_tasks
 from postroad.views import EdgeKind, Map, MapEdge, MapNode, NodeKind
-from postroad.wiring import Backend
-
-if TYPE_CHECKING:
-    from postroad.bus import Bus
+from postroad.wiring import Backend, buses_of
 
 _MOST_AGENTS: Final = 100
 _TASKS: Final = "tasks"
@@ -73,7 +69,7 @@ class MapMaker:
 
     def _add_handlers(self, drawing: _Drawing) -> None:
         """Add the handlers and tasks of the modules that this server has loaded."""
-        for bus in _buses(self._settings.load):
+        for _, bus in buses_of(self._settings.load):
             if (queue := bus.group_queue) is not None:
                 for name in bus.handler_names:
                     drawing.add(MapNode(f"handler:{queue}:{name}", "handler", name))
@@ -123,17 +119,3 @@ class _Drawing:
         """Return the map without edges to what does not exist."""
         edges = [each for each in self._edges if each.source in self._nodes and each.target in self._nodes]
         return Map(list(self._nodes.values()), edges)
-
-
-def _buses(modules: tuple[str, ...]) -> Iterator[Bus]:
-    """Yield the buses that the loaded modules declare, each once."""
-    if "postroad.bus" not in sys.modules:
-        return
-    from postroad.bus import Bus
-
-    seen: set[int] = set()
-    for name in modules:
-        for value in list(vars(sys.modules.get(name, sys)).values()):
-            if isinstance(value, Bus) and id(value) not in seen:
-                seen.add(id(value))
-                yield value

@@ -124,10 +124,8 @@ class RequestMiddleware:
         host = headers.get(b"host", b"").decode("latin-1")
         if _host_name(host) not in self._hosts:
             return HostNotAllowed(f"host {host!r} is not served here")
-        query = scope["query_string"]
-        if b"token" in query and {"token", "access_token"} & {
-            name for name, _ in parse_qsl(query.decode("latin-1"), True)
-        }:
+        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        if any(name in ("token", "access_token") for name, _ in query):
             return TokenInUrl("a token in the URL is not accepted")
         # The router treats "/queues/" as "/queues", so an empty name would list all queues.
         if "//" in scope["path"] or (scope["path"] not in ("/", "/ui/") and scope["path"].endswith("/")):

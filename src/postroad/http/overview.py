@@ -238,7 +238,7 @@ class Overviews:
             totals=totals,
             backlog=backlog,
             lags=_lags(queues, letters, outbox),
-            work=structs.replace(work, notifications=_waiting(queues, self._notification_queues)),
+            work=structs.replace(work, queues=len(queues), notifications=_waiting(queues, self._notification_queues)),
             attention=(
                 *attention.of_queues(queues, letters),
                 *attention.of_outbox(outbox),
@@ -265,7 +265,7 @@ class Overviews:
             workers=_count(lambda: work.worker_page(limit=attention.MOST_COUNTED, after=None).items),
             agents=_count(lambda: self._agents.list(limit=attention.MOST_COUNTED).items),
             events=_count(lambda: self._events_since(since)),
-            jobs=_count(lambda: work.views.open_jobs(attention.MOST_COUNTED)),
+            jobs=_count(lambda: work.jobs.open_jobs(attention.MOST_COUNTED)),
             audits=_last_seq(self._backend.audit_log()),
         )
         return counts, list(file_findings(self._settings.url, now))

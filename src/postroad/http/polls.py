@@ -118,20 +118,15 @@ class Polls:
             TooManyPolls: Too many wait.
         """
         waiting = asyncio.ensure_future(coming)
-        try:
-            self._count()
-        except TooManyPolls:
-            waiting.cancel()
-            raise
         self._others.add(waiting)
         try:
-            if not self._stopping:
-                await asyncio.wait({waiting}, timeout=seconds)
-            return waiting.result() if waiting.done() and not waiting.cancelled() else None
+            with self.counted():
+                if not self._stopping:
+                    await asyncio.wait({waiting}, timeout=seconds)
+                return waiting.result() if waiting.done() and not waiting.cancelled() else None
         finally:
             waiting.cancel()
             self._others.discard(waiting)
-            self._open -= 1
 
     @contextmanager
     def counted(self) -> Iterator[None]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import http.cookies
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Annotated, Any, TypeVar, cast
 from urllib.parse import parse_qsl
+from uuid import UUID, uuid5
 
 import msgspec
 from litestar import Request, Response
@@ -38,13 +38,14 @@ from postroad.errors import (
 )
 from postroad.http.context import Context
 from postroad.http.forms import Form, decode
+from postroad.http.idempotency import SEED
 from postroad.http.live import Viewer
 from postroad.http.server_sent_events import AgentStream
 from postroad.http.sessions import COOKIE, Session
 from postroad.http.tokens import Identity, digest, reaches
 from postroad.queues import check_name
 from postroad.telemetry import get_logger
-from postroad.views import PROBLEM_MEDIA_TYPE, Scope, problem
+from postroad.views import PROBLEM_MEDIA_TYPE, Page, Scope, problem
 
 OPEN = "open"
 AGENT = "agent"
@@ -58,7 +59,7 @@ PAGE = "page"
 """The option of a route that answers a page of the dashboard, with the counts of the overview in its navigation."""
 NOTE = "note"
 """The key of what is to be recorded in the audit file, in the state of the request."""
-Page = TypeVar("Page")
+T = TypeVar("T")
 _log = get_logger("http")
 
 
@@ -85,13 +86,15 @@ class ApiRequest(Request[Identity | None, Any, Any]):
         value: bytes | None = self.scope["state"]["headers"].get(name)
         return None if value is None else value.decode("latin-1")
 
+    def repeatable_id(self, index: int = 0) -> str | None:
+        """Return an id that a repeat with the same Idempotency-Key gets again after a crash; None if any id will do."""
+        seed: UUID | None = self.scope["state"].get(SEED)
+        return None if seed is None else str(uuid5(seed, str(index)))
+
     @property
     def session_cookie(self) -> str | None:
         """The cookie of the dashboard."""
-        cookies = http.cookies.SimpleCookie()
-        with suppress(http.cookies.CookieError):
-            cookies.load(self.raw_header(b"cookie") or "")
-        return None if (found := cookies.get(COOKIE)) is None else found.value
+        return self.cookies.get(COOKIE)
 
     @property
     def dashboard_session(self) -> Session | None:
@@ -309,12 +312,8 @@ def _check_own(request: ApiRequest, agent_id: str) -> None:
 
 
 async def page(
-    request: ApiRequest,
-    into: Callable[[list[Any], str | None], Page],
-    of: str,
-    cursor: str | None,
-    find: Callable[[str | None], tuple[list[Any], str | None]],
-) -> Page:
+    request: ApiRequest, of: str, cursor: str | None, find: Callable[[str | None], tuple[Iterable[T], str | None]]
+) -> Page[T]:
     """Return one page of the list `of`, whose name includes its filters: a cursor is valid for this list only.
 
     `find` runs on a thread and returns the rows behind a position, and the position of the next page.
@@ -322,9 +321,9 @@ async def page(
     cursors = request.context.cursors
     after = None if cursor is None else cursors.open(of, cursor)
 
-    def look() -> Page:
+    def look() -> Page[T]:
         rows, following = find(after)
-        return into(rows, None if following is None else cursors.seal(of, following))
+        return Page(list(rows), None if following is None else cursors.seal(of, following))
 
     return await request.context.run(look)
 
@@ -341,7 +340,7 @@ def answer_error(request: Request[Any, Any, Any], error: Exception) -> Response[
         _log.error("http_request", request_id=request_id, status=500, exc_info=error)
         known = InternalError("The cause is in the log.")
     headers = headers_of(known) | _allow(error)
-    if request.scope["path"].startswith(("/ui", "/login", "/logout")) or request.scope["path"] == "/":
+    if request.scope["path"].lstrip("/").partition("/")[0] in ("", "ui", "login", "logout"):
         if known.status == 401:
             return Response(b"", status_code=303, headers={"Location": "/login"})
         chrome = chrome_of(request) if isinstance(request, ApiRequest) else Chrome(version=__version__)

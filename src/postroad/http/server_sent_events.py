@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import InitVar, dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from litestar.types import Receive, Send
@@ -29,9 +29,32 @@ MAX_HELD_SECONDS: Final = 300.0
 """How long a stream keeps a lease that nobody acks, unless the requested visibility is longer."""
 _TICK_SECONDS: Final = 1.0
 _CLOSE_SECONDS: Final = 2.0
+CONNECTED: Final = b": connected\n\n"
+KEEP_ALIVE: Final = b": keep-alive\n\n"
 _HEADERS: Final = [(b"content-type", b"text/event-stream; charset=utf-8")]
-_CONNECTED: Final = b": connected\n\n"
-_KEEP_ALIVE: Final[Any] = {"type": "http.response.body", "body": b": keep-alive\n\n", "more_body": True}
+
+
+async def start_stream(start: Send) -> None:
+    """Send the head of a stream."""
+    await start({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+
+
+async def send_part(send: Send, part: bytes) -> None:
+    """Send a comment or an event of a stream."""
+    await send({"type": "http.response.body", "body": part, "more_body": True})
+
+
+async def close_stream(send: Send) -> None:
+    """Send the end of a stream; do not wait for a caller that reads nothing."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_CLOSE_SECONDS):
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def end_at_once(running: asyncio.Timeout | None) -> None:
+    """End what runs under the timeout."""
+    if running is not None and not running.expired():
+        running.reschedule(asyncio.get_running_loop().time())
 
 
 class AgentStreams:
@@ -174,8 +197,8 @@ class AgentStream:
         self._send = send
         self.streams.add(self.agent_id, self, self.queue, self._waiter)
         try:
-            await start({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-            await send({"type": "http.response.body", "body": _CONNECTED, "more_body": True})
+            await start_stream(start)
+            await send_part(send, CONNECTED)
             async with asyncio.timeout(None) as self._ending:
                 if self.streams.stopping:
                     self.end()
@@ -187,10 +210,7 @@ class AgentStream:
         finally:
             self.streams.remove(self.agent_id, self, self.queue, self._waiter)
             self._release_all()
-        # Do not wait for a caller that reads nothing.
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_CLOSE_SECONDS):
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
+        await close_stream(send)
 
     def look(self) -> None:
         """Check whether there is something to send, and whether it may be sent."""
@@ -212,14 +232,13 @@ class AgentStream:
         self.streams.sent_something(self)
         if not self._busy:
             self._busy = True
-            await self._send(_KEEP_ALIVE)
+            await send_part(self._send, KEEP_ALIVE)
             self._busy = False
             self._write_soon()
 
     def end(self) -> None:
         """End the stream."""
-        if self._ending is not None and not self._ending.expired():
-            self._ending.reschedule(asyncio.get_running_loop().time())
+        end_at_once(self._ending)
 
     def _take(self, leased: list[Delivery]) -> None:
         self.streams.leased.remember(self.queue, leased)
@@ -245,7 +264,7 @@ class AgentStream:
         while self._out:
             held = self._out.pop(0)
             if held.delivery.receipt in self._held:
-                await self._send({"type": "http.response.body", "body": _text(held.delivery), "more_body": True})
+                await send_part(self._send, _text(held.delivery))
                 held.written = True
                 self.streams.sent_something(self)
         self._busy = False

@@ -7,24 +7,38 @@ import fcntl
 import hashlib
 import hmac
 import os
-import re
 import secrets
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
+from postroad.arguments import check, text
 from postroad.clock import SYSTEM_CLOCK, Clock
-from postroad.errors import ConfigurationError, InvalidInput, TokenExists, TokenNotFound
+from postroad.engine import translate
+from postroad.errors import ConfigurationError, TokenExists, TokenNotFound
 from postroad.views import Scope, TokenMade, TokenRow
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Replace the file in one step, readable by its owner only; a reader sees the old bytes or the new ones."""
+    """Replace the file in one step, readable by its owner only; a reader sees the old bytes or the new ones.
+
+    Raises:
+        StorageFull: The disk has no room for it.
+        Unavailable: It cannot be written for another reason.
+    """
+    try:
+        _replace(path, data)
+    except OSError as error:
+        raise translate(error, path) from error
+
+
+def _replace(path: Path, data: bytes) -> None:
     # mkstemp uses mode 0600 whatever the umask is.
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -77,6 +91,9 @@ PREFIX = "pr_"
 _LOOK_AGAIN_SECONDS = 0.25
 NAME = r"[A-Za-z0-9._-]{1,64}"
 MAX_SECONDS = 315_360_000.0
+_NAME = text(NAME, "1 to 64 letters, digits, '.', '_' or '-'")
+_SCOPE = text("|".join(SCOPES), f"one of {', '.join(SCOPES)}")
+_EXPIRES_IN = Annotated[float, Meta(gt=0, le=MAX_SECONDS, description="a number of seconds above 0")] | None
 
 
 class Token(msgspec.Struct, frozen=True):
@@ -175,13 +192,9 @@ class TokenFile:
 
 def check_token(name: object, scope: object, expires_in: object) -> None:
     """Raise `InvalidInput` with the field if no token can have these values."""
-    if not isinstance(name, str) or re.fullmatch(NAME, name) is None:
-        raise InvalidInput(f"name: {name!r} is not 1 to 64 letters, digits, '.', '_' or '-'", field="name")
-    if scope not in SCOPES:
-        raise InvalidInput(f"scope: {scope!r} is not one of {', '.join(SCOPES)}", field="scope")
-    is_number = isinstance(expires_in, int | float) and not isinstance(expires_in, bool)
-    if expires_in is not None and not (is_number and 0 < expires_in <= MAX_SECONDS):  # type: ignore[operator] # checked just before
-        raise InvalidInput(f"expires_in: {expires_in!r} is not a number of seconds above 0", field="expires_in")
+    check(name, _NAME, "name")
+    check(scope, _SCOPE, "scope")
+    check(expires_in, _EXPIRES_IN, "expires_in")
 
 
 @dataclass(frozen=True, slots=True)

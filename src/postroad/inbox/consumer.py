@@ -22,9 +22,9 @@ from postroad.clock import SYSTEM_CLOCK
 from postroad.errors import ConfigurationError, PostroadError, TransportError
 from postroad.events import DomainEvent
 from postroad.inbox.effects import (
-    Application,
     AsyncTimed,
     Decisions,
+    InDatabase,
     Timed,
     Timing,
     Transaction,
@@ -161,7 +161,7 @@ class Consumer:
         self._is_async = is_async(handler)
         timed = (AsyncTimed if self._is_async else Timed)(handler, self._timing, self._telemetry)
         chores = []
-        self._application: Application
+        self._application: InDatabase | Outside
         if effects == "database":
             self._application = in_database(name, inbox, timed, transaction)
         else:

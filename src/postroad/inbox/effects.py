@@ -8,11 +8,10 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -30,7 +29,7 @@ from postroad.errors import (
     describe,
 )
 from postroad.events import DomainEvent, codec, default_registry
-from postroad.inbox.external import DEAD, DUPLICATES, IGNORED, Handler
+from postroad.inbox.external import DEAD, DUPLICATES, IGNORED, Handler, Outside
 from postroad.inbox.inbox import Inbox, refuse_ended
 from postroad.queues import Delivery
 from postroad.receiving import (
@@ -57,24 +56,9 @@ Transaction = Callable[[], AbstractContextManager[Any]] | Callable[[], AbstractA
 """Opens a transaction of the application: an asynchronous one if the handler is async."""
 
 
-class Application(Protocol):
-    """Makes the effects of events. With a plain function as handler, its coroutines never wait."""
-
-    async def apply(self, event: DomainEvent, passed: object, fingerprint: str) -> Outcome:
-        """Make the effect unless it was made before, and return what to do with the message.
-
-        `passed` is the event as the handler gets it.
-        """
-        ...
-
-    async def check(self) -> None:
-        """Raise while the inbox cannot be written."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InDatabase:
-    """Makes effects in the transaction of the inbox row."""
+    """Makes effects in the transaction of the inbox row. With a plain handler, its coroutines never wait."""
 
     name: str
     inbox: Inbox
@@ -88,7 +72,10 @@ class InDatabase:
     async def apply(
         self, event: DomainEvent, passed: object, fingerprint: str, *, handler: Handler | None = None
     ) -> Outcome:
-        """Make the effect with the handler, or with the one given here instead; return what to do with the message."""
+        """Make the effect unless it was made before, and return what to do with the message.
+
+        `passed` is the event as the handler gets it. A handler that is given here takes the place of the usual one.
+        """
         begun = ended = False
         try:
             async with self._opened() as connection:
@@ -114,6 +101,7 @@ class InDatabase:
         return Ack()
 
     async def check(self) -> None:
+        """Raise while the inbox cannot be written."""
         async with self._opened() as connection:
             await self.inbox.try_to_write(connection, is_async=self.is_async)
 
@@ -127,7 +115,7 @@ class InDatabase:
                 field="transaction",
                 remedy="Give async handlers an asynchronous transaction, and plain functions a plain one.",
             )
-        return cast(AbstractAsyncContextManager[Any], opened) if self.is_async else _Entered(opened)
+        return cast(AbstractAsyncContextManager[Any], opened) if self.is_async else _entered(opened)
 
     async def _is_first(self, connection: Any, event: DomainEvent, fingerprint: str | None = None) -> bool:
         if self.is_async:
@@ -150,19 +138,11 @@ class InDatabase:
             self.proven.set()
 
 
-@dataclass(frozen=True, slots=True)
-class _Entered:
-    """A plain context manager as an asynchronous one."""
-
-    inner: AbstractContextManager[Any]
-
-    async def __aenter__(self) -> Any:
-        return self.inner.__enter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> bool | None:
-        return self.inner.__exit__(kind, error, tb)
+@asynccontextmanager
+async def _entered(inner: AbstractContextManager[Any]) -> AsyncIterator[Any]:
+    """Enter a plain context manager as if it were an asynchronous one."""
+    with inner as connection:
+        yield connection
 
 
 def in_database(name: str, inbox: Inbox, handler: Handler, transaction: Transaction | None) -> InDatabase:
@@ -331,7 +311,7 @@ class Decisions:
     """Decides what to do with the deliveries of one consumer."""
 
     choice: Choice
-    application: Application
+    application: InDatabase | Outside
     telemetry: ConsumerTelemetry
     database_failed: bool = False
     """Whether the database failed since this was last set to False."""

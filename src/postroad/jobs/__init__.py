@@ -3,14 +3,7 @@
 from postroad.jobs.coordinator import DispatchResult
 from postroad.jobs.dispatcher import JobDispatcher
 from postroad.jobs.jobs import Cancelled, JobCreatedResult, Jobs, Resumed, TasksAdded
-from postroad.jobs.status import (
-    JobPage,
-    JobStatus,
-    JobSummary,
-    JobTaskStatus,
-    JobViews as JobViews,
-    job_story as job_story,
-)
+from postroad.jobs.status import JobPage, JobStatus, JobSummary, JobTaskStatus, job_story as job_story
 
 __all__ = [
     "Cancelled",

@@ -15,7 +15,7 @@ import msgspec
 
 from postroad.errors import PostroadError, Unavailable
 from postroad.jobs.graph import Graph, GraphCache, GraphProgress, HeldJob, Job, JobRecords, Status, request_id_of
-from postroad.journal import CANCELLED, COMPLETED, TERMINAL, Appends, Journal, JournalEvent, task_state, whole
+from postroad.journal import COMPLETED, TERMINAL, Appends, Journal, JournalEvent, task_state, whole
 from postroad.ports import Store
 from postroad.tasks import (
     WITH_ITS_JOB,
@@ -24,10 +24,9 @@ from postroad.tasks import (
     Lease,
     Submission,
     Submissions,
-    TaskId,
     TaskMessage,
     TaskRecords,
-    first_lease,
+    first_lease_in_job,
     log_event,
 )
 
@@ -175,17 +174,11 @@ class JobCoordinator:
 
     def _cancel(self, job_id: str, task_id: str, graph: Graph) -> bool:
         request_id = request_id_of(job_id, task_id)
-        while True:
-            held = self.lease(job_id, task_id)
-            task = graph.tasks[task_id]
-            which = TaskId(tenant_id=self.tenant, request_id=request_id, run=1, job_id=job_id, task_id=task_id)
-            first = first_lease(which, task.name, self.queue_name, self.factory.app, self.factory.now_ms())
-            lease = first if held is None else held.lease
-            if lease.outcome is not None:
-                return False
-            event = self.factory.event(CANCELLED, replace(which, run=lease.run), reason=WITH_ITS_JOB)
-            if self.tasks.write(self.tenant, request_id, lease.settled(event), [event], expect=held).ok:
-                return True
+
+        def unbegun() -> Lease:
+            return first_lease_in_job(self.tenant, request_id, graph.tasks[task_id].name, self.queue_name, self.factory)
+
+        return self.tasks.cancel(self.tenant, request_id, self.factory, reason=WITH_ITS_JOB, unbegun=unbegun)
 
     def _open(self, job_id: str) -> tuple[HeldJob | None, GraphProgress | None]:
         held = self.jobs.read(job_id)

@@ -5,12 +5,11 @@ The item says whether tasks may still be added and whether the job is over; ever
 
 from __future__ import annotations
 
-import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from graphlib import CycleError, TopologicalSorter
-from typing import Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -24,9 +23,13 @@ from postroad.tasks import TaskName, check_input, open_job_key, scan
 
 MAX_NEW_TASKS: Final = 50
 MAX_TASKS: Final = 10_000
-_TASK_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 JobId = text(r"[A-Za-z0-9_-]{1,120}", "a job id", remedy="Use 1 to 120 letters, digits, '_' or '-'.")
-_FIELDS = frozenset({"taskId", "name", "dependsOn", "input"})
+_FIELDS: Final[dict[str, Any]] = {
+    "taskId": text(r"[A-Za-z0-9_-]{1,128}", "1 to 128 letters, digits, '_' or '-'"),
+    "name": TaskName,
+    "dependsOn": Annotated[list[str] | None, msgspec.Meta(description="a list of task ids")],
+    "input": Any,
+}
 
 
 class GraphTask(msgspec.Struct, frozen=True, rename="camel"):
@@ -80,29 +83,15 @@ def _read(task: object, where: str) -> GraphTask:
         task = msgspec.to_builtins(task)
     if not isinstance(task, Mapping):
         raise InvalidJob(f"{where}: {type(task).__name__} is not an object", field=where)
-    if unknown := sorted(set(task) - _FIELDS):
+    if unknown := sorted(set(task) - _FIELDS.keys()):
         raise InvalidJob(f"{where}.{unknown[0]}: is not a field of a task", field=f"{where}.{unknown[0]}")
-    task_id = task.get("taskId")
-    if not isinstance(task_id, str) or _TASK_ID.fullmatch(task_id) is None:
-        raise InvalidJob(
-            f"{where}.taskId: {str(task_id)[:150]!r} is not 1 to 128 letters, digits, '_' or '-'",
-            field=f"{where}.taskId",
-        )
+    for field, kind in _FIELDS.items():
+        check(task.get(field), kind, f"{where}.{field}", InvalidJob)
     try:
-        name: Any = task.get("name")
         given = check_input(task.get("input"))
-        check(name, TaskName, "name", InvalidTask)
     except InvalidTask as error:
         raise InvalidJob(f"{where}.{error}", field=f"{where}.{error.field}") from None
-    return GraphTask(task_id, name, _depends_on(task.get("dependsOn"), f"{where}.dependsOn"), given)
-
-
-def _depends_on(value: object, where: str) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    if not isinstance(value, Sequence) or isinstance(value, str) or not all(isinstance(each, str) for each in value):
-        raise InvalidJob(f"{where}: is not a list of task ids", field=where)
-    return tuple(dict.fromkeys(value))
+    return GraphTask(task["taskId"], task["name"], tuple(dict.fromkeys(task.get("dependsOn") or ())), given)
 
 
 def _check_graph(new: Sequence[GraphTask], known: Graph) -> None:

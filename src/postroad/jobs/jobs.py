@@ -5,21 +5,23 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Sequence
-from typing import Any, Literal
+from itertools import islice
+from typing import Any, Final, Literal
 
 import msgspec
 
-from postroad.arguments import check
-from postroad.errors import Conflict, InvalidJob
+from postroad.arguments import check, whole_number
+from postroad.errors import Conflict, InvalidInput, InvalidJob
 from postroad.jobs.coordinator import FAILED, JobCoordinator, quietly
-from postroad.jobs.graph import Graph, GraphTask, HeldJob, Job, JobId, read_tasks
-from postroad.jobs.status import JobPage, JobStatus, JobViews, not_found
+from postroad.jobs.graph import STATUSES, Graph, GraphTask, HeldJob, Job, JobId, read_tasks
+from postroad.jobs.status import JobPage, JobStatus, JobSummary, draw, not_found, status_of
 from postroad.journal import JOB_CREATED, JOB_TASKS_ADDED, Appends, Id, JournalEvent
 from postroad.ports import Store
 from postroad.tasks import TaskRegistry, tenant_and_app
 
 JOB_CANCELLED = "Job Cancelled"
 JOB_RESUMED = "Job Resumed"
+_MOST_EXAMINED: Final = 200
 
 
 class JobCreatedResult(msgspec.Struct, frozen=True, rename="camel"):
@@ -82,7 +84,7 @@ class Cancelled(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Jobs:
-    """Submits and changes the jobs of one tenant whose tasks go to one queue.
+    """Submits, changes and shows the jobs of one tenant. The tasks go to one queue, opened at the first submission.
 
     Args:
         backend: The store, as `connect()` returns it.
@@ -91,9 +93,6 @@ class Jobs:
         app: The app of the recorded events; by default that of the settings.
         registry: If given, only tasks of this registry can be submitted; pass it where all tasks are known.
         journal: Where events go instead of the backend's journal, such as an `EventBridgeSender`.
-
-    Raises:
-        QueueNotFound: The queue does not exist on AWS; create it with `postroad task init`.
 
     Example:
         jobs = Jobs(backend)
@@ -114,8 +113,6 @@ class Jobs:
         self._registry = registry
         self._queue_name = queue
         self._coordinator = JobCoordinator(backend, queue=queue, tenant=tenant, app=app, journal=journal)
-        self._coordinator.submissions.open_queue()
-        self._views = JobViews(self._coordinator)
 
     def submit_job(
         self, tasks: Sequence[Any], *, job_id: str | None = None, request_id: str | None = None
@@ -131,7 +128,9 @@ class Jobs:
         Raises:
             InvalidJob: A task or an id is not valid, or the graph has a cycle.
             Conflict: The job id was submitted with other tasks.
+            QueueNotFound: The queue does not exist on AWS; create it with `postroad task init`.
         """
+        self._coordinator.submissions.open_queue()
         job_id = f"job-{uuid.uuid4()}" if job_id is None else job_id
         check(job_id, JobId, "jobId", InvalidJob)
         check(request_id, Id | None, "requestId", InvalidJob)
@@ -168,6 +167,7 @@ class Jobs:
             Conflict: The job is over.
             InvalidJob: A task is not valid.
         """
+        self._coordinator.submissions.open_queue()
         while True:
             held = self._known(job_id)
             if held.job.is_over:
@@ -189,6 +189,7 @@ class Jobs:
 
     def resume(self, job_id: str) -> Resumed:
         """Run the failed tasks of `job_id` again; completed ones stay as they are."""
+        self._coordinator.submissions.open_queue()
         while True:
             held = self._known(job_id)
             if held.job.is_over:
@@ -229,15 +230,54 @@ class Jobs:
 
     def job_status(self, job_id: str) -> JobStatus | None:
         """Return the status of `job_id` and of each of its tasks; None if there is no such job."""
-        return self._views.job_status(job_id)
+        check(job_id, JobId, "jobId", InvalidJob)
+        held = self._coordinator.jobs.read(job_id)
+        return None if held is None else status_of(self._coordinator, job_id, held.job)
 
     def list_jobs(self, limit: int = 20, cursor: str | None = None, status: str | None = None) -> JobPage:
-        """Return up to `limit` jobs behind `cursor`, newest first; with `status` only jobs of that status."""
-        return self._views.list_jobs(limit, cursor, status)
+        """Return up to `limit` jobs behind `cursor`, newest first.
+
+        With `status` only those of the next 200 that have this status, which may be none.
+        """
+        check(limit, whole_number(1, 100), "limit")
+        if status is not None and status not in STATUSES:
+            raise InvalidInput(
+                f"status: {status!r} is not one of {', '.join(STATUSES)}", field="status", remedy="Use one of them."
+            )
+        found: list[JobSummary] = []
+        left = _MOST_EXAMINED
+        while left and len(found) < limit:
+            page = self._coordinator.journal.query(
+                "GSI4",
+                tenant=self._coordinator.tenant,
+                event_type=JOB_CREATED,
+                descending=True,
+                limit=min(left, limit - len(found)),
+                cursor=cursor,
+                raw=True,
+            )
+            found += [each for event in page.events if (each := self._summary(event.entity_id, status)) is not None]
+            cursor, left = page.cursor, left - len(page.events)
+            if cursor is None:
+                break
+        return JobPage(found, cursor)
+
+    def open_jobs(self, most: int) -> list[str]:
+        """Return the ids of up to `most` jobs that are not done; one page of marks is read."""
+        return list(islice(self._coordinator.jobs.open_jobs(), most))
 
     def graph(self, job_id: str, format: Literal["text", "mermaid", "dot"] = "text") -> str:
         """Return the graph of `job_id` with the state of each task; `format` is "text", "mermaid" or "dot"."""
-        return self._views.graph(job_id, format)
+        found = self.job_status(job_id)
+        if found is None:
+            raise not_found(job_id)
+        return draw(found, format)
+
+    def _summary(self, job_id: str, status: str | None) -> JobSummary | None:
+        held = self._coordinator.jobs.read(job_id)
+        if held is None or status not in (None, held.job.status):
+            return None
+        return JobSummary(job_id, held.job.status, held.job.total, held.job.created_at)
 
     def _event(self, event_type: str, job_id: str, **properties: Any) -> JournalEvent:
         return self._coordinator.event(event_type, job_id, origin="producer", **properties)

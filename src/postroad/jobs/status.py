@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
-from typing import Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from postroad.arguments import check, whole_number
-from postroad.errors import InvalidInput, InvalidJob, NotFound
+from postroad.errors import InvalidInput, NotFound
 from postroad.jobs.coordinator import JobCoordinator, fails
-from postroad.jobs.graph import STATUSES, GraphTask, Job, JobId, request_id_of
+from postroad.jobs.graph import GraphTask, Job, request_id_of
 from postroad.journal import (
     EVENT_TO_STATE,
     JOB,
-    JOB_CREATED,
     NOTHING,
     Journal,
     Related,
@@ -25,9 +22,11 @@ from postroad.journal import (
     steps_of,
     task_state,
 )
-from postroad.ports import Store
 from postroad.tasks import Held
 from postroad.telemetry import counted
+
+if TYPE_CHECKING:
+    from postroad.jobs.jobs import Jobs
 
 
 class JobTaskStatus(msgspec.Struct, frozen=True, rename="camel"):
@@ -145,7 +144,6 @@ def _task_status(coordinator: JobCoordinator, job_id: str, task: GraphTask, held
     )
 
 
-_MOST_EXAMINED: Final = 200
 _SIGNS: Final = {
     "waiting": ("·", "#e5e7eb"),
     "pending": ("○", "#fef3c7"),
@@ -207,64 +205,6 @@ class JobPage(msgspec.Struct, frozen=True):
     cursor: str | None
 
 
-class JobViews:
-    """The queries about the jobs of one tenant."""
-
-    def __init__(self, coordinator: JobCoordinator) -> None:
-        self._coordinator = coordinator
-
-    @classmethod
-    def of(cls, backend: Store, *, tenant_id: str, app: str) -> Self:
-        """Return the queries of a process that submits nothing."""
-        return cls(JobCoordinator(backend, queue="tasks", tenant=tenant_id, app=app))
-
-    def job_status(self, job_id: str) -> JobStatus | None:
-        check(job_id, JobId, "jobId", InvalidJob)
-        held = self._coordinator.jobs.read(job_id)
-        return None if held is None else status_of(self._coordinator, job_id, held.job)
-
-    def list_jobs(self, limit: int = 20, cursor: str | None = None, status: str | None = None) -> JobPage:
-        """Return jobs, newest first; with `status` only those of the next 200 that have it, which may be none."""
-        check(limit, whole_number(1, 100), "limit")
-        if status is not None and status not in STATUSES:
-            raise InvalidInput(
-                f"status: {status!r} is not one of {', '.join(STATUSES)}", field="status", remedy="Use one of them."
-            )
-        found: list[JobSummary] = []
-        left = _MOST_EXAMINED
-        while left and len(found) < limit:
-            page = self._coordinator.journal.query(
-                "GSI4",
-                tenant=self._coordinator.tenant,
-                event_type=JOB_CREATED,
-                descending=True,
-                limit=min(left, limit - len(found)),
-                cursor=cursor,
-                raw=True,
-            )
-            found += [each for event in page.events if (each := self._summary(event.entity_id, status)) is not None]
-            cursor, left = page.cursor, left - len(page.events)
-            if cursor is None:
-                break
-        return JobPage(found, cursor)
-
-    def open_jobs(self, most: int) -> list[str]:
-        """Return the ids of up to `most` jobs that are not done; one page of marks is read."""
-        return list(islice(self._coordinator.jobs.open_jobs(), most))
-
-    def graph(self, job_id: str, format: Literal["text", "mermaid", "dot"] = "text") -> str:
-        found = self.job_status(job_id)
-        if found is None:
-            raise not_found(job_id)
-        return draw(found, format)
-
-    def _summary(self, job_id: str, status: str | None) -> JobSummary | None:
-        held = self._coordinator.jobs.read(job_id)
-        if held is None or status not in (None, held.job.status):
-            return None
-        return JobSummary(job_id, held.job.status, held.job.total, held.job.created_at)
-
-
 def not_found(job_id: str) -> NotFound:
     return NotFound(f"there is no job {job_id!r}")
 
@@ -272,7 +212,7 @@ def not_found(job_id: str) -> NotFound:
 _NAMED = 5
 
 
-def job_story(jobs: JobViews, journal: Journal, tenant: str, job_id: str) -> Story | None:
+def job_story(jobs: Jobs, journal: Journal, tenant: str, job_id: str) -> Story | None:
     """Return what happened to a job and what to do next; None if there is no such job."""
     status = jobs.job_status(job_id)
     if status is None:

@@ -2,7 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from postroad.journal.event import Id as Id, JournalEvent, is_simple as is_simple, whole as whole
+from postroad.journal.event import (
+    Id as Id,
+    JournalEvent,
+    is_simple as is_simple,
+    own_event as own_event,
+    whole as whole,
+)
 from postroad.journal.events import (
     EVENT_CLASSES as EVENT_CLASSES,
     NestedId as NestedId,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, Final, cast
+from uuid import UUID
 
 import msgspec
 
@@ -23,7 +24,7 @@ from postroad.connections import (
 from postroad.errors import ConfigurationError, PostroadError
 from postroad.journal.event import JournalEvent
 from postroad.journal.events import MAX_TIMESTAMP, MIN_TIMESTAMP
-from postroad.journal.keys import EVENTS, INDEX_KEYS, KEY_NAMES, KEYS, keys_of, partition_key, sort_prefix, table_name
+from postroad.journal.keys import EVENTS, INDEX_KEYS, KEY_NAMES, KEYS, TIMESTAMP, keys_of, table_name
 from postroad.journal.port import PLACE_SIZE, Entity, Entry, Query, place_of, time_of
 
 if TYPE_CHECKING:
@@ -206,12 +207,22 @@ class DynamoRecords:
             asked["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
 
     def _asked(self, query: Query, low: bytes, high: bytes, limit: int) -> dict[str, Any]:
-        index, tenant, entity, app = query.index, query.tenant, query.entity, query.app
-        prefix = sort_prefix(index, tenant=tenant, entity=entity, app=app)
-        keys = INDEX_KEYS.get(f"{index}-index", KEYS)
-        whose = partition_key(index, tenant=tenant, entity=entity, app=app, kind=query.event_type)
+        index, (entity_type, entity_id) = query.index, query.entity or ("", "")
+        sought = JournalEvent(
+            event_type=query.event_type or "",
+            entity_type=entity_type,
+            entity_id=entity_id,
+            tenant_id=query.tenant,
+            app=query.app or "",
+            timestamp=0,
+            event_id=UUID(int=0),
+            context={},
+            properties={},
+        )
+        keys, known = INDEX_KEYS.get(f"{index}-index", KEYS), keys_of(sought)
+        prefix = known[keys[1]].rpartition(TIMESTAMP)[0] + TIMESTAMP
         values = {
-            ":whose": {"S": whose},
+            ":whose": {"S": known[keys[0]]},
             ":low": {"S": f"{prefix}{_first_time(low)}"},
             ":high": {"S": f"{prefix}{_last_time(high)}{_LAST}"},
         }
@@ -226,7 +237,7 @@ class DynamoRecords:
         if index == "PK":
             return asked | {"ConsistentRead": True}
         if index in _WITHOUT_TENANT:
-            values[":tenant"] = {"S": tenant}
+            values[":tenant"] = {"S": query.tenant}
             asked["FilterExpression"] = "tenantId = :tenant"
         return asked | {"IndexName": f"{index}-index"}
 

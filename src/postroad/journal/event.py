@@ -17,7 +17,7 @@ import msgspec
 from postroad.arguments import check, shown, text
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import InvalidEvent, OverflowMismatch
-from postroad.events import refusal, uuid7_of
+from postroad.events import refusal, unsendable, uuid7_of
 from postroad.journal.events import EVENT_CLASSES, ID_NAMES, ID_PATTERN, MAX_TIMESTAMP, MIN_TIMESTAMP, Properties
 from postroad.journal.keys import KEY_NAMES, keys_of
 from postroad.settings import Settings
@@ -170,6 +170,34 @@ class JournalEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             raise InvalidEvent(f"{error.args[0]}: is missing", field=error.args[0]) from None
         except (AttributeError, TypeError, ValueError):
             raise InvalidEvent("item: its keys do not hold an event id and an app", field="SK") from None
+
+
+def own_event(
+    event_type: str,
+    *,
+    tenant_id: str,
+    entity_id: str,
+    app: str,
+    context: dict[str, Any],
+    properties: dict[str, Any],
+    timestamp: int,
+) -> JournalEvent:
+    """Return what `JournalEvent.create` does, of a context and properties that nobody changes later: not a copy."""
+    if not is_simple(properties):
+        properties = _plain(properties)
+    event = JournalEvent(
+        event_type=event_type,
+        entity_type=_entity_type_of(event_type),
+        entity_id=entity_id,
+        tenant_id=tenant_id,
+        app=app,
+        timestamp=timestamp,
+        event_id=new_event_id(timestamp),
+        context=context,
+        properties=properties,
+    )
+    check_event(event)
+    return event
 
 
 def new_event_id(timestamp: int) -> UUID:
@@ -363,35 +391,5 @@ def _plain(value: Any) -> Any:
 
 
 def _not_json(value: object, field: str) -> InvalidEvent:
-    path, reason = _fault(value, field, MAX_DEPTH) or (field, "is not a JSON object")
-    return InvalidEvent(f"{path}: {reason}", field=path)
-
-
-def _fault(value: Any, path: str, levels: int) -> tuple[str, str] | None:
-    """Return the path of the first value that is not JSON, and why it is not."""
-    if type(value) not in (dict, list):
-        return None if (why := _fault_of_scalar(value)) is None else (path, why)
-    if levels < 1:
-        return path, f"is nested deeper than {MAX_DEPTH} levels"
-    if type(value) is list:
-        children = [(f"{path}[{index}]", child) for index, child in enumerate(value)]
-    elif (key := next((key for key in value if type(key) is not str or _fault_of_scalar(key)), None)) is not None:
-        return path, f"its key {shown(key)} is not text"
-    else:
-        children = [(f"{path}.{key}", child) for key, child in value.items()]
-    faults = (_fault(child, place, levels - 1) for place, child in children)
-    return next((found for found in faults if found is not None), None)
-
-
-def _fault_of_scalar(value: object) -> str | None:
-    if type(value) is float:
-        return None if isfinite(value) else f"{value} is not a JSON number"
-    if type(value) not in _SCALARS:
-        return f"{type(value).__name__} is not a JSON value"
-    try:
-        _ENCODER.encode(value)
-    except UnicodeEncodeError:
-        return "holds half a surrogate pair, which no encoding can carry"
-    except ValueError:
-        return "the number has more digits than Python converts"
-    return None
+    found = unsendable(value, path=field, levels=MAX_DEPTH, why=TypeError("is not a JSON object"), plain=True)
+    return InvalidEvent(found.message, field=found.field)

@@ -17,42 +17,18 @@ KEY_NAMES: Final = (*KEYS, *chain.from_iterable(INDEX_KEYS.values()))
 EVENTS: Final = TableShape(
     keys=KEYS, indexes={name: TableIndex(keys=keys) for name, keys in INDEX_KEYS.items()}, ttl_attribute="ttl"
 )
-_TIMESTAMP: Final = "TIMESTAMP#"
-_SORT_PREFIXES: Final = {
-    "PK": "",
-    "GSI1": "{type}#",
-    "GSI2": "",
-    "GSI3": "{type}#{id}#",
-    "GSI4": "TENANT#{tenant}#",
-    "GSI5": "TENANT#{tenant}#{type}#{id}#",
-    "GSI6": "TENANT#{tenant}#APP#{app}#",
-    "GSI7": "TENANT#{tenant}#APP#{app}#{type}#{id}#",
-}
+TIMESTAMP: Final = "TIMESTAMP#"
+"""What precedes the time in a sort key."""
 
 
 def table_name(stage: str) -> str:
     return f"events-{stage}"
 
 
-def partition_key(index: str, *, tenant: str, entity: tuple[str, str] | None, app: str | None, kind: str | None) -> str:
-    """Return the partition of an index in which the events of a query are."""
-    if index == "PK":
-        return f"TENANT#{tenant}"
-    if index == "GSI1" and entity is not None:
-        return f"{entity[0]}#{entity[1]}"
-    return f"APP#{app}" if index in ("GSI2", "GSI3") else f"EVENT#{kind}"
-
-
-def sort_prefix(index: str, *, tenant: str, entity: tuple[str, str] | None, app: str | None) -> str:
-    """Return what precedes the time in the sort key of an index; it ends in `TIMESTAMP#`."""
-    entity_type, entity_id = entity or ("", "")
-    return _SORT_PREFIXES[index].format(tenant=tenant, app=app, type=entity_type, id=entity_id) + _TIMESTAMP
-
-
 def keys_of(event: JournalEvent) -> dict[str, str]:
     """Return the sixteen keys of the event's item."""
     entity = f"{event.entity_type}#{event.entity_id}"
-    time = f"{_TIMESTAMP}{event.timestamp}"
+    time = f"{TIMESTAMP}{event.timestamp}"
     of_tenant, of_app, of_type = f"TENANT#{event.tenant_id}", f"APP#{event.app}", f"EVENT#{event.event_type}"
     return {
         "PK": of_tenant,

@@ -67,7 +67,9 @@ class OwingItems(Generic[Record, Held]):
     def put(self, key: str, record: Record, expect: int | Expect) -> tuple[bool, Held | None]:
         """Write the record if the item is as expected; return whether it was, and the record as it is now."""
         result = self._items.put(key, _encode(record), expect=expect)
-        return result.ok, None if result.item is None else self.decoded(result.item)
+        if result.item is None:
+            return result.ok, None
+        return result.ok, self._held(record, result.item.version) if result.ok else self.decoded(result.item)
 
     def decoded(self, item: Item) -> Held:
         return self._held(self._decode(item.value), item.version)
@@ -77,15 +79,15 @@ class OwingItems(Generic[Record, Held]):
 
         Events that are stored already do not change.
         """
-        self.prepared(events)()
+        self.prepared(events)(())
 
-    def prepared(self, events: Sequence[JournalEvent]) -> Callable[[], None]:
-        """Return a function that appends the events; it may run more than once."""
+    def prepared(self, events: Sequence[JournalEvent]) -> Callable[[Sequence[JournalEvent]], None]:
+        """Return a function that appends the events and those that it gets; it may run more than once."""
         if isinstance(self._journal, StoredJournal):
             return self._journal.prepared(events)
 
-        def store() -> None:
-            for result in self._journal.append(events) if events else ():
+        def store(more: Sequence[JournalEvent]) -> None:
+            for result in self._journal.append([*events, *more]) if events or more else ():
                 if result.error is not None:
                     raise result.error
 

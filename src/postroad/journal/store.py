@@ -104,18 +104,21 @@ class StoredJournal:
         entries = [self._entry(event) for event in events]
         return append_results(events, entries, self._add([entry for entry in entries if isinstance(entry, Entry)]))
 
-    def prepared(self, events: Sequence[JournalEvent]) -> Callable[[], None]:
-        """Return a function that stores events which `JournalEvent.create` has checked, or raises why one cannot be.
+    def prepared(self, events: Sequence[JournalEvent]) -> Callable[[Sequence[JournalEvent]], None]:
+        """Return a function that stores these events and those that it gets, or raises why one cannot be stored.
 
-        It may run more than once: events that are stored already do not change.
+        All of them were checked when they were created. It may run more than once: events that are stored already do
+        not change.
         """
         sender = self._sender
         entries = [] if sender is not None else [self._packed(Entry.of(event)) for event in events]
 
-        def store() -> None:
-            results: Iterable[object] = self._add(entries)
-            if sender is not None and events:
-                results = [result.error for result in sender.append(events)]
+        def store(more: Sequence[JournalEvent]) -> None:
+            results: Iterable[object] = ()
+            if sender is None:
+                results = self._add([*entries, *(self._packed(Entry.of(event)) for event in more)])
+            elif events or more:
+                results = [result.error for result in sender.append([*events, *more])]
             for result in results:
                 if isinstance(result, Exception):
                     raise result

@@ -55,12 +55,8 @@ def _open_backend(url: str, environment: tuple[str, ...]) -> Backend:
 @functools.lru_cache(maxsize=8)
 def _open_agents(url: str, environment: tuple[str, ...]) -> AwsAgentStore:
     from postroad.agents import AwsAgentStore
-    from postroad.wiring import connect
 
-    del environment
-    backend = connect(url)
-    store = backend.agents().store
+    store = _open_backend(url, environment).agents().store
     if not isinstance(store, AwsAgentStore):
-        backend.close()
         raise ConfigurationError(f"url: {url} is not AWS; its runner needs no functions", field="url")
     return store

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from postroad.lazy import lazy_names
 from postroad.notifications.devices import PushSender, TokenResult
-from postroad.notifications.health import Autoscaler, Health as Health, scaling as scaling
+from postroad.notifications.health import Autoscaler, Health as Health
 from postroad.notifications.messages import OfflineMessage, PushNotification, PushPayload, parse_notification
 from postroad.notifications.offline import OfflineProcessor, RealtimeHook
 from postroad.notifications.push import PushProcessor
@@ -17,12 +17,7 @@ from postroad.notifications.users import (
     push_results as push_results,
     show_user as show_user,
 )
-from postroad.notifications.worker import (
-    NotificationWorker,
-    WorkerReport,
-    queue_name as queue_name,
-    refuse_engine_file as refuse_engine_file,
-)
+from postroad.notifications.worker import NotificationWorker, WorkerReport
 
 if TYPE_CHECKING:
     from postroad.notifications.senders import APNSSender, FCMSender

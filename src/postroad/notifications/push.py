@@ -131,14 +131,6 @@ class Target(NamedTuple):
     platform: Platform
 
 
-class Try(NamedTuple):
-    """The result of one try; None if the provider was not asked, and then for how long it may not be."""
-
-    target: Target
-    result: TokenResult | None
-    wait: float | None = None
-
-
 @dataclass(slots=True)
 class Attempt:
     """What one attempt at a push achieved."""
@@ -152,6 +144,18 @@ class Attempt:
     """Devices left out because the worker stops."""
     sent: int = 0
     dropped: int = 0
+
+    def add(self, platform: Platform, result: TokenResult | float | None) -> None:
+        """Add what `_try` returned for one device."""
+        if result is None:
+            self.untried += 1
+        elif not isinstance(result, TokenResult):
+            self.waits.append(result)
+        else:
+            self.results.append(result)
+            self.sent += result.outcome == "sent"
+            if result.outcome not in SETTLED:
+                self.failures.append((platform, result))
 
 
 class PushProcessor:
@@ -202,14 +206,14 @@ class PushProcessor:
         targets = self._open_targets(push, push_id, attempt)
         asked_at = self._store.clock.now()
         for tries in done_in_parallel(
-            targets, lambda target: self._try(push, target, push_id), threads=self._concurrency
+            targets, lambda target: (target, self._try(push, target, push_id)), threads=self._concurrency
         ):
-            answered = [each.result for each in tries if each.result is not None]
+            answered = [result for _, result in tries if isinstance(result, TokenResult)]
             failpoints.hit("notifications.push.after_send")
             if answered:
                 attempt.dropped += self._store.record(push_id, answered, asked_at=asked_at)
-            for each in tries:
-                _take_in(attempt, each)
+            for target, result in tries:
+                attempt.add(target.platform, result)
         attempt.results.sort(key=lambda result: push.deviceTokens.index(result.token))
         return attempt
 
@@ -228,23 +232,24 @@ class PushProcessor:
                 targets.append(Target(token, platform_of(token, registered)))
         return targets
 
-    def _try(self, push: PushNotification, target: Target, push_id: str) -> Try:
+    def _try(self, push: PushNotification, target: Target, push_id: str) -> TokenResult | float | None:
+        """Return the result; or, if the provider may not be asked, for how many seconds; None if the worker stops."""
         sender = self._senders[target.platform]
         if sender is None:
-            return Try(target, TokenResult(target.token, "permanent", None, "no_sender"))
+            return TokenResult(target.token, "permanent", None, "no_sender")
         if self._stopping.is_set():
-            return Try(target, None)
+            return None
         breaker = self._gates.get(target.platform)
         wait = None if breaker is None else breaker.admit()
         if wait is not None:
-            return Try(target, None, wait)
+            return wait
         with self._places:
             result = self._ask(sender, push, target, push_id, breaker)
         counter("push_results").labels(target.platform, result.outcome).inc()
         if _standard.isEnabledFor(logging.INFO):
             said = {"outcome": result.outcome, "status": result.status, "reason": result.reason}
             get_logger("notifications").info("notification_pushed", push_id=push_id, provider=target.platform, **said)
-        return Try(target, result)
+        return result
 
     def _ask(
         self, sender: PushSender, push: PushNotification, target: Target, push_id: str, breaker: ProviderBreaker | None
@@ -273,15 +278,3 @@ def _not_the_users(device: KnownDevice | None, user_id: str) -> TokenResult | No
     if device.user_id != user_id:
         return TokenResult("", "dead_token", None, "other_user")
     return TokenResult("", "dead_token", None, "dropped") if device.dropped else None
-
-
-def _take_in(attempt: Attempt, each: Try) -> None:
-    if each.wait is not None:
-        attempt.waits.append(each.wait)
-    elif each.result is None:
-        attempt.untried += 1
-    else:
-        attempt.results.append(each.result)
-        attempt.sent += each.result.outcome == "sent"
-        if each.result.outcome not in SETTLED:
-            attempt.failures.append((each.target.platform, each.result))

@@ -51,6 +51,11 @@ CREATE TABLE IF NOT EXISTS {push_results} (
 CREATE INDEX IF NOT EXISTS push_results_age ON {push_results} (updated_at);
 CREATE INDEX IF NOT EXISTS push_results_device ON {push_results} (token_hash, updated_at);
 CREATE INDEX IF NOT EXISTS devices_user ON {devices} (user_id, registered_at);
+CREATE TABLE IF NOT EXISTS {device_owners} (  -- a device registers again whenever its app starts
+  token text NOT NULL PRIMARY KEY,
+  user_id text NOT NULL,
+  since {time} NOT NULL
+);
 """
 _TIME: Final[dict[Dialect, str]] = {"postgresql": "timestamptz", "sqlite": "text"}
 # A writing transaction on SQLite is a lock already.
@@ -87,12 +92,18 @@ UPDATE {offline_messages} SET delivered_at = ?
 INSERT INTO {devices} (token, user_id, platform, registered_at) VALUES (?, ?, ?, ?)
 ON CONFLICT (token) DO UPDATE SET user_id = excluded.user_id, platform = excluded.platform,
   registered_at = excluded.registered_at, dropped_at = NULL, drop_reason = NULL"""
+    own: str = """
+INSERT INTO {device_owners} AS held (token, user_id, since) VALUES (?, ?, ?)
+ON CONFLICT (token) DO UPDATE SET user_id = excluded.user_id,
+  since = CASE WHEN held.user_id = excluded.user_id THEN held.since ELSE excluded.since END"""
     devices: str = """
 SELECT token, user_id, platform FROM {devices} WHERE user_id = ? AND dropped_at IS NULL
  ORDER BY registered_at DESC, token LIMIT ?"""
     every_device: str = """
-SELECT token, platform, registered_at, dropped_at, drop_reason FROM {devices} WHERE user_id = ?
- ORDER BY registered_at DESC, token LIMIT ?"""
+SELECT device.token, platform, registered_at, dropped_at, drop_reason, coalesce(since, registered_at)
+ FROM {devices} AS device LEFT JOIN {device_owners} AS owner
+   ON owner.token = device.token AND owner.user_id = device.user_id
+ WHERE device.user_id = ? ORDER BY registered_at DESC, device.token LIMIT ?"""
     count_pending: str = "SELECT count(*) FROM {offline_messages} WHERE user_id = ? AND delivered_at IS NULL"
     any_message: str = "SELECT 1 FROM {offline_messages} WHERE user_id = ? LIMIT 1"
     device_results: str = """
@@ -111,9 +122,6 @@ VALUES (?, ?, ?, 1, ?, ?, ?, ?)
 ON CONFLICT (push_id, token_hash) DO UPDATE SET outcome = excluded.outcome, attempts = held.attempts + 1,
   status = excluded.status, reason = excluded.reason, provider_id = excluded.provider_id,
   updated_at = excluded.updated_at"""
-    results: str = """
-SELECT token_hash, outcome, status, reason, provider_id FROM {push_results} WHERE push_id = ?
- ORDER BY updated_at, token_hash"""
     prune_delivered: str = """
 DELETE FROM {offline_messages} WHERE (user_id, message_id) IN (
   SELECT user_id, message_id FROM {offline_messages} WHERE delivered_at < ? ORDER BY delivered_at LIMIT ?
@@ -128,7 +136,7 @@ DELETE FROM {push_results} WHERE (push_id, token_hash) IN (
 
 
 def statements(tables: Tables) -> Statements:
-    own = {table: tables.qualified(table) for table in ("offline_messages", "devices", "push_results")}
+    own = {table: tables.qualified(table) for table in ("offline_messages", "devices", "push_results", "device_owners")}
     sql = tables.with_phrases({**own, "time": _TIME[tables.dialect]})
     written = Statements(lock=_LOCK[tables.dialect])
     return Statements(**{field.name: sql(getattr(written, field.name)) for field in fields(Statements)})

@@ -60,16 +60,6 @@ class KnownDevice(NamedTuple):
     dropped: bool
 
 
-class AboutUser(NamedTuple):
-    """What is stored about one user; devices and results are rows."""
-
-    devices: Sequence[Row]
-    pending: Sequence[OfflineMessage]
-    pending_total: int
-    is_known: bool
-    results: Sequence[Row]
-
-
 class Pruned(NamedTuple):
     """How much was deleted."""
 
@@ -102,68 +92,53 @@ class NotificationStore:
         self.clock = clock
         self.dialect: Dialect = dialect_of(url)
         self.outbox = Outbox.open(url, max_bytes=_MAX_PUSH_BYTES, clock=clock)
-        self._sql = statements(self.outbox.tables)
+        self.sql = statements(self.outbox.tables)
         self.outbox.init()
         with self.outbox.database.transaction() as session:
-            session.rows(self._sql.lock)
-            session.script(self._sql.tables)
+            session.rows(self.sql.lock)
+            session.script(self.sql.tables)
 
     def register_device(self, user_id: str, token: str, platform: Platform | None = None) -> None:
         """Send pushes of `user_id` to the device `token` of this `platform`, which leaves any user it had before."""
         check_id(user_id, "user_id")
-        values = (checked_token(token), user_id, checked_platform(platform), self._now())
+        owner = (checked_token(token), user_id)
+        kind, now = checked_platform(platform), self._now()
         with self.outbox.database.transaction() as session:
-            session.change(self._sql.register, values)
+            session.change(self.sql.register, (*owner, kind, now))
+            session.change(self.sql.own, (*owner, now))
 
     def devices(self, user_id: str) -> list[Device]:
         """Return the live devices of `user_id`, the newest first."""
         with self.outbox.database.reading() as session:
-            return [Device(*row) for row in session.rows(self._sql.devices, (user_id, 2**31 - 1))]
+            return [Device(*row) for row in session.rows(self.sql.devices, (user_id, 2**31 - 1))]
 
     def drop_device(self, token: str, reason: str, *, as_of: datetime | None = None) -> bool:
         """Send nothing to `token` any more, for `reason`, unless it registered after `as_of`; return if it was live."""
         now = self._now()
         with self.outbox.database.transaction() as session:
             values = (now, reason[:_MAX_REASON], token, now if as_of is None else _text(as_of))
-            return session.change(self._sql.drop, values) == 1
+            return session.change(self.sql.drop, values) == 1
 
     def pending(self, user_id: str, *, limit: int = 100, after: str | None = None) -> list[OfflineMessage]:
         """Return up to `limit` undelivered messages of `user_id`, in stored order, behind the message `after`."""
         check(limit, Count, "limit")
         with self.outbox.database.reading() as session:
             if after is None:
-                return [_message(row) for row in session.rows(self._sql.pending, (user_id, limit))]
-            if not session.rows(self._sql.kept, (user_id, after)):
+                return [_message(row) for row in session.rows(self.sql.pending, (user_id, limit))]
+            if not session.rows(self.sql.kept, (user_id, after)):
                 raise InvalidInput("after: is not a message of this user", field="after")
-            return [_message(row) for row in session.rows(self._sql.pending_after, (user_id, user_id, after, limit))]
+            return [_message(row) for row in session.rows(self.sql.pending_after, (user_id, user_id, after, limit))]
 
     def mark_delivered(self, user_id: str, message_ids: Iterable[str]) -> int:
         """Mark `message_ids` of `user_id` as delivered, and return how many of them were pending."""
         with self.outbox.database.transaction() as session:
-            return session.change(self._sql.deliver, (self._now(), user_id, _json(message_ids)))
+            return session.change(self.sql.deliver, (self._now(), user_id, _json(message_ids)))
 
     def results(self, push_id: str) -> list[TokenResult]:
         """Return the results of `push_id` so far, one for each device; `token` is the hash of the token."""
         with self.outbox.database.reading() as session:
-            return [TokenResult(*row) for row in session.rows(self._sql.results, (push_id,))]
-
-    def about(self, user_id: str, *, most: int) -> AboutUser:
-        """Return what is known of `user_id`, up to `most` of each kind."""
-        with self.outbox.database.reading() as session:
-            devices = session.rows(self._sql.every_device, (user_id, most))
-            hashes = _json(token_hash(row[0]) for row in devices)
-            return AboutUser(
-                devices=devices,
-                pending=[_message(row) for row in session.rows(self._sql.pending, (user_id, most))],
-                pending_total=session.rows(self._sql.count_pending, (user_id,))[0][0],
-                is_known=bool(session.rows(self._sql.any_message, (user_id,))),
-                results=session.rows(self._sql.device_results, (hashes, most)),
-            )
-
-    def results_of(self, push_id: str) -> Sequence[Row]:
-        """Return the stored results of `push_id`, oldest first."""
-        with self.outbox.database.reading() as session:
-            return session.rows(self._sql.push_results, (push_id,))
+            rows = session.rows(self.sql.push_results, (push_id,))
+        return [TokenResult(hashed, outcome, *answer) for _, hashed, outcome, _, *answer, _ in rows]
 
     def keep(self, messages: Sequence[OfflineMessage], compose: Compose) -> list[Kept]:
         """Store `messages` and the pushes that `compose` makes of them, all or none; "conflict" if other content is
@@ -179,7 +154,7 @@ class NotificationStore:
     def known(self, tokens: Iterable[str]) -> dict[str, KnownDevice]:
         """Return those of `tokens` that were ever registered."""
         with self.outbox.database.reading() as session:
-            rows = session.rows(self._sql.among_devices, (_json(tokens),))
+            rows = session.rows(self.sql.among_devices, (_json(tokens),))
         return {
             token: KnownDevice(user_id, platform, dropped is not None) for token, user_id, platform, dropped in rows
         }
@@ -189,10 +164,10 @@ class NotificationStore:
         with self.outbox.database.transaction() as session:
             for result in results:
                 known = push_id, token_hash(result.token), result.outcome, result.status, _reason(result)
-                session.change(self._sql.record, (*known, result.provider_id, self._now()))
+                session.change(self.sql.record, (*known, result.provider_id, self._now()))
             # Devices that seemed dead are not: the sender's own configuration is wrong.
             for reason in {_reason(result) for result in results if result.outcome == "auth" and result.reason}:
-                session.change(self._sql.restore, (reason,))
+                session.change(self.sql.restore, (reason,))
             return sum(self._drop(session, result, asked_at) for result in results if result.outcome == "dead_token")
 
     def prune(
@@ -218,16 +193,16 @@ class NotificationStore:
         if keep_delivered is not None:
             sent = self.outbox.prune(older_than=timedelta(seconds=keep_delivered))
         return Pruned(
-            delivered=self._prune(self._sql.prune_delivered, keep_delivered),
-            undelivered=self._prune(self._sql.prune_undelivered, keep_undelivered),
-            results=self._prune(self._sql.prune_results, keep_results),
+            delivered=self._prune(self.sql.prune_delivered, keep_delivered),
+            undelivered=self._prune(self.sql.prune_undelivered, keep_undelivered),
+            results=self._prune(self.sql.prune_results, keep_results),
             outbox=sent,
         )
 
     def check(self) -> None:
         """Raise if the database cannot be read."""
         with self.outbox.database.reading() as session:
-            session.rows(self._sql.check)
+            session.rows(self.sql.check)
 
     def close(self) -> None:
         """Close the connections; the store opens them again when it is used."""
@@ -252,15 +227,15 @@ class NotificationStore:
 
     def _kept(self, session: Session, message: OfflineMessage) -> Kept:
         written = message.userId, message.messageId, message.conversationId, message.senderId, message.content
-        if session.rows(self._sql.keep, (*written, _text(message.timestamp), self._now())):
+        if session.rows(self.sql.keep, (*written, _text(message.timestamp), self._now())):
             return "stored"
-        (row,) = session.rows(self._sql.kept, (message.userId, message.messageId))
+        (row,) = session.rows(self.sql.kept, (message.userId, message.messageId))
         same = (message.conversationId, message.senderId, message.content) == row[:3]
         return "duplicate" if same and moment(row[3]) == message.timestamp else "conflict"
 
     def _events(self, session: Session, message: OfflineMessage, compose: Compose) -> list[DomainEvent]:
         """Return the push for the user's devices as an event; none if there is no device."""
-        rows = session.rows(self._sql.devices, (message.userId, MAX_DEVICES))
+        rows = session.rows(self.sql.devices, (message.userId, MAX_DEVICES))
         if not rows:
             return []
         push = compose(message, [row[0] for row in rows])
@@ -287,7 +262,7 @@ class NotificationStore:
     def _drop(self, session: Session, result: TokenResult, asked_at: datetime) -> int:
         # A device that registered again after its token died, or while we asked, is alive.
         as_of = min(result.dead_since or asked_at, asked_at)
-        return session.change(self._sql.drop, (self._now(), _reason(result), result.token, _text(as_of)))
+        return session.change(self.sql.drop, (self._now(), _reason(result), result.token, _text(as_of)))
 
     def _now(self) -> str:
         return _text(self.clock.now())

@@ -32,7 +32,7 @@ class DeviceShown(msgspec.Struct, frozen=True):
     drop_reason: str | None
 
 
-class PendingShown(msgspec.Struct, frozen=True, kw_only=True):
+class PendingShown(msgspec.Struct, frozen=True):
     """A message that waits for its user, without its content."""
 
     message_id: str
@@ -71,34 +71,36 @@ def show_user(store: NotificationStore, user_id: str) -> UserShown:
     Raises:
         NotFound: The store knows neither a device nor a message of the user.
     """
-    found = store.about(user_id, most=_MOST)
-    if not (found.devices or found.pending_total or found.is_known):
+    with store.outbox.database.reading() as session:
+        devices = session.rows(store.sql.every_device, (user_id, _MOST))
+        owned_since = {token_hash(token): moment(since) for token, *_, since in devices}
+        pending = session.rows(store.sql.pending, (user_id, _MOST))
+        [(pending_total,)] = session.rows(store.sql.count_pending, (user_id,))
+        is_known = devices or session.rows(store.sql.any_message, (user_id,))
+        results = session.rows(store.sql.device_results, (msgspec.json.encode(list(owned_since)).decode(), _MOST))
+    if not is_known:
         raise NotFound(
             f'nothing is known of user "{user_id[:300]}"',
             remedy="A user is known from the first device or message on, until the message is pruned.",
         )
-    registered = {token_hash(token): moment(at) for token, _, at, *_ in found.devices}
     return UserShown(
         user_id=user_id,
-        devices=[_device(row) for row in found.devices],
-        pending=[
-            PendingShown(
-                message_id=each.messageId,
-                conversation_id=each.conversationId,
-                sender_id=each.senderId,
-                sent_at=each.timestamp,
-                push_id=offline_push_id(user_id, each.messageId),
-            )
-            for each in found.pending
-        ],
-        pending_total=found.pending_total,
+        devices=[_device(row) for row in devices],
+        pending=[_pending(row) for row in pending],
+        pending_total=pending_total,
         # What a device got before it belonged to this user is not the user's.
-        results=[_push(row) for row in found.results if moment(row[7]) >= registered[row[1]]],
+        results=[_push(row) for row in results if moment(row[7]) >= owned_since[row[1]]],
     )
 
 
+def _pending(row: Row) -> PendingShown:
+    user_id, message_id, conversation_id, sender_id, _, sent_at = row
+    push_id = offline_push_id(user_id, message_id)
+    return PendingShown(message_id, conversation_id, sender_id, moment(sent_at), push_id)
+
+
 def _device(row: Row) -> DeviceShown:
-    token, platform, registered_at, dropped_at, reason = row
+    token, platform, registered_at, dropped_at, reason, _ = row
     dropped = None if dropped_at is None else moment(dropped_at)
     return DeviceShown(token_hash(token), platform, moment(registered_at), dropped, reason)
 
@@ -110,7 +112,8 @@ def _push(row: Row) -> PushShown:
 
 def push_results(store: NotificationStore, push_id: str) -> Sequence[PushShown]:
     """Return what became of a push on each device, oldest first."""
-    return [_push(row) for row in store.results_of(push_id)]
+    with store.outbox.database.reading() as session:
+        return [_push(row) for row in session.rows(store.sql.push_results, (push_id,))]
 
 
 def configured_store(backend_url: str) -> NotificationStore:

@@ -1,7 +1,7 @@
 """Operations: what operators do to queues, with an audit record, and what they want to know."""
 
 from postroad.operations.audit import AuditCheck, AuditLog, AuditRecord
-from postroad.operations.cost import Consumption as Consumption, CostEstimate, estimate_cost
+from postroad.operations.cost import CostEstimate, estimate_cost
 from postroad.operations.doctor import doctor, file_findings as file_findings
 from postroad.operations.purge import purge
 from postroad.operations.redrive import FailureGroup, FailureGroups, failure_groups, redrive, redrive_tasks

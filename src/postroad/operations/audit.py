@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from postroad.clock import SYSTEM_CLOCK, Clock
-from postroad.errors import ConfigurationError, InvalidInput
+from postroad.errors import ConfigurationError, InvalidInput, PostroadError, StorageFull
 from postroad.settings import actor as settings_actor, audit_path, default_url
 
 FIRST_PREV = "0" * 64
@@ -101,7 +102,7 @@ class AuditLog:
                     last = self._record(RECOVERED, str(self.path), {"torn_bytes": torn}, settings_actor(), last)
                     text += _line(last)
             record = self._record(action, target, dict(detail), actor or settings_actor(), last)
-            self._write(file, size, text + _line(record))
+            append(file.fileno(), size, text + _line(record))
         return record
 
     def read(self) -> Iterator[AuditRecord]:
@@ -177,18 +178,9 @@ class AuditLog:
         record = AuditRecord(seq, at, actor, action, target, detail, prev, "")
         return replace(record, hash=_hash(record))
 
-    def _write(self, file: BinaryIO, size: int, text: bytes) -> None:
-        try:
-            file.seek(size)
-            written = 0
-            while written < len(text):
-                written += file.write(text[written:])
-            os.fsync(file.fileno())
-        except OSError:
-            file.truncate(size)
-            raise
-
-    def _unusable(self, verb: str, error: OSError) -> ConfigurationError:
+    def _unusable(self, verb: str, error: OSError) -> PostroadError:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return StorageFull(f"audit file {self.path}: the disk is full; nothing was changed")
         return ConfigurationError(
             f"audit file {self.path} cannot be {verb}: {error.strerror or error}",
             field="POSTROAD_AUDIT_LOG",
@@ -253,6 +245,20 @@ def _canonical(fields: Mapping[str, Any]) -> bytes:
             field="detail",
             remedy="Give text, finite numbers, booleans, lists and mappings with text keys; nothing was recorded.",
         ) from error
+
+
+def append(descriptor: int, size: int, text: bytes) -> None:
+    """Have the text behind the first `size` bytes of a file, on the disk; if that fails, these are all it has."""
+    try:
+        written = 0
+        while written < len(text):
+            written += os.pwrite(descriptor, text[written:], size + written)
+        os.fsync(descriptor)
+    except OSError:
+        # Half a line at the end would hide the next one.
+        with suppress(OSError):
+            os.ftruncate(descriptor, size)
+        raise
 
 
 def sync_directory(directory: Path) -> None:

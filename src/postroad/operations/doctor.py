@@ -73,7 +73,7 @@ def doctor(
         for finding in doctor(backend, handler_p99={"orders": 12}):
             print(finding.message, finding.remedy)
     """
-    overviews = backend.overviews()
+    overviews, data = backend.overviews(), data_path(backend.url)
     specs = {overview.spec.name: overview.spec for overview in overviews}
     p99 = _checked(handler_p99 or {}, specs)
     findings = [
@@ -82,7 +82,7 @@ def doctor(
         *_dead_letter_findings(backend, overviews),
         *_agent_findings(backend),
         *_topic_findings(backend),
-        *_engine_findings(backend.url),
+        *(() if data is None else file_state_findings(data, engine_file_state(data))),
         *file_findings(backend.url, backend.clock.now()),
         *_audit_findings(backend.audit_log()),
         *(() if dsn is None else _database_findings(dsn)),
@@ -190,12 +190,6 @@ def _audit_findings(log: Auditor | None) -> Iterator[Finding]:
         message = f"{log.path}: line {found.bad_line} was changed, removed or swapped"
         remedy = "Compare it with a copy; after a line that a crash tore, the next record is 'recovered'."
         yield Finding("audit-chain", "error", str(log.path), message, remedy)
-
-
-def _engine_findings(url: str) -> Iterator[Finding]:
-    path = data_path(url)
-    if path is not None:
-        yield from file_state_findings(path, engine_file_state(path))
 
 
 def file_state_findings(path: Path, state: FileState) -> Iterator[Finding]:

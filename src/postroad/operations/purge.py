@@ -5,14 +5,14 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from postroad.errors import InvalidInput, StorageFull
-from postroad.operations.audit import sync_directory
+from postroad.operations.audit import append, sync_directory
 from postroad.ports import Store
 from postroad.queues import PeekedMessage, purge as remove
 from postroad.telemetry import get_logger, recorded
@@ -42,12 +42,8 @@ class Archive:
         """Append the messages; they are on the disk when this returns."""
         text = b"".join(_line(message) for message in messages)
         try:
-            self._append(text)
-            os.fsync(self._descriptor)
+            append(self._descriptor, self._size, text)
         except OSError as error:
-            # Half a line at the end would hide the next one.
-            with suppress(OSError):
-                os.ftruncate(self._descriptor, self._size)
             raise StorageFull(f"archive {self.path} cannot be written: {error.strerror or error}") from error
         self._size += len(text)
         self.written += len(messages)
@@ -60,11 +56,6 @@ class Archive:
         if failure is not None and self._is_new and not self.written:
             # It was made for a purge that did not take place.
             self.path.unlink(missing_ok=True)
-
-    def _append(self, text: bytes) -> None:
-        written = 0
-        while written < len(text):
-            written += os.pwrite(self._descriptor, text[written:], self._size + written)
 
     def _prepared(self) -> int:
         """Cut off a line that a crash tore, whose message is still in the queue, and return the size of the file."""

@@ -7,9 +7,11 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
+
+import msgspec
 
 from postroad.arguments import check, whole_number
 from postroad.errors import NotSupported
@@ -103,14 +105,14 @@ def failure_groups(backend: QueueStore, queue: str, *, limit: int | None = None)
             f"queue {queue!r}: looking at it counts as receiving: often enough, it sends messages to the dead letters",
             remedy="Group its dead-letter queue instead.",
         )
-    groups: dict[str, _Group] = {}
+    groups: dict[str, FailureGroup] = {}
     scanned, complete = 0, True
     for messages, is_last in _pages(source, limit):
         scanned, complete = scanned + len(messages), is_last
         for message in messages:
-            groups.setdefault(failure(message), _Group(message)).add(message)
-    found = [group.frozen(name) for name, group in groups.items()]
-    found.sort(key=lambda group: (-group.count, group.fingerprint))
+            name = failure(message)
+            groups[name] = _joined(groups.get(name) or _begun(name, message), message)
+    found = sorted(groups.values(), key=lambda group: (-group.count, group.fingerprint))
     return FailureGroups(tuple(found), scanned, complete)
 
 
@@ -130,26 +132,20 @@ def _pages(queue: Queue, limit: int | None) -> Iterator[tuple[list[PeekedMessage
         source.stop(cursor)
 
 
-class _Group:
-    """A group that grows while messages are read."""
+def _begun(fingerprint: str, first: PeekedMessage) -> FailureGroup:
+    dead = read_dead(first.attributes)
+    error = None if dead is None else dead.error
+    return FailureGroup(fingerprint, event_type(first), error, 0, first.sent_at, first.sent_at, ())
 
-    def __init__(self, first: PeekedMessage) -> None:
-        dead = read_dead(first.attributes)
-        self._type = event_type(first)
-        self._error = None if dead is None else dead.error
-        self._count = 0
-        self._first = self._last = first.sent_at
-        self._samples: list[str] = []
 
-    def add(self, message: PeekedMessage) -> None:
-        self._count += 1
-        self._first, self._last = min(self._first, message.sent_at), max(self._last, message.sent_at)
-        if len(self._samples) < _SAMPLES:
-            self._samples.append(message.message_id)
-
-    def frozen(self, fingerprint: str) -> FailureGroup:
-        samples = tuple(self._samples)
-        return FailureGroup(fingerprint, self._type, self._error, self._count, self._first, self._last, samples)
+def _joined(group: FailureGroup, message: PeekedMessage) -> FailureGroup:
+    return replace(
+        group,
+        count=group.count + 1,
+        first_sent_at=min(group.first_sent_at, message.sent_at),
+        last_sent_at=max(group.last_sent_at, message.sent_at),
+        sample_ids=(*group.sample_ids, message.message_id)[:_SAMPLES],
+    )
 
 
 def redrive(
@@ -298,15 +294,7 @@ class _Record:
             self._progress(report)
 
     def _note(self, report: RedriveReport) -> None:
-        self._done |= {
-            "status": report.status,
-            "matched": report.matched,
-            "moved": report.moved,
-            "returned": report.returned,
-            "skipped": dict(report.skipped),
-            "destinations": dict(report.destinations),
-            "task_handle": report.task_handle,
-        }
+        self._done |= msgspec.to_builtins(report)
 
 
 def _move_natively(
@@ -346,13 +334,6 @@ def _fields(match: Match | None) -> dict[str, Any] | None:
     """Return what is set in the match, with as many ids as the audit record has room for."""
     if match is None:
         return None
-    given = {
-        "fingerprint": match.fingerprint,
-        "key": match.key,
-        "event_type": match.event_type,
-        "attributes": dict(match.attributes),
-        "ids": list(match.ids)[:_NAMED_IDS],
-        "sent_before": None if match.sent_before is None else match.sent_before.isoformat(),
-        "sent_after": None if match.sent_after is None else match.sent_after.isoformat(),
-    }
+    shortened = {"attributes": dict(match.attributes), "ids": list(match.ids)[:_NAMED_IDS]}
+    given = msgspec.to_builtins(msgspec.structs.replace(match, **shortened))
     return {name: value for name, value in given.items() if value}

@@ -13,7 +13,7 @@ import msgspec
 from postroad.agents import AgentStore, EventDelivery
 from postroad.connections import dialect_of, path_of
 from postroad.errors import ConfigurationError, InvalidInput, NotFound, PostroadError
-from postroad.jobs import JobViews, job_story
+from postroad.jobs import Jobs, job_story
 from postroad.journal import Kind, Related, Step, Story, Verdict
 from postroad.notifications import NotificationStore, configured_store, push_results
 from postroad.operations.story_parts import Part, agent_part, answers_part, message_part, row_part
@@ -55,7 +55,7 @@ def why(backend: Store, name: str, *, tenant: str, app: str, agents: Callable[[]
     """
     history = backend.message_history()
     tellers: tuple[Callable[[], Story | None], ...] = (
-        lambda: job_story(JobViews.of(backend, tenant_id=tenant, app=app), backend.journal(), tenant, name),
+        lambda: job_story(Jobs(backend, tenant_id=tenant, app=app), backend.journal(), tenant, name),
         lambda: task_story(backend, tenant, name),
         lambda: None if history is None else _message_story(history, name),
         lambda: _push_story(backend.url, history, name),
@@ -143,17 +143,14 @@ def _deliveries(agents: Callable[[], AgentStore] | None, name: str) -> Sequence[
 def _outbox_part(name: str) -> Part | None:
     """Return how far the event is in the outbox that the environment names; None if it is not there."""
     dsn = database_dsn()
-    if dsn is None or (event_id := _uuid(name)) is None or _is_missing(dsn):
+    if dsn is None or (event_id := _uuid(name)) is None:
         return None
+    if dialect_of(dsn) == "sqlite" and not Path(path_of(dsn)).exists():
+        return None  # Opening would create it.
     with suppress(PostroadError), closing(Outbox.open(dsn)) as outbox:
         row = outbox.get(event_id)
         return None if row is None else row_part(row, outbox.why(event_id), _DISPATCHER)
     return None
-
-
-def _is_missing(dsn: str) -> bool:
-    """Return whether this is a file that opening would create."""
-    return dialect_of(dsn) == "sqlite" and not Path(path_of(dsn)).exists()
 
 
 def _push_story(backend_url: str, history: MessageHistory | None, name: str) -> Story | None:

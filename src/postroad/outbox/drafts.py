@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
@@ -29,7 +29,8 @@ from postroad.telemetry import traceparent, valid_traceparent
 
 _TYPE: Final = re.compile(r"[A-Za-z0-9._:-]{1,200}")
 _TENANT: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-NO_OVERRIDES: Final[Mapping[str, Any]] = {}
+_NO_FIELDS: Final[Mapping[str, Any]] = {}
+_READ: Final[dict[str, Callable[[Any], Any]]] = {"key": as_key, "event_id": as_uuid}
 _KEY_REMEDY: Final = 'Give the key that orders the event, as in key={"transferId": "tr_1"}.'
 
 
@@ -51,9 +52,9 @@ class Drafts:
         self._cipher = cipher
         self._max_bytes = max_bytes
 
-    def draft(self, event: object, overrides: Mapping[str, Any] = NO_OVERRIDES) -> Draft:
-        """Return the row of the event; overrides that are not None replace its fields."""
-        domain = _traced(self._domain(event, overrides))
+    def draft(self, event: object, given: Mapping[str, Any] = _NO_FIELDS) -> Draft:
+        """Return the row of the event; the fields that are given replace its own."""
+        domain = _traced(self._domain(event, given))
         _check(domain)
         body = domain_json(domain, domain.payload)
         if NUL in body and (path := place_of_nul(msgspec.to_builtins(domain.payload), "payload")) is not None:
@@ -61,34 +62,24 @@ class Drafts:
         if len(body) > self._max_bytes:
             raise MessageTooLarge(
                 f"the event has {len(body):,} bytes, above the limit of {self._max_bytes:,}",
+                field="payload",
                 remedy="Record less data, or an id under which the rest can be found.",
             )
         if self._cipher is not None:
             body = domain_json(domain, self._cipher.sealed(domain, msgspec.json.encode(domain.payload)))
         return Draft(domain.event_id, domain.type, domain.tenant_id, ordering_key(domain.key), body.decode())
 
-    def _domain(self, event: object, overrides: Mapping[str, Any]) -> DomainEvent:
-        if type(event) is DomainEvent and overrides is NO_OVERRIDES:
+    def _domain(self, event: object, given: Mapping[str, Any]) -> DomainEvent:
+        if type(event) is DomainEvent and not given:
             return event
-        given = {name: value for name, value in overrides.items() if value is not None}
-        for name, read in (("key", as_key), ("event_id", as_uuid)):
-            if name in given:
-                given[name] = read(given[name])
+        fields = {name: _READ[name](value) if name in _READ else value for name, value in given.items()}
         if isinstance(event, DomainEvent):
-            return replace(event, **given)
-        if "key" not in given:
+            return replace(event, **fields)
+        if "key" not in fields:
             raise InvalidMessage("key: is missing", field="key", remedy=_KEY_REMEDY)
-        wrapped = self._codec.wrap(event, publisher_id="outbox", event_id=given.get("event_id"))
-        return DomainEvent(
-            **{
-                "type": wrapped.event_type,
-                "payload": wrapped.payload,
-                "event_id": wrapped.event_id,
-                "occurred_at": wrapped.created_at,
-                "v": wrapped.version,
-                **given,
-            }
-        )
+        wrapped = self._codec.wrap(event, publisher_id="outbox", event_id=fields.get("event_id"))
+        own: dict[str, Any] = {"type": wrapped.event_type, "payload": wrapped.payload, "event_id": wrapped.event_id}
+        return DomainEvent(**{**own, "occurred_at": wrapped.created_at, "v": wrapped.version, **fields})
 
 
 def _traced(event: DomainEvent) -> DomainEvent:

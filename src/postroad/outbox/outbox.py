@@ -32,7 +32,8 @@ from postroad.outbox.schema import INIT_REMEDY, Role, Tables, grants, init, prun
 from postroad.queues import Queue
 
 MAX_BYTES: Final = 262_144
-_NOTHING: Final = (None,) * 6
+_FIELDS: Final = ("key", "tenant_id", "type", "traceparent", "event_id", "occurred_at")
+"""The fields of an event that arguments of `add` replace."""
 
 
 class Outbox:
@@ -197,11 +198,8 @@ class Outbox:
             SchemaMismatch: The tables are missing.
         """
         caller = in_transaction(connection)
-        if (key, tenant_id, type, traceparent, event_id, occurred_at) == _NOTHING:
-            return self._inserts.add(caller, self._drafts.draft(event))
-        overrides: dict[str, Any] = {"key": key, "tenant_id": tenant_id, "type": type, "traceparent": traceparent}
-        overrides |= {"event_id": event_id, "occurred_at": occurred_at}
-        return self._inserts.add(caller, self._drafts.draft(event, overrides))
+        fields = _given(key, tenant_id, type, traceparent, event_id, occurred_at)
+        return self._inserts.add(caller, self._drafts.draft(event, fields))
 
     def add_many(self, connection: object, events: Iterable[DomainEvent]) -> list[UUID]:
         """Record all of `events` or none on `connection`, in their order, and return their ids; raise as `add` does."""
@@ -221,9 +219,8 @@ class Outbox:
         occurred_at: datetime | None = None,
     ) -> UUID:
         """Record `event` as `add` does, on a `connection` that is awaited."""
-        overrides: dict[str, Any] = {"key": key, "tenant_id": tenant_id, "type": type, "traceparent": traceparent}
-        overrides |= {"event_id": event_id, "occurred_at": occurred_at}
-        return await self._inserts.add_async(connection, lambda: self._drafts.draft(event, overrides))
+        fields = _given(key, tenant_id, type, traceparent, event_id, occurred_at)
+        return await self._inserts.add_async(connection, lambda: self._drafts.draft(event, fields))
 
     def opened(self, event: DomainEvent) -> DomainEvent:
         """Return `event` with its payload decrypted; raise Undecryptable if there is no key for it."""
@@ -402,6 +399,11 @@ class Outbox:
 
     def _queries(self) -> Queries:
         return Queries(self.database, self.tables)
+
+
+def _given(*values: object) -> dict[str, Any]:
+    """Return those of `_FIELDS` that a caller has given."""
+    return {name: value for name, value in zip(_FIELDS, values, strict=True) if value is not None}
 
 
 def _require(**texts: str) -> None:

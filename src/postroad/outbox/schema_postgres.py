@@ -138,18 +138,26 @@ BEGIN
 END $$;
 CREATE OR REPLACE TRIGGER {table}_fill BEFORE INSERT ON {outbox} FOR EACH ROW EXECUTE FUNCTION {fill}();
 """
-# A NOTIFY holds a lock of the whole server until its commit is on disk, so of many commits within ten milliseconds one
-# notifies, and the dispatcher looks again after that time. The trigger is deferred, so it decides this at the commit.
+# A NOTIFY holds a lock of the whole server until its commit is on disk, so of many commits at once few notify. The
+# trigger is deferred, so it decides this at the commit. Only a dispatcher that will look again may keep commits from
+# notifying: what the trigger itself writes into {wake} stays even if its commit fails, and would silence others. So a
+# dispatcher that was woken writes until when commits need not notify, and looks again after that. Its numbers are even,
+# and valid for a minute. If no dispatcher listens, nothing can be missed, and the trigger itself makes sure that of
+# many commits within ten milliseconds one notifies.
 _TELL: Final = """
 CREATE OR REPLACE FUNCTION {tell}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
   moment pg_catalog.int8 := pg_catalog.int8(
     pg_catalog.float8mul(pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()), 1000));
-  gone pg_catalog.int8 := pg_catalog.int8mi(
-    moment, coalesce(pg_catalog.pg_sequence_last_value('{wake}'::pg_catalog.regclass), 0));
+  written pg_catalog.int8 := coalesce(pg_catalog.pg_sequence_last_value('{wake}'::pg_catalog.regclass), 1);
+  gone pg_catalog.int8 := pg_catalog.int8mi(moment, written);
 BEGIN
-  IF pg_catalog.int8ge(gone, 10) OR pg_catalog.int8lt(gone, 0) THEN
-    PERFORM pg_catalog.setval('{wake}'::pg_catalog.regclass, moment);
+  IF pg_catalog.int8eq(pg_catalog.int8and(written, 1), 0) AND pg_catalog.int8lt(gone, 60000) THEN
+    IF pg_catalog.int8ge(gone, 0) OR pg_catalog.int8lt(gone, -100) THEN
+      PERFORM pg_catalog.pg_notify('postroad_outbox', '{table}');
+    END IF;
+  ELSIF pg_catalog.int8ge(gone, 10) OR pg_catalog.int8lt(gone, 0) THEN
+    PERFORM pg_catalog.setval('{wake}'::pg_catalog.regclass, pg_catalog.int8or(moment, 1));
     PERFORM pg_catalog.pg_notify('postroad_outbox', '{table}');
   END IF;
   RETURN NULL;
@@ -170,8 +178,6 @@ SELECT id, eventtype, payload, state, attempts, lasterror, next_attempt, created
 """
 _INDEXES: Final = """
 CREATE UNIQUE INDEX IF NOT EXISTS {table}_event_id ON {outbox} (event_id);
-CREATE INDEX IF NOT EXISTS {table}_heads ON {outbox} (coalesce(tenant, ''), lane, seq)
-  WHERE state NOT IN ('SENT', 'SKIPPED');
 CREATE INDEX IF NOT EXISTS {table}_done ON {outbox} (updatedat) WHERE state IN ('SENT', 'SKIPPED');
 """
 # The first thousand rows of a key are released. The next row is claimed by itself once they are gone, since it is due
@@ -234,31 +240,8 @@ ALTER TABLE {outbox} SET (
   autovacuum_analyze_scale_factor = 0.1
 );
 """
-# Only a dispatcher that will look again may keep commits from notifying: what the trigger itself writes into {wake}
-# stays even if its commit fails, and would silence others. So a dispatcher that was woken writes until when commits
-# need not notify, and looks again after that. Its numbers are even, and valid for a minute. If no dispatcher listens,
-# nothing can be missed, and the trigger itself makes sure that of many commits within ten milliseconds one notifies.
-_TELL_LISTENERS: Final = """
-CREATE OR REPLACE FUNCTION {tell}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
-DECLARE
-  moment pg_catalog.int8 := pg_catalog.int8(
-    pg_catalog.float8mul(pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()), 1000));
-  written pg_catalog.int8 := coalesce(pg_catalog.pg_sequence_last_value('{wake}'::pg_catalog.regclass), 1);
-  gone pg_catalog.int8 := pg_catalog.int8mi(moment, written);
-BEGIN
-  IF pg_catalog.int8eq(pg_catalog.int8and(written, 1), 0) AND pg_catalog.int8lt(gone, 60000) THEN
-    IF pg_catalog.int8ge(gone, 0) OR pg_catalog.int8lt(gone, -100) THEN
-      PERFORM pg_catalog.pg_notify('postroad_outbox', '{table}');
-    END IF;
-  ELSIF pg_catalog.int8ge(gone, 10) OR pg_catalog.int8lt(gone, 0) THEN
-    PERFORM pg_catalog.setval('{wake}'::pg_catalog.regclass, pg_catalog.int8or(moment, 1));
-    PERFORM pg_catalog.pg_notify('postroad_outbox', '{table}');
-  END IF;
-  RETURN NULL;
-END $$;
-"""
 STEPS: Final = (
     _TABLE + _COLUMNS + _BESIDE + _READ + _FILL + _ADOPT + _INDEXES + _TELL + _UPKEEP,
-    _HOLD + _TELL_LISTENERS,
+    _HOLD + _TELL,
 )
 """Step n brings a database from version n to n + 1; steps are only ever added."""

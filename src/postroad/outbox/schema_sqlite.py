@@ -121,8 +121,6 @@ DROP TABLE postroad_adopted;
 """.replace("{event_id}", _EVENT_ID)
 _INDEXES: Final = """
 CREATE UNIQUE INDEX IF NOT EXISTS {table}_event_id ON {outbox} (event_id);
-CREATE INDEX IF NOT EXISTS {table}_heads ON {outbox} (coalesce(tenant, ''), lane, seq)
-  WHERE state NOT IN ('SENT', 'SKIPPED');
 CREATE INDEX IF NOT EXISTS {table}_failed ON {outbox} (seq)
   WHERE state NOT IN ('PENDING', 'PARKED', 'SENT', 'SKIPPED');
 CREATE INDEX IF NOT EXISTS {table}_done ON {outbox} (updatedat) WHERE state IN ('SENT', 'SKIPPED');

@@ -5,6 +5,7 @@ from postroad.receiving.handlers import (
     HandlingContext,
     LoopThread as LoopThread,
     Result as Result,
+    Workers as Workers,
     completed as completed,
     context_of,
     current_context,

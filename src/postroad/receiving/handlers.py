@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait as wait_for
+from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor, wait as wait_for
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
@@ -213,29 +213,16 @@ def _settlers(pid: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(4, "postroad-settle")
 
 
-async def in_thread(function: Callable[..., Result], *args: Any) -> Result:
+async def in_thread(function: Callable[..., Result], *args: Any, pool: Callable[[int], Executor] = _pool) -> Result:
     """Run a blocking function in a thread, in the caller's context; return its result or raise its error."""
-    return await _in_pool(_pool(os.getpid()), function, *args)
-
-
-async def _in_pool(pool: ThreadPoolExecutor, function: Callable[..., Result], *args: Any) -> Result:
     context, loop = contextvars.copy_context(), asyncio.get_running_loop()
     context.run(_waiting.set, loop)
-    return await loop.run_in_executor(pool, partial(context.run, function, *args))
+    return await loop.run_in_executor(pool(os.getpid()), partial(context.run, function, *args))
 
 
-async def settle_in_thread(function: Callable[..., Result], *args: Any) -> Result:
-    """Do what `to_its_end` does, in one of the few threads that settle messages."""
-    return await _to_its_end(_in_pool(_settlers(os.getpid()), function, *args))
-
-
-async def to_its_end(function: Callable[..., Result], *args: Any) -> Result:
+async def to_its_end(function: Callable[..., Result], *args: Any, pool: Callable[[int], Executor] = _pool) -> Result:
     """Run a blocking function in a thread and wait for its end, even if the caller is cancelled meanwhile."""
-    return await _to_its_end(in_thread(function, *args))
-
-
-async def _to_its_end(call: Coroutine[Any, Any, Result]) -> Result:
-    running = asyncio.ensure_future(call)
+    running = asyncio.ensure_future(in_thread(function, *args, pool=pool))
     while True:
         try:
             return await asyncio.shield(running)
@@ -244,6 +231,11 @@ async def _to_its_end(call: Coroutine[Any, Any, Result]) -> Result:
                 raise
             if (task := asyncio.current_task()) is not None:
                 task.uncancel()
+
+
+async def settle_in_thread(function: Callable[..., Result], *args: Any) -> Result:
+    """Do what `to_its_end` does, in one of the few threads that settle messages."""
+    return await to_its_end(function, *args, pool=_settlers)
 
 
 def completed(coroutine: Coroutine[Any, Any, Result]) -> Result:
@@ -296,10 +288,10 @@ class Workers:
     def __init__(self, most: int, name: str) -> None:
         self._most, self._name = most, name
         self._changed = threading.Condition()
-        self._jobs: deque[Callable[[], None]] = deque()
+        self._jobs: deque[Callable[[], object]] = deque()
         self._idle = self._count = 0
 
-    def submit(self, job: Callable[[], None]) -> None:
+    def submit(self, job: Callable[[], object]) -> None:
         with self._changed:
             self._jobs.append(job)
             if len(self._jobs) > self._idle and self._count < self._most:
@@ -319,6 +311,8 @@ class Workers:
                     return
                 job = self._jobs.popleft()
             job()
+            # While it waits for more, a thread must not keep what the last job referred to.
+            del job
 
 
 class Users:

@@ -9,14 +9,15 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from postroad.clock import Clock, SystemClock
 from postroad.errors import NotSupported, PostroadError, StaleReceipt
 from postroad.queues import AckResult, Delivery, Queue
 
-Failed = Callable[[Delivery, Exception], None]
+Observe = Callable[..., None]
+"""Called as `observe(what, delivery, **fields)` for each thing that happens to a message."""
 _IDLE_SECONDS = 5.0
 _AFTER_FAILURE = 1.0
 # A clock that moves only when a test moves it wakes nobody.
@@ -35,18 +36,18 @@ class Chore(Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False)
 class Housekeeper:
     """Runs chores when they are due. Its thread starts when first woken and ends when there is nothing to wait for."""
 
-    def __init__(self, clock: Clock, chores: Sequence[Chore], *, failed: Callable[[Exception], None]) -> None:
-        self._clock = clock
-        self._chores = chores
-        self._failed = failed
-        self.owner: object = None
-        """An object that lives for as long as there are chores to wait for."""
-        self._changed = threading.Condition()
-        self._planned = 0.0
-        self._running = False
+    _clock: Clock
+    _chores: Sequence[Chore]
+    _observe: Observe
+    owner: object = None
+    """An object that lives for as long as there are chores to wait for."""
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _planned: float = 0.0
+    _running: bool = False
 
     def wake(self) -> None:
         """Check again what is due; this is cheap if nothing is due earlier than planned."""
@@ -74,7 +75,7 @@ class Housekeeper:
                     chore.run()
                 except Exception as error:
                     # One chore must not end the others, nor keep this thread busy with failing.
-                    self._failed(error)
+                    self._observe("chore_failed", None, error=error)
                     time.sleep(_AFTER_FAILURE)
 
     def _wait(self) -> bool:
@@ -108,38 +109,29 @@ class Held:
     lost: bool = False
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class Leases:
     """All messages that are held. Every lease is extended in time, in batches, also those of messages that wait."""
 
-    def __init__(
-        self,
-        *,
-        visibility: float,
-        clock: Clock,
-        failed: Failed,
-        longest: float = math.inf,
-        extend_every: float | None = None,
-        on_extended: Callable[[Delivery], object] | None = None,
-        on_lost: Callable[[Delivery], object] | None = None,
-    ) -> None:
-        self.visibility = visibility
-        self._longest = longest
-        self._ahead = visibility - (visibility / 2 if extend_every is None else extend_every)
-        self._monotonic = clock.monotonic
-        self._failed = failed
-        self._on_extended, self._on_lost = on_extended, on_lost
-        self._lock = threading.Lock()
-        # Held while leases are extended, so that none is extended after it was settled.
-        self._extending = threading.Lock()
-        self._held: dict[int, Held] = {}
-        self._can_extend = visibility > 0
-        self.wake: Callable[[], None] = lambda: None
+    visibility: float
+    clock: Clock
+    observe: Observe
+    longest: float
+    extend_every: float
+    on_extended: Callable[[Delivery], object] | None
+    on_lost: Callable[[Delivery], object] | None
+    wake: Callable[[], None] = lambda: None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _extending: threading.Lock = field(default_factory=threading.Lock)
+    """Held while leases are extended, so that none is extended after it was settled."""
+    _held: dict[int, Held] = field(default_factory=dict)
+    _can_extend: bool = True
 
     def __len__(self) -> int:
         return len(self._held)
 
     def take(self, queue: Queue, deliveries: Iterable[Delivery]) -> list[Held]:
-        until = self._monotonic() + self.visibility
+        until = self.clock.monotonic() + self.visibility
         taken = [Held(queue, delivery, until) for delivery in deliveries]
         with self._lock:
             self._held.update({id(held): held for held in taken})
@@ -148,11 +140,11 @@ class Leases:
 
     def begin(self, held: Held) -> None:
         """Note that a handler starts now: from here on the longest time counts."""
-        held.begun_at = self._monotonic()
+        held.begun_at = self.clock.monotonic()
 
     def handled_ms(self, held: Held) -> float | None:
         """Return for how many milliseconds the handler of a message has run; None if it has not begun."""
-        return None if held.begun_at is None else round((self._monotonic() - held.begun_at) * 1_000, 3)
+        return None if held.begun_at is None else round((self.clock.monotonic() - held.begun_at) * 1_000, 3)
 
     def let_go(self, helds: Iterable[Held]) -> None:
         """Stop extending these: they are about to be settled."""
@@ -162,26 +154,26 @@ class Leases:
 
     def due(self) -> float | None:
         """Return when the next lease needs an extension."""
-        if not self._can_extend:
+        if not self._can_extend or not self.visibility:
             return None
         with self._lock:
             until = min((held.covered_until for held in self._held.values() if self._coverable(held)), default=math.inf)
-        return None if until == math.inf else until - self._ahead
+        return None if until == math.inf else until - self.visibility + self.extend_every
 
     def run(self) -> None:
         with self._extending:
-            soon = self._monotonic() + self._ahead + self.visibility * _SOON
+            soon = self.clock.monotonic() + self.visibility * (1 + _SOON) - self.extend_every
             with self._lock:
                 due = [held for held in self._held.values() if self._coverable(held) and held.covered_until <= soon]
             for queue in {id(held.queue): held.queue for held in due}.values():
                 self._extend(queue, [held for held in due if held.queue is queue])
 
     def _coverable(self, held: Held) -> bool:
-        too_long = held.begun_at is not None and self._monotonic() - held.begun_at > self._longest
+        too_long = held.begun_at is not None and self.clock.monotonic() - held.begun_at > self.longest
         return not held.lost and not too_long
 
     def _extend(self, queue: Queue, helds: Sequence[Held]) -> None:
-        until = self._monotonic() + self.visibility
+        until = self.clock.monotonic() + self.visibility
         try:
             results = queue.extend([held.delivery for held in helds], seconds=self.visibility)
             failures = [None if result.ok else result.error for result in results]
@@ -190,17 +182,17 @@ class Leases:
         for held, failure in zip(helds, failures, strict=True):
             if failure is None:
                 held.covered_until = until
-                if self._on_extended is not None:
-                    self._on_extended(held.delivery)
+                if self.on_extended is not None:
+                    self.on_extended(held.delivery)
             elif isinstance(failure, NotSupported):
                 self._can_extend = False
             else:
                 held.lost = isinstance(failure, StaleReceipt)
                 # Tried again soon, while the lease may still be valid.
                 held.covered_until += self.visibility / 8
-                self._failed(held.delivery, failure)
-                if held.lost and self._on_lost is not None:
-                    self._on_lost(held.delivery)
+                self.observe("heartbeat_failed", held.delivery, error=failure)
+                if held.lost and self.on_lost is not None:
+                    self.on_lost(held.delivery)
 
 
 _MOST_ACKS = 10
@@ -215,23 +207,23 @@ class _Waiting:
     attempts: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class Acks:
     """Acks handled messages in batches. One that fails three times is reported: deduplication covers the redelivery."""
 
-    def __init__(self, clock: Clock, failed: Failed) -> None:
-        self._monotonic = clock.monotonic
-        self._failed = failed
-        self._lock = threading.Lock()
-        self._waiting: list[_Waiting] = []
-        self._first_at: float | None = None
-        self.wake: Callable[[], None] = lambda: None
+    clock: Clock
+    observe: Observe
+    wake: Callable[[], None] = lambda: None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _waiting: list[_Waiting] = field(default_factory=list)
+    _first_at: float | None = None
 
     def add(self, queue: Queue, delivery: Delivery) -> None:
         with self._lock:
             self._waiting.append(_Waiting(queue, delivery))
             first = self._first_at is None
             if first:
-                self._first_at = self._monotonic()
+                self._first_at = self.clock.monotonic()
             full = len(self._waiting) >= _MOST_ACKS
         if full:
             self.flush()
@@ -264,11 +256,12 @@ class Acks:
             if each.attempts < _ACK_ATTEMPTS and not isinstance(result.error, StaleReceipt):
                 again.append(each)
             else:
-                self._failed(each.delivery, result.error or StaleReceipt("the message was not acked"))
+                why = result.error or StaleReceipt("the message was not acked")
+                self.observe("ack_failed", each.delivery, error=why)
         if again:
             with self._lock:
                 self._waiting += again
-                self._first_at = self._first_at or self._monotonic()
+                self._first_at = self._first_at or self.clock.monotonic()
             self.wake()
 
 
@@ -277,6 +270,7 @@ _MOST_SPARED = 10_000
 _GIVE_UP_SECONDS = 30.0
 
 
+@dataclass(slots=True, eq=False)
 class Attempts:
     """Counts the attempts at the messages of one receiver, and knows which failed ones are about to come again.
 
@@ -284,11 +278,10 @@ class Attempts:
     would take those behind it along to the dead letters, although nothing handled them; so it is received alone.
     """
 
-    def __init__(self, clock: Clock) -> None:
-        self._monotonic = clock.monotonic
-        self._lock = threading.Lock()
-        self._spared: dict[str, int] = {}
-        self._expected: dict[str, float] = {}
+    _clock: Clock
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _spared: dict[str, int] = field(default_factory=dict)
+    _expected: dict[str, float] = field(default_factory=dict)
 
     def spare(self, deliveries: Iterable[Delivery]) -> None:
         """Do not count these receives as attempts: nothing began on them."""
@@ -306,7 +299,7 @@ class Attempts:
     def expect(self, delivery: Delivery, after: float) -> None:
         """Note that the failed message comes again after so many seconds."""
         with self._lock:
-            self._expected[delivery.message_id] = self._monotonic() + after
+            self._expected[delivery.message_id] = self._clock.monotonic() + after
 
     def seen(self, deliveries: Sequence[Delivery]) -> None:
         if not self._expected:
@@ -319,7 +312,7 @@ class Attempts:
         """Return how many messages to receive: one if an expected message may be among them."""
         if not self._expected:
             return most
-        now = self._monotonic()
+        now = self._clock.monotonic()
         with self._lock:
             self._expected = {key: due for key, due in self._expected.items() if due > now - _GIVE_UP_SECONDS}
             return 1 if any(due <= now + wait for due in self._expected.values()) else most

@@ -7,12 +7,18 @@ import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import KW_ONLY, dataclass
+from typing import Annotated
 
+from msgspec import Meta
+
+from postroad.arguments import check
 from postroad.clock import Clock
 from postroad.errors import NonRetryable, NotSupported, describe, retry_wish
-from postroad.queues import TRACEBACK, TRACEBACK_LINES, Delivery, OutgoingMessage, Queue, mark_dead
+from postroad.queues import MAX_VISIBILITY, TRACEBACK, TRACEBACK_LINES, Delivery, OutgoingMessage, Queue, mark_dead
 from postroad.receiving.handlers import LoopThread
-from postroad.receiving.leases import Chore
+from postroad.receiving.leases import Chore, Observe
+
+Delay = Annotated[float, Meta(ge=0, le=MAX_VISIBILITY, description="a number of seconds from 0 to 43200")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +40,15 @@ class Retry:
     """Deliver the message again later. After `max_receives` attempts it is rejected instead.
 
     Args:
-        after: Seconds until it is delivered again; by default the entry of `retry_delays` for this attempt.
+        after: Seconds until it is delivered again, 0 to 43,200; by default the entry of `retry_delays`.
         error: Why it failed, for the log and the dead letter.
         label: The name of this case in counters and log lines. A retry with a label is not a failure: it never opens
             the circuit breaker, and the message is never rejected.
         about: Passed on to the receiver's `observe` hook.
         max_attempts: The attempt at which it is rejected; by default the receiver's `max_receives`.
+
+    Raises:
+        InvalidInput: `after` is out of bounds.
     """
 
     after: float | None = None
@@ -48,6 +57,9 @@ class Retry:
     label: str | None = None
     about: object = None
     max_attempts: int | None = None
+
+    def __post_init__(self) -> None:
+        check(self.after, Delay | None, "after")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +91,16 @@ class Defer:
     seconds. `retry`: an SQS FIFO queue allows neither, so there it is a `Retry`.
 
     Args:
-        after: Seconds until it is delivered again.
+        after: Seconds until it is delivered again, 0 to 43,200.
+
+    Raises:
+        InvalidInput: `after` is out of bounds.
     """
 
     after: float
+
+    def __post_init__(self) -> None:
+        check(self.after, Delay, "after")
 
 
 Outcome = Ack | Retry | Reject | Defer
@@ -176,10 +194,6 @@ def _stay(queue: Queue, delivery: Delivery, *, reason: str, error: str | None) -
 
 NO_DEAD_LETTERS: DeadLetters = _stay
 """For queues without dead letters: a rejected message is delivered again."""
-
-
-Observe = Callable[..., None]
-"""Called as `observe(what, delivery, **fields)` for each thing that happens to a message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,10 +11,10 @@ from typing import Annotated, Any, cast
 
 from msgspec import Meta
 
-from postroad.arguments import check, seconds_between, whole_number
+from postroad.arguments import Seconds, check, refusal, seconds_between, whole_number
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError
-from postroad.queues import Delivery, Queue
+from postroad.queues import MAX_VISIBILITY, Delivery, Queue
 from postroad.receiving.breaker import Breaker, CircuitBreaker, CircuitBreakerConfig
 from postroad.receiving.handlers import (
     LoopClosed,
@@ -31,6 +31,7 @@ from postroad.receiving.outcomes import (
     DeadLetters,
     Decide,
     DecideTogether,
+    Delay,
     GivenDeadLetters,
     Hooks,
     Outcome,
@@ -42,9 +43,12 @@ from postroad.receiving.workers import SLICE_SECONDS, Loop, Poller, Work, curren
 # Practically for ever: locks refuse to wait much longer.
 _YEAR_SECONDS = 31_536_000.0
 _Count = whole_number(1, 1_000)
-_Delay = Annotated[float, Meta(ge=0, le=43_200, description="a number of seconds from 0 to 43200")]
-_OptionalDelay = _Delay | None
-_Delays = Annotated[list[_Delay], Meta(description="numbers of seconds from 0 to 43200")]
+_Function = Annotated[Any, Meta(description="a function")]
+_Queue = Annotated[Any, Meta(description="a queue", extra={"remedy": "Pass backend.queue(name)."})]
+_Breaker = Annotated[Any, Meta(description="a CircuitBreakerConfig")]
+_Timeout = Annotated[float, Meta(ge=0, description="a number of seconds of 0 or more")]
+_Visibility = seconds_between(0, MAX_VISIBILITY)
+_Delays = Annotated[list[Delay], Meta(description="numbers of seconds from 0 to 43200")]
 
 
 class Receiver:
@@ -82,7 +86,7 @@ class Receiver:
         hooks: Used by the parts of Postroad that are built on a receiver.
 
     Raises:
-        ConfigurationError: An argument is out of bounds.
+        ConfigurationError: An argument is out of bounds, or is not a queue, a function or a breaker where it has to be.
 
     Example:
         def decide(delivery: Delivery) -> Outcome:
@@ -114,12 +118,20 @@ class Receiver:
         clock: Clock | None = None,
         hooks: Hooks = Hooks(),  # noqa: B008  # frozen
     ) -> None:
+        functions: dict[str, object] = {"decide": decide, "on_extended": on_extended, "on_lost": on_lost}
+        for field, function in functions.items():
+            if not callable(function) and (function is not None or field == "decide"):
+                raise refusal(function, _Function, field, ConfigurationError)
+        places: dict[str, object] = {"queue": queue, "dead_letters": dead_letters}
+        for field, place in places.items():
+            if not (callable(place) or hasattr(place, "send")) and (place is not None or field == "queue"):
+                raise refusal(place, _Queue, field, ConfigurationError)
         given: object = retry_delays
         delays = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else given
         checked = (
             *(("concurrency", concurrency, _Count), ("batch", batch, _Count), ("together", together, _Count)),
             *(("wait", wait, seconds_between(0, 20)), ("retry_delays", delays, _Delays)),
-            *(("visibility", visibility, _OptionalDelay), ("max_receives", max_receives, whole_number(1) | None)),
+            *(("visibility", visibility, _Visibility | None), ("max_receives", max_receives, whole_number(1) | None)),
         )
         for field, value, kind in checked:
             check(value, kind, field, ConfigurationError)
@@ -136,25 +148,25 @@ class Receiver:
         observe = log_to(self.name) if hooks.observe is None else hooks.observe
         if isinstance(breaker, CircuitBreakerConfig):
             breaker = CircuitBreaker(breaker, clock.monotonic)
+        elif breaker is not None and not hasattr(breaker, "pause"):
+            raise refusal(breaker, _Breaker, "breaker", ConfigurationError)
         self.breaker = breaker
         if dead_letters is None:
             dead_letters = OwnDeadLetters()
         elif not callable(dead_letters):
             dead_letters = GivenDeadLetters(dead_letters, clock)
         self._counts = Counts()
-        acks = Acks(clock, lambda delivery, error: observe("ack_failed", delivery, error=error))
+        acks = Acks(clock, observe)
         self._leases = Leases(
             visibility=hidden,
             clock=clock,
-            failed=lambda delivery, error: observe("heartbeat_failed", delivery, error=error),
+            observe=observe,
             longest=hooks.longest,
-            extend_every=extend_every,
+            extend_every=hidden / 2 if extend_every is None else extend_every,
             on_extended=on_extended,
             on_lost=on_lost,
         )
-        self._housekeeper = Housekeeper(
-            clock, [acks, self._leases, *hooks.chores], failed=lambda error: observe("chore_failed", None, error=error)
-        )
+        self._housekeeper = Housekeeper(clock, [acks, self._leases, *hooks.chores], observe)
         acks.wake = self._leases.wake = self._housekeeper.wake
         self._attempts = Attempts(clock)
         self._settlement = Settlement(
@@ -223,6 +235,7 @@ class Receiver:
 
     def run_once(self, *, wait: float = 0.0) -> dict[str, int]:
         """Poll once for up to `wait` seconds, handle what came, and return the counters of this poll."""
+        check(wait, Seconds, "wait")
         before = self.counts
         # Handlers cannot run on the caller's loop, which is blocked until this returns.
         self._started_on = self._started_on if self.is_running else None
@@ -267,7 +280,7 @@ class Receiver:
             if self.is_running:
                 raise RuntimeError("the receiver is already started; stop it first")
             self._started_on = self._own_loop.home = running_loop()
-            self._loop = Loop(self._poller, self._work(), self._settlement, self._users, self._started_on)
+            self._loop = Loop(self._poller, self._work(), self._started_on)
             self._loop.start()
 
     def stop(self, timeout: float = 20.0) -> bool:
@@ -281,6 +294,8 @@ class Receiver:
             timeout: Seconds to wait for running handlers. When they are over, async handlers are cancelled and their
                 messages released; other handlers go on, and their messages are delivered again if nothing acks them.
         """
+        # A bad timeout is refused before anything is stopped.
+        check(timeout, _Timeout, "timeout")
         return self.halt()(timeout)
 
     def halt(self) -> Callable[[float], bool]:

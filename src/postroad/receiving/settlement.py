@@ -13,40 +13,31 @@ from typing import Any, cast
 from postroad.errors import PostroadError, StaleReceipt
 from postroad.queues import MAX_DELAY, AckResult, Delivery, OutgoingMessage, Queue, Watchable, legible
 from postroad.receiving.breaker import Breaker
-from postroad.receiving.leases import Acks, Attempts, Held, Leases
-from postroad.receiving.outcomes import STOPPED, Ack, DeadLetters, Defer, Observe, Outcome, Reject, Retry
+from postroad.receiving.leases import Acks, Attempts, Held, Leases, Observe
+from postroad.receiving.outcomes import STOPPED, Ack, DeadLetters, Defer, Outcome, Reject, Retry
 from postroad.telemetry import get_logger, redact, tracing
 
 HANDLER_FAILED = "handler_failed"
 Withdraw = Callable[[Sequence[Held]], list[Held]]
 
 _standard = logging.getLogger("postroad.receiving")
-_LINES = {
-    "received": "receiver_received",
-    "acked": "receiver_acked",
-    "deferred": "receiver_deferred",
-    "released": "receiver_released",
-    "retried": "receiver_retried",
-    "rejected": "receiver_rejected",
-    "lease_lost": "receiver_lease_lost",
-    "ack_failed": "receiver_ack_failed",
-    "heartbeat_failed": "receiver_heartbeat_failed",
-    "settle_failed": "receiver_settle_failed",
-    "receive_failed": "receiver_receive_failed",
-    "chore_failed": "receiver_chore_failed",
-    "stop_timed_out": "receiver_stop_timed_out",
-}
-_QUIET = frozenset({"acked", "deferred", "received", "released"})
+_QUIET = frozenset({"receiver_acked", "receiver_deferred", "receiver_received", "receiver_released"})
+_LINES = _QUIET.union(
+    ("receiver_retried", "receiver_rejected", "receiver_lease_lost", "receiver_ack_failed", "receiver_stop_timed_out"),
+    ("receiver_heartbeat_failed", "receiver_settle_failed", "receiver_receive_failed", "receiver_chore_failed"),
+)
 
 
 def log_to(name: str) -> Observe:
     """Return a function that logs a line for each thing that happens to a message of this receiver."""
 
     def observe(what: str, delivery: Delivery | None, /, **fields: Any) -> None:
-        level = logging.INFO if what in _QUIET else logging.WARNING
-        if what not in _LINES or not _standard.isEnabledFor(level):
+        line = f"receiver_{what}"
+        level = logging.INFO if line in _QUIET else logging.WARNING
+        if line not in _LINES or not _standard.isEnabledFor(level):
             return
-        fields.pop("about", None)
+        about = fields.pop("about", None)
+        fields["handler"] = about if isinstance(about, str) else None
         if what == "retried":
             fields["retry_in_seconds"] = fields.pop("after")
         deliveries = fields.pop("deliveries", None)
@@ -57,7 +48,7 @@ def log_to(name: str) -> Observe:
             fields |= {"message_id": delivery.message_id, "receives": delivery.receive_count, "trace_id": trace_id}
         shown = {key: str(value) if isinstance(value, Exception) else value for key, value in fields.items()}
         present = {key: value for key, value in shown.items() if value is not None}
-        get_logger("receiving").log(level, _LINES[what], receiver=name, **present)
+        get_logger("receiving").log(level, line, receiver=name, **present)
 
     return observe
 

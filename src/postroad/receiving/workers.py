@@ -7,10 +7,11 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from concurrent.futures import Future
-from contextvars import Context, ContextVar, copy_context
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from functools import partial
 
+from postroad.arguments import build_structs
 from postroad.backoff import CHANCE, Backoff
 from postroad.errors import QueueNotFound, describe
 from postroad.queues import Delivery, Queue
@@ -49,7 +50,7 @@ class Work:
     ) -> None:
         self.stopping = threading.Event()
         self.settlement = settlement
-        self._decide, self._adecide, self._users = decide, adecide, users
+        self._decide, self._adecide, self.users = decide, adecide, users
         self.loop = loop
         """Returns the loop on which the next messages are decided; None if threads decide."""
         self._running: set[Future[None]] = set()
@@ -99,7 +100,8 @@ class Work:
             elif self._workers is None:
                 self._run(group)
             else:
-                self._workers.submit(partial(self._run_in, copy_context(), group))
+                context = copy_context()
+                self._workers.submit(partial(context.run, partial(self._run, group)))
 
     def room(self, timeout: float) -> int:
         """Wait up to `timeout` seconds for a free thread and return how many are free; 0 at a stop."""
@@ -155,7 +157,7 @@ class Work:
         # A task has a context of its own, which ends with it.
         _inside.set(self)
         steps = self._steps(group)
-        with self._users.inside():
+        with self.users.inside():
             try:
                 async with self._slots:
                     deliveries = await settle_in_thread(_advance, steps, None)
@@ -185,13 +187,10 @@ class Work:
             log_traceback(error, receiver=self.settlement.name)
             return [outcome_of(error)] * len(deliveries)
 
-    def _run_in(self, context: Context, group: Group) -> None:
-        context.run(self._run, group)
-
     def _run(self, group: Group) -> None:
         token = _inside.set(self)
         steps = self._steps(group)
-        with self._users.inside():
+        with self.users.inside():
             try:
                 deliveries = next(steps)
                 while True:
@@ -347,18 +346,10 @@ class Poller:
 class Loop:
     """One start of a receiver. It has its own stop signal, so that an old thread never comes back to life."""
 
-    def __init__(
-        self,
-        poller: Poller,
-        work: Work,
-        settlement: Settlement,
-        users: Users,
-        home: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        self._poller, self._work, self._users = poller, work, users
+    def __init__(self, poller: Poller, work: Work, home: asyncio.AbstractEventLoop | None) -> None:
+        self._poller, self._work, self._observe = poller, work, work.settlement.observe
         self.home = home
         """The program's event loop in which it was started; a stop on its thread cannot wait for handlers."""
-        self._observe, self._flush = settlement.observe, settlement.acks.flush
         # Handlers see the context variables of the code that started the receiver.
         run = copy_context().run
         self._thread = threading.Thread(target=run, args=(self._run,), name="postroad-receiver", daemon=True)
@@ -370,6 +361,7 @@ class Loop:
         return self._thread.is_alive() and not self._work.stopping.is_set()
 
     def start(self) -> None:
+        build_structs()
         self._thread.start()
 
     def halt(self) -> None:
@@ -386,7 +378,7 @@ class Loop:
         if not ended:
             late = work.give_back_begun() if self._poller.hooks.releases_late else 0
             self._observe("stop_timed_out", None, messages=late)
-        self._within(deadline, self._flush)
+        self._within(deadline, work.settlement.acks.flush)
         if not work.is_here and (self._poller.hooks.joins or self._poller.short_waits):
             self._thread.join(max(0.0, deadline - time.monotonic()))
         return ended
@@ -403,7 +395,7 @@ class Loop:
     def _run(self) -> None:
         backoff = Backoff()
         try:
-            with self._users.inside(), self._poller.hooks.during():
+            with self._work.users.inside(), self._poller.hooks.during():
                 while not self._work.stopping.is_set():
                     self._turn(backoff)
         except BaseException as error:

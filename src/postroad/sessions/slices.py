@@ -96,11 +96,6 @@ def is_dataclass_type(value: object) -> bool:
     return isinstance(value, type) and dataclasses.is_dataclass(value)
 
 
-def appending(event_type: type, name: str) -> Reduction:
-    """Return the reduction of an event without a reducer: it is appended to the slice of its own type."""
-    return Reduction(event_type, event_type, step_name(name, "+"), None)
-
-
 def function_step(cls: type, reduce: Reducer[Any]) -> Step:
     """Return the step of a reducer that is a function; it checks the class of the results."""
 

@@ -13,7 +13,7 @@ import msgspec
 
 from postroad.errors import InvalidSnapshot
 from postroad.events import Codec, Envelope, EventRegistry, checked_bytes, codec
-from postroad.sessions.slices import Reducer, Reduction, Values, appending, function_step, reductions_of, step_name
+from postroad.sessions.slices import Reducer, Reduction, Values, function_step, reductions_of, step_name
 from postroad.sessions.vocabulary import known, values_in
 from postroad.telemetry import get_logger
 
@@ -142,7 +142,8 @@ class State:
         failures: list[Exception] = []
         for value, place in ((event, ""), *values_in(event)):
             cls = type(value)
-            for reduction in self.reductions.get(cls) or [appending(cls, known(cls, self.registry))]:
+            # Without a reducer it is appended to the slice of its own type.
+            for reduction in self.reductions.get(cls) or [self._appending(cls)]:
                 step = reduction.name + place
                 if self.ledger.has(event_id, step):
                     continue
@@ -159,6 +160,9 @@ class State:
                         error=f"{type(error).__name__}: {error}",
                     )
         return failures
+
+    def _appending(self, cls: type) -> Reduction:
+        return Reduction(cls, cls, step_name(known(cls, self.registry), "+"), None)
 
     def _step(self, reduction: Reduction, value: object) -> bool:
         """Change the slice; return False if the reducer leaves it alone."""

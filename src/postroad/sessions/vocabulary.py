@@ -192,16 +192,14 @@ def values_in(event: object) -> Iterator[tuple[object, str]]:
             yield value, f" [{index}]"
 
 
-_VALUES = (TokenUsage, PromptResponse, ToolResult, Budget)
-_CONTROL = (MainLoopRequest, MainLoopCompleted, MainLoopFailed)
-_ERRORS = (DeadlineExceeded, InvalidMessage, MessageTooLarge)
+_VALUES = (TokenUsage, PromptResponse, ToolResult, Budget, DeadlineExceeded, InvalidMessage, MessageTooLarge)
 
 
 def registry_of(bus: object) -> EventRegistry:
     """Return the registry of the bus, else the default one, after adding the types of sessions to it."""
     found = getattr(bus, "registry", None)
     registry = found if isinstance(found, EventRegistry) else default_registry
-    for cls in (*TELEMETRY, *_VALUES, *_CONTROL, *_ERRORS):
+    for cls in (*TELEMETRY, *_VALUES, MainLoopRequest, MainLoopCompleted, MainLoopFailed):
         known(cls, registry)
     return registry
 

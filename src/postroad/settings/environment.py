@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +57,7 @@ events_stream = Variable("EVENTS_STREAM")
 
 def alerts_allow_loopback(env: Environment = None) -> bool:
     """Return whether alerts may be sent to this machine, for tests."""
-    return bool(_checked("ALERTS_ALLOW_LOOPBACK", truth, False, env))
+    return bool(checked(PREFIX + "ALERTS_ALLOW_LOOPBACK", truth, False, env))
 
 
 def bus_variable(name: str) -> tuple[str, str] | None:
@@ -74,16 +73,8 @@ def database_dsn() -> str | None:
 
 def events_ttl_days() -> int | None:
     """Return after how many days the table may forget an event; None for never."""
-    text = Variable("EVENTS_TTL_DAYS")()
-    if text is None:
-        return None
-    if re.fullmatch(r"[1-9][0-9]{0,4}", text) is None:
-        raise ConfigurationError(
-            f"EVENTS_TTL_DAYS: {text!r} is not a whole number of days from 1 to 99999",
-            field="EVENTS_TTL_DAYS",
-            remedy="Give a number of days, or unset it to keep events for ever.",
-        )
-    return int(text)
+    days: int | None = checked("EVENTS_TTL_DAYS", whole(1, 99_999))
+    return days
 
 
 def allowed_tenants() -> frozenset[str] | None:
@@ -121,16 +112,16 @@ def table_name(variable: str | None, default: str) -> str:
 
 def agent_rate(env: Environment = None) -> int:
     """Return how many events a second one agent may publish by HTTP; 0 for any number."""
-    return int(_checked("AGENT_RATE", whole(0, _MOST), 1_000, env))
+    return int(checked(PREFIX + "AGENT_RATE", whole(0, _MOST), 1_000, env))
 
 
 def agent_polls(env: Environment = None) -> int:
     """Return how many polls and streams may wait for one agent."""
-    return int(_checked("AGENT_POLLS", whole(0, _MOST), 8, env))
+    return int(checked(PREFIX + "AGENT_POLLS", whole(0, _MOST), 8, env))
 
 
-def _checked(name: str, read: Reader, default: object, env: Environment) -> Any:
-    variable = PREFIX + name
+def checked(variable: str, read: Reader, default: object = None, env: Environment = None) -> Any:
+    """Return the value of a variable as `read` accepts it; raise `ConfigurationError` with its name if it does not."""
     text = Variable(variable)(env)
     try:
         return default if text is None else read(text)

@@ -130,7 +130,7 @@ def _from_file(file: Path | str | None) -> dict[str, Any]:
 def _named(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the settings of a file with their names, which begin with that of the table they are in."""
     for name, value in document.items():
-        if isinstance(value, dict) and name in TABLES:
+        if isinstance(value, dict) and name in TABLES.values():
             yield from ((f"{name}.{inner}", each) for inner, each in value.items())
         else:
             yield name, value

@@ -82,13 +82,7 @@ def address(value: Any) -> str:
 
 def choice(*values: str) -> Reader:
     """Accept one of these values."""
-
-    def read(value: Any) -> str:
-        if value not in values:
-            raise Refused(f"one of {', '.join(values)}")
-        return str(value)
-
-    return read
+    return text("|".join(values), f"one of {', '.join(values)}")
 
 
 def truth(value: Any) -> bool:
@@ -118,6 +112,10 @@ def names(pattern: str, form: str, *, least: int = 0) -> Reader:
 PREFIX = "POSTROAD_"
 
 
+TABLES = {"task": "tasks", "outbox": "outbox", "agents": "agents"}
+"""The tables of the file, by the word with which the names of their settings begin."""
+
+
 @dataclass(frozen=True, slots=True)
 class Key:
     """One setting."""
@@ -125,10 +123,6 @@ class Key:
     name: str
     read: Reader
     secret: bool = False
-    table: str | None = None
-    """The table of the file that holds it."""
-    in_table: str | None = None
-    """Its name in the table; by default its name without that of the table."""
 
     @property
     def env(self) -> str:
@@ -138,14 +132,15 @@ class Key:
     @property
     def flag(self) -> str:
         """The flag that sets it; one that can be repeated is in the singular."""
-        return (self.in_table or self.name).replace("_", "-").replace("queues", "queue")
+        return self.in_file.rpartition(".")[2].replace("_", "-").replace("queues", "queue")
 
     @property
     def in_file(self) -> str:
         """Its name in the file: `port`, or `agents.functions` for `functions` in the table `agents`."""
-        if self.table is None:
+        first, _, rest = self.name.partition("_")
+        if first not in TABLES:
             return self.name
-        return f"{self.table}.{self.in_table or self.name.removeprefix(f'{self.table}_')}"
+        return f"{TABLES[first]}.{self.name if self.name == 'task_output' else rest}"
 
 
 _LABEL = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
@@ -160,11 +155,8 @@ _LONGEST = 43_200.0
 Source = Literal["flag", "env", "file", "default"]
 
 
-def _setting(
-    default: Any, read: Reader, *, secret: bool = False, table: str | None = None, in_table: str | None = None
-) -> Any:
-    metadata = {"read": read, "secret": secret, "table": table, "in_table": in_table}
-    return field(default=default, repr=not secret, metadata=metadata)
+def _setting(default: Any, read: Reader, *, secret: bool = False) -> Any:
+    return field(default=default, repr=not secret, metadata={"read": read, "secret": secret})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,44 +201,38 @@ class Settings:
     app: str = _setting("postroad", text(_ID, _ID_FORM))
     """The application under which tasks, jobs and events are recorded."""
     task_queues: tuple[str, ...] = _setting(
-        ("tasks",),
-        names(r"[A-Za-z0-9_-]{1,60}", "a list of one or more queue names", least=1),
-        table="tasks",
-        in_table="queues",
+        ("tasks",), names(r"[A-Za-z0-9_-]{1,60}", "a list of one or more queue names", least=1)
     )
     """The queues whose tasks `postroad worker` and `postroad up` run."""
-    task_pass_env: tuple[str, ...] = _setting(
-        (), names(_VARIABLE, "a list of variables such as AWS_REGION or SHOP_*"), table="tasks", in_table="pass_env"
-    )
+    task_pass_env: tuple[str, ...] = _setting((), names(_VARIABLE, "a list of variables such as AWS_REGION or SHOP_*"))
     """Variables that tasks see besides the usual ones; `SHOP_*` is every variable that begins so."""
-    task_child_reuse: int = _setting(1, whole(1, 1_000), table="tasks", in_table="child_reuse")
+    task_child_reuse: int = _setting(1, whole(1, 1_000))
     """How many tasks one child process runs. More is faster, for code that you trust."""
-    task_kill_grace: float | None = _setting(None, duration(0, _LONGEST), table="tasks", in_table="kill_grace")
+    task_kill_grace: float | None = _setting(None, duration(0, _LONGEST))
     """The time between SIGTERM and SIGKILL for a task that took too long; by default 5 s, and 1 s in `postroad up`."""
-    task_output: str = _setting("log", choice("log", "inherit", "drop"), table="tasks", in_table="task_output")
+    task_output: str = _setting("log", choice("log", "inherit", "drop"))
     """What becomes of the output of tasks: lines with their request ids, unchanged output, or none."""
-    task_unknown_grace: float = _setting(600.0, duration(0, _LONGEST), table="tasks", in_table="unknown_grace")
+    task_unknown_grace: float = _setting(600.0, duration(0, _LONGEST))
     """How long a task whose name is unknown is left to workers of another version."""
-    task_events: bool = _setting(False, truth, table="tasks", in_table="events")
+    task_events: bool = _setting(False, truth)
     """Whether the ends of tasks and jobs are published on the bus `tasks`."""
     outbox_dsn: str | None = _setting(
         None,
         text(r"(postgres(ql)?://|sqlite:///[^\0])[^\0]*", "postgresql://user@host/database or sqlite:///path"),
         secret=True,
-        table="outbox",
     )
     """The database of outbox and inbox."""
-    outbox_topic: str | None = _setting(None, text(r"[^\s\0]{1,512}", "the name or ARN of a topic"), table="outbox")
+    outbox_topic: str | None = _setting(None, text(r"[^\s\0]{1,512}", "the name or ARN of a topic"))
     """The topic that the outbox publishes to."""
-    outbox_service: str = _setting("default", text(_LABEL, _LABEL_FORM), table="outbox")
+    outbox_service: str = _setting("default", text(_LABEL, _LABEL_FORM))
     """The name of the service in metrics, and the publisher of what its outbox publishes."""
-    agents_functions: bool = _setting(False, truth, table="agents")
+    agents_functions: bool = _setting(False, truth)
     """Whether functions on AWS move the events of agents, so that `postroad up` does not."""
-    agents_max_receives: int = _setting(5, whole(1, 1_000), table="agents")
+    agents_max_receives: int = _setting(5, whole(1, 1_000))
     """An agent's event becomes a dead letter after this many receives without an ack."""
-    agents_retention: float = _setting(604_800.0, duration(1, 31_536_000), table="agents")
+    agents_retention: float = _setting(604_800.0, duration(1, 31_536_000))
     """How long events are kept for agents that listen later, and for replays."""
-    agents_visibility: float = _setting(30.0, duration(0, _LONGEST), table="agents")
+    agents_visibility: float = _setting(30.0, duration(0, _LONGEST))
     """How long an event that an agent received stays leased, unless the agent asks for another time."""
 
     failpoints: str | None = None
@@ -267,6 +253,11 @@ class Settings:
             }
             for key in KEYS
         ]
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The arguments that say for whom tasks and jobs are recorded."""
+        return {"tenant_id": self.tenant, "app": self.app}
 
     @property
     def task_worker(self) -> dict[str, Any]:
@@ -306,7 +297,6 @@ KEYS = tuple(Key(each.name, **each.metadata) for each in fields(Settings) if eac
 BY_NAME = {key.name: key for key in KEYS}
 BY_ENV = {key.env: key for key in KEYS}
 IN_FILE = {key.in_file: key for key in KEYS}
-TABLES = frozenset(key.table for key in KEYS if key.table is not None)
 
 KNOWN_BESIDES = frozenset(
     PREFIX + name

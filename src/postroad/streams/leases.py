@@ -101,8 +101,7 @@ class ItemLeases:
     def lease(self, consumer: str, worker: str, shards: Sequence[str], seconds: float) -> list[ShardLease]:
         """Take or renew this worker's share of the shards."""
         now = self._now()
-        until = now + seconds
-        self._items.put(self._worker_key(consumer, worker), msgspec.json.encode(until), expect=ANY)
+        self._items.put(self._worker_key(consumer, worker), msgspec.json.encode(now + seconds), expect=ANY)
         states = {shard: self.state(consumer, shard) for shard in shards}
         held = {shard: state.worker for shard, state in states.items() if state.until > now}
         chosen = share(shards, held, worker=worker, workers=self.workers(consumer, forget=True))
@@ -112,16 +111,18 @@ class ItemLeases:
 
         for shard in [shard for shard, holder in held.items() if holder == worker and shard not in chosen]:
             self._change(consumer, shard, give_back)
-        granted = [self._take(consumer, shard, worker, until) for shard in chosen]
+        granted = [self._take(consumer, shard, worker, seconds) for shard in chosen]
         return [lease for lease in granted if lease is not None]
 
-    def _take(self, consumer: str, shard: str, worker: str, until: float) -> ShardLease | None:
+    def _take(self, consumer: str, shard: str, worker: str, seconds: float) -> ShardLease | None:
         def take(state: ShardState) -> ShardState | None:
-            free = state.until <= self._now()
+            # The calls before this one may have taken as long as a lease lasts.
+            now = self._now()
+            free = state.until <= now
             if not free and state.worker != worker:
                 return None
             token = state.token + 1 if free else state.token
-            return msgspec.structs.replace(state, worker=worker, token=token, until=until)
+            return msgspec.structs.replace(state, worker=worker, token=token, until=now + seconds)
 
         taken = self._change(consumer, shard, take)
         return None if taken is None else ShardLease(shard=shard, worker=worker, token=taken.token)

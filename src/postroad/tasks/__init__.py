@@ -13,7 +13,7 @@ from postroad.tasks.leases import (
     TaskRecords as TaskRecords,
     WakeUp as WakeUp,
     current_state as current_state,
-    first_lease as first_lease,
+    first_lease_in_job as first_lease_in_job,
     open_job_key as open_job_key,
 )
 from postroad.tasks.listing import (
@@ -61,7 +61,6 @@ if TYPE_CHECKING:
         health_role as health_role,
     )
     from postroad.tasks.schedule_records import (
-        SchedulePage as SchedulePage,
         Schedules as Schedules,
         ScheduleShown as ScheduleShown,
     )
@@ -74,7 +73,7 @@ else:
         {
             "postroad.tasks.event_publisher": "EventPublisher",
             "postroad.tasks.health": "HealthCheck SlackAlerts health_role",
-            "postroad.tasks.schedule_records": "SchedulePage Schedules ScheduleShown",
+            "postroad.tasks.schedule_records": "Schedules ScheduleShown",
             "postroad.tasks.scheduler": "Scheduler",
             "postroad.tasks.stories": "task_story",
         },

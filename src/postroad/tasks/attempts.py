@@ -26,11 +26,11 @@ from postroad.journal import (
 )
 from postroad.queues import Delivery, legible
 from postroad.tasks.child_output import Progress
-from postroad.tasks.leases import Failure, Held, Lease, Then, first_lease, lease_end, pause_before_retry
+from postroad.tasks.leases import Also, Failure, Held, Lease, Then, Written, first_lease, lease_end
 from postroad.tasks.messages import TaskMessage, log_event
 from postroad.tasks.processes import Order, Report, TaskEntry, resident_bytes
 from postroad.tasks.registry import passed
-from postroad.tasks.verdicts import Completed, Failed, Halted, TimedOut, Verdict, lines_logged
+from postroad.tasks.verdicts import Completed, Failed, Halted, TimedOut, Verdict, lines_logged, pause_before_retry
 from postroad.telemetry import tracing
 
 if TYPE_CHECKING:
@@ -68,11 +68,10 @@ class Attempt:
         self._began = 0.0
         self._activity: bytes | None = None
         self._progress: TaskProgress | None = None
-        self._progress_pause = _PROGRESS_SECONDS if shared.queue.traits.short_waits else _FAR_PROGRESS_SECONDS
         self._progress_saved = -inf
         self.progress_due = inf
         """When the progress has to be saved, on the monotonic clock."""
-        self._also: Callable[[], None] | None = None
+        self._also: Also | None = None
         self.along = False
         """Whether what `settle` was to do also was committed with the outcome."""
 
@@ -84,6 +83,21 @@ class Attempt:
 
     def take(self, before: Held | None, pid: int) -> bool:
         """Take the lease and record the start; return False if another worker was faster."""
+        lease, started = self._start(before, pid)
+        records, task = self._shared.records, self.task
+        return self._note_taken(records.write(task.tenant_id, task.request_id, lease, [started], expect=before), pid)
+
+    def take_along(self, before: Held | None, pid: int) -> list[JournalEvent]:
+        """Take the lease in a commit that also records the returned events; return none if it is not taken."""
+        lease, started = self._start(before, pid)
+        if lease.owes:
+            return []
+        lease, records, task = lease.with_last_of([started]), self._shared.records, self.task
+        taken = self._note_taken(records.put(task.tenant_id, task.request_id, lease, expect=before), pid)
+        return [started] if taken else []
+
+    def _start(self, before: Held | None, pid: int) -> tuple[Lease, JournalEvent]:
+        """Return the lease as this worker holds it, and the event of the start."""
         shared, now = self._shared, self._shared.now()
         until = lease_end(now, shared.config.visibility_extension)
         queue, app, now_ms = shared.queue_name, shared.factory.app, int(now * 1_000)
@@ -99,7 +113,9 @@ class Attempt:
             startedAt=now_ms,
             attemptNumber=lease.attempts,
         )
-        written = shared.records.write(self.task.tenant_id, self.task.request_id, lease, [started], expect=before)
+        return lease, started
+
+    def _note_taken(self, written: Written, pid: int) -> bool:
         if written.ok:
             self._held, self._pid, self._began = written.held, pid, time.monotonic()
         return written.ok
@@ -163,17 +179,18 @@ class Attempt:
         if before is None or (before.fraction, before.message) != (found.fraction, found.message):
             at = self._shared.factory.now_ms()
             self._progress = TaskProgress(fraction=found.fraction, message=found.message, at=at)
-            self.progress_due = max(time.monotonic(), self._progress_saved + self._progress_pause)
+            pause = _PROGRESS_SECONDS if self._shared.queue.traits.short_waits else _FAR_PROGRESS_SECONDS
+            self.progress_due = max(time.monotonic(), self._progress_saved + pause)
 
     def save_progress(self) -> None:
         """Write the progress to the lease, where everybody can see it; a lost lease is noticed by the next beat."""
         self._progress_saved, self.progress_due = time.monotonic(), inf
         self._change(lambda lease: lease)
 
-    def settle(self, verdict: Verdict, report: Report | None, also: Callable[[], None] | None = None) -> None:
+    def settle(self, verdict: Verdict, report: Report | None, also: Also | None = None) -> None:
         """Write the outcome of the attempt: first to the lease, then to the journal, then to the queue.
 
-        `also` is called in the commit that ends the run, if all this is one commit.
+        `also` is called in the commit that ends the run, if all this is one commit; what it returns is recorded, too.
         """
         self._also = also
         failpoints.hit("worker.before_result")
@@ -287,7 +304,7 @@ class Attempt:
         change: Callable[[Lease], Lease],
         events: Sequence[JournalEvent],
         then: Then,
-        also: Callable[[], None] | None = None,
+        also: Also | None = None,
     ) -> bool:
         """Change the lease, retrying until the store answers; return False if it is no longer ours."""
         shared, held = self._shared, self._held

@@ -6,7 +6,7 @@ import os
 import select
 import time
 from collections import deque
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -226,24 +226,15 @@ class Reported(msgspec.Struct, frozen=True):
         return Reported(self.activity or before.activity, self.progress or before.progress)
 
 
-def reported_activity(data: bytes) -> Reported | None:
-    """Return an activity that a function sent; None for anything else."""
-    found = _decoded(data, _Activity)
-    return None if found is None else Reported(activity=msgspec.json.encode(found))
-
-
-def reported_progress(data: bytes) -> Reported | None:
-    """Return a progress that a function sent; None for anything else."""
-    found = _decoded(data, Progress)
-    return None if found is None else Reported(progress=msgspec.json.encode(found))
-
-
 def reported_by(line: bytes | bytearray) -> Reported | None:
-    """Return what a line of a program reports; None if it is ordinary output."""
+    """Return what a line of a program, or a function, reports; None if it is ordinary output."""
     if not _may_report(line):
         return None
-    found = _decoded(bytes(line), _Line)
-    if found is None or (found.lastActivity is None and found.progress is None):
+    try:
+        found = msgspec.json.decode(bytes(line), type=_Line)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return None
+    if found.lastActivity is None and found.progress is None:
         return None
     return Reported(
         activity=None if found.lastActivity is None else msgspec.json.encode(found.lastActivity),
@@ -253,16 +244,6 @@ def reported_by(line: bytes | bytearray) -> Reported | None:
 
 def _may_report(data: bytes | bytearray) -> bool:
     return _ACTIVITY in data or _PROGRESS in data
-
-
-_Found = TypeVar("_Found")
-
-
-def _decoded(data: bytes, kind: type[_Found]) -> _Found | None:
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, ValueError, RecursionError):
-        return None
 
 
 def _clean(line: str) -> str:

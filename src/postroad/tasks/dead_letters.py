@@ -10,10 +10,10 @@ from postroad.errors import InvalidMessage
 from postroad.journal import FAILED, Appends
 from postroad.ports import Store
 from postroad.queues import Delivery, Queue, legible, read_dead
-from postroad.tasks.leases import Drop, Failure, HandBack, Lease, TaskRecords, decide
+from postroad.tasks.leases import Failure, Lease, TaskRecords
 from postroad.tasks.messages import EventFactory, TaskMessage, log_event, open_queue, read, tenant_and_app, tenant_of
 from postroad.tasks.threads import Role
-from postroad.tasks.verdicts import CRASH, lines_logged
+from postroad.tasks.verdicts import CRASH, Drop, HandBack, decide, lines_logged
 
 Handled = Literal["ended", "known", "stays"]
 _ASIDE_SECONDS = 900.0

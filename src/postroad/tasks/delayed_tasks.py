@@ -14,12 +14,10 @@ from postroad.backoff import Backoff
 from postroad.blobs import BlobRef
 from postroad.errors import BlobNotFound, StorageDamaged
 from postroad.items import Item, Items
-from postroad.journal import FAILED
 from postroad.ports import Store
-from postroad.tasks.delays import PutOff, put_off_key
 from postroad.tasks.leases import Held, TaskRecords
 from postroad.tasks.messages import EventFactory, TaskMessage, log_event, scan
-from postroad.tasks.submissions import Submission, Submissions
+from postroad.tasks.submissions import PutOff, Submission, Submissions, put_off_key
 
 MOST_FAILURES = 3
 """So many failures in a row are not the fault of single items."""
@@ -180,13 +178,6 @@ class DelayedTasks:
             return None
 
     def _fail(self, request_id: str, held: Held) -> None:
-        event = self._factory.event(
-            FAILED,
-            held.lease.task(self._tenant, request_id),
-            error="its input, which was too large for an item, is gone from the blobs",
-            errorCategory="validation",
-            retryCount=0,
-            source="worker",
-        )
-        if self._records.write(self._tenant, request_id, held.lease.settled(event), [event], expect=held).ok:
+        task, error = held.lease.task(self._tenant, request_id), "its input is gone from the blobs"
+        if self._records.refuse(task, self._factory, error, lease=held.lease, expect=held):
             log_event("task_refused", request_id=request_id, error="its blob is gone")

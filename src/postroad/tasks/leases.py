@@ -10,14 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import msgspec
 
 from postroad.errors import InvalidMessage, PostroadError
 from postroad.items import ABSENT, Expect
 from postroad.journal import (
+    CANCELLED,
     EVENT_TO_STATE,
+    FAILED,
     Appends,
     Journal,
     JournalEvent,
@@ -29,8 +31,8 @@ from postroad.journal import (
     task_state,
 )
 from postroad.ports import Store
-from postroad.queues import Delivery, OutgoingMessage, Queue
-from postroad.tasks.messages import TaskId, log_event
+from postroad.queues import Delivery, OutgoingMessage, Queue, legible
+from postroad.tasks.messages import EventFactory, TaskId, log_event, scan
 
 
 class Outcome(msgspec.Struct, frozen=True, rename="camel"):
@@ -172,6 +174,13 @@ def first_lease(task: TaskId, name: str, queue: str, app: str, begun_at: int, di
     )
 
 
+def first_lease_in_job(tenant: str, request_id: str, name: str, queue: str, factory: EventFactory) -> Lease:
+    """Return the lease of a job's task that has not begun yet."""
+    job_id, _, task_id = request_id.partition(".")
+    task = TaskId(tenant_id=tenant, request_id=request_id, run=1, job_id=job_id, task_id=task_id)
+    return first_lease(task, name, queue, factory.app, factory.now_ms())
+
+
 class Held(NamedTuple):
     """A lease as it was read or written, with the version that the next write expects."""
 
@@ -194,61 +203,6 @@ def lease_end(now: float, visibility_extension: float) -> int:
     return math.ceil(now + 1.5 * visibility_extension)
 
 
-class Take(msgspec.Struct, frozen=True):
-    """Run it."""
-
-
-class Drop(msgspec.Struct, frozen=True):
-    """Ack it: the run ended, or a later run took its place."""
-
-    why: Literal["known", "older"]
-
-
-class HandBack(msgspec.Struct, frozen=True):
-    """Another worker runs it; receive it again when its lease ends."""
-
-    seconds: float
-
-
-class Quarantine(msgspec.Struct, frozen=True):
-    """It has no attempts left. `lost`: the worker of the last attempt never reported."""
-
-    lost: bool
-
-
-Receipt = Take | Drop | HandBack | Quarantine
-
-
-def decide(lease: Lease | None, *, run: int, now: float, max_attempts: int) -> Receipt:
-    """Return what to do with a message of this run."""
-    if lease is None or run > lease.run:
-        return Take()
-    if run < lease.run:
-        return Drop("older")
-    if lease.outcome is not None:
-        return Drop("known")
-    if lease.is_live(now):
-        return HandBack(max(0.0, lease.effective_until - now))
-    if lease.attempts >= max_attempts:
-        return Quarantine(lost=lease.owner is not None)
-    return Take()
-
-
-def pause_before_retry(attempt: int, *, base: float, cap: float, chance: float) -> float:
-    """Return the seconds until the next attempt: doubled each time, with jitter, never above the cap."""
-    return float(min(base * 2.0 ** min(attempt - 1, 60) * (1 + chance), cap))
-
-
-def pause_while_unknown(age: float, *, grace: float) -> float | None:
-    """Return the seconds until a task with an unknown name is received again; None when the grace is over.
-
-    The pause grows with the age of the run. Whoever is first receives the task, so a young one needs many chances to
-    meet a worker that knows it; an old one must not use up the receives that its queue allows.
-    """
-    left = grace - age
-    return None if left <= 0 else min(max(1.0, (age - 10) / 4), max(60.0, grace / 10), left)
-
-
 class WakeUp(msgspec.Struct, frozen=True, rename="camel"):
     """A message to dispatchers: a task of a job is in this state. It ended, or is pending again."""
 
@@ -268,20 +222,27 @@ class WakeUp(msgspec.Struct, frozen=True, rename="camel"):
 
 Then = Callable[[bool], None]
 """What follows a write, such as an ack; it gets whether the events are in the journal."""
+Also = Callable[[], Sequence[JournalEvent]]
+"""What else happens in the commit of a write; it returns further events to record, and may run more than once."""
 _PAGE = 500
+
+
+def _nothing(recorded: bool) -> None:
+    """Follow a write with nothing."""
+
+
 LEASES = "leases/"
 decode_lease = msgspec.json.Decoder(Lease).decode
 
 
 class Written(NamedTuple):
-    """The result of a write: whether the lease was as expected, the lease now, and whether the events are recorded.
+    """The result of a write: whether the lease was as expected, and the lease now.
 
     `along`: whether what was to be done also is in the same commit.
     """
 
     ok: bool
     held: Held | None
-    recorded: bool = False
     along: bool = False
 
 
@@ -342,14 +303,9 @@ class TaskRecords:
 
     def read_many(self, tenant: str, prefix: str) -> dict[str, Held]:
         """Return the leases of all tasks whose request id begins with `prefix`, by the rest of the id."""
-        start, cursor = lease_key(tenant, prefix), None
-        found: dict[str, Held] = {}
-        while True:
-            page = self._items.scan(start, limit=_PAGE, cursor=cursor)
-            for item in page.items:
-                found[item.key.removeprefix(start)] = self._leases.decoded(item)
-            if (cursor := page.cursor) is None:
-                return found
+        start = lease_key(tenant, prefix)
+        found = scan(self._items, start, limit=_PAGE)
+        return {item.key.removeprefix(start): self._leases.decoded(item) for item in found}
 
     def write(
         self,
@@ -359,12 +315,12 @@ class TaskRecords:
         events: Sequence[JournalEvent] = (),
         *,
         expect: Held | None,
-        then: Then = lambda recorded: None,
-        also: Callable[[], None] | None = None,
+        then: Then = _nothing,
+        also: Also | None = None,
     ) -> Written:
-        """Write the lease if it is still as expected, record the events and what the lease owes, then call `then`.
+        """Write the lease if it is still as expected, record the events and what the lease owes, and call `then`.
 
-        Where all this is one commit it holds `also`, too, which may be called more than once; elsewhere it is left out.
+        Where all this is one commit it holds `also`, too; elsewhere that is left out.
         """
         key = lease_key(tenant, request_id)
         version = _version(expect)
@@ -376,10 +332,8 @@ class TaskRecords:
             def unit() -> tuple[bool, Held | None]:
                 ok, held = self._leases.put(key, plain, version)
                 if ok:
-                    record()
                     then(True)
-                    if also is not None:
-                        also()
+                    record(() if also is None else also())
                 return ok, held
 
             with suppress(PostroadError):
@@ -387,7 +341,7 @@ class TaskRecords:
                 ok, held = self._backend.together(unit)
                 if ok and lease.outcome is not None:
                     self.wake_job(tenant, lease, state=lease.outcome.state)
-                return Written(ok, held, ok, ok and also is not None)
+                return Written(ok, held, ok and also is not None)
         ok, held = self._leases.put(key, self._owing(request_id, lease, due), version)
         if not ok:
             return Written(ok, held)
@@ -399,7 +353,47 @@ class TaskRecords:
             log_event("task_ack_failed", error=error)
         if lease.outcome is not None:
             self.wake_job(tenant, lease, state=lease.outcome.state)
-        return Written(True, self.paid(held) if recorded and held is not None else held, recorded)
+        return Written(True, self.paid(held) if recorded and held is not None else held)
+
+    def cancel(
+        self,
+        tenant: str,
+        request_id: str,
+        factory: EventFactory,
+        *,
+        reason: str,
+        unbegun: Callable[[], Lease],
+        run: int | None = None,
+    ) -> bool:
+        """Cancel a task, or only this run of it; return False if it has ended.
+
+        `unbegun` returns the lease of a task that has none yet.
+        """
+        while True:
+            held = self.read(tenant, request_id)
+            lease = unbegun() if held is None else held.lease
+            if lease.outcome is not None or run not in (None, lease.run):
+                return False
+            event = factory.event(CANCELLED, lease.task(tenant, request_id), reason=reason)
+            if self.write(tenant, request_id, lease.settled(event), [event], expect=held).ok:
+                return True
+
+    def refuse(
+        self,
+        task: TaskId,
+        factory: EventFactory,
+        error: str,
+        *,
+        lease: Lease,
+        expect: Held | None,
+        then: Then = _nothing,
+    ) -> bool:
+        """Fail a run that no worker could ever run; return False if its lease is not as expected."""
+        event = factory.event(
+            FAILED, task, error=legible(error), errorCategory="validation", retryCount=lease.attempts, source="worker"
+        )
+        settled = lease.settled(event)
+        return self.write(task.tenant_id, task.request_id, settled, [event], expect=expect, then=then).ok
 
     def record(self, events: Sequence[JournalEvent]) -> bool:
         """Append the events; if the journal rejects them, log it and return False."""

@@ -18,7 +18,7 @@ from postroad.clock import Clock
 from postroad.errors import InvalidMessage, InvalidTask, QueueNotFound, describe
 from postroad.events import checked_bytes, is_strict, sendable, unsendable
 from postroad.items import Item, Items
-from postroad.journal import JournalEvent, NestedId, Number, TimeoutMs, is_simple
+from postroad.journal import JournalEvent, NestedId, Number, TimeoutMs, is_simple, own_event
 from postroad.ports import Store
 from postroad.queues import MAX_RETENTION, Delivery, OutgoingMessage, PeekedMessage, Queue, QueueSpec, legible
 from postroad.settings import load
@@ -59,7 +59,7 @@ def check_input(input: object) -> dict[str, Any]:
 
 
 def _unsendable(input: object, why: Exception) -> InvalidTask:
-    found: InvalidMessage = unsendable(input, path="input", levels=_LEVELS_OF_INPUT + 1, why=why)
+    found: InvalidMessage = unsendable(input, path="input", levels=_LEVELS_OF_INPUT + 1, why=why, plain=True)
     return InvalidTask(found.message, field=found.field, remedy="Pass JSON values only; nothing was submitted.")
 
 
@@ -235,14 +235,14 @@ class EventFactory:
         context = {"source": "system", "environment": self.environment, "origin": self.origin}
         if self.worker_id is not None:
             context["workerId"] = self.worker_id
-        return JournalEvent.create(
+        return own_event(
             event_type,
             tenant_id=tenant_id,
             entity_id=entity_id,
             app=self.app,
             context=context,
             properties={name: value for name, value in properties.items() if value is not None or name == "output"},
-            clock=self.clock,
+            timestamp=self.now_ms(),
         )
 
     def now_ms(self) -> int:
@@ -274,12 +274,17 @@ def log_event(event: str, **fields: Any) -> None:
 
     An `error` is shown as one line with the place that raised it, without secrets, in 500 characters at most.
     """
-    tracing.counter("postroad_task_events_total").labels(event).inc()
+    _counter(event).inc()
     level = _LEVELS.get(event, logging.WARNING)
     if _standard.isEnabledFor(level):
         if (error := fields.get("error")) is not None:
             fields["error"] = legible(describe(error) if isinstance(error, BaseException) else error)
         _logger().log(level, event, **fields)
+
+
+@cache
+def _counter(event: str) -> Any:
+    return tracing.counter("postroad_task_events_total").labels(event)
 
 
 @cache

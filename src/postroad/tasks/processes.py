@@ -22,7 +22,7 @@ from postroad.tasks.schedules import Schedule
 _LENGTH = struct.Struct(">I")
 
 # The first byte of a reply of a child.
-SETTLED, ACTIVITY, PROGRESS, RESULT, FAILURE = b"S", b"A", b"P", b"R", b"F"
+SETTLED, REPORTED, RESULT, FAILURE = b"S", b"P", b"R", b"F"
 
 
 class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):

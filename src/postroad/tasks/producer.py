@@ -14,23 +14,11 @@ import msgspec
 
 from postroad.arguments import check, seconds_of
 from postroad.errors import ConfigurationError, Conflict, InvalidTask, NotFound, PostroadError
-from postroad.journal import (
-    CANCELLED,
-    Appends,
-    Journal,
-    JournalEvent,
-    TaskState,
-    task_history,
-)
+from postroad.journal import Appends, Journal, JournalEvent, TaskState, task_history
 from postroad.ports import Store
 from postroad.tasks.handles import TaskHandle, TaskRuns
-from postroad.tasks.leases import Lease, TaskRecords, current_state, first_lease
-from postroad.tasks.messages import (
-    AnyRequestId,
-    EventFactory,
-    TaskId,
-    tenant_and_app,
-)
+from postroad.tasks.leases import Lease, TaskRecords, current_state, first_lease_in_job
+from postroad.tasks.messages import AnyRequestId, EventFactory, tenant_and_app
 from postroad.tasks.outbox_rows import TaskRows
 from postroad.tasks.plans import Options, Plan, Planner, delay_of
 from postroad.tasks.registry import TaskContext, TaskDefinition, TaskRegistry
@@ -325,22 +313,13 @@ class TaskProducer:
         return task_history(self._journal, self._tenant, request_id)
 
     def _cancel(self, request_id: str, run: int | None = None) -> bool:
-        while True:
-            held = self._records.read(self._tenant, request_id)
-            lease = self._waiting(request_id) if held is None else held.lease
-            if lease.outcome is not None or (run is not None and lease.run != run):
-                return False
-            task = lease.task(self._tenant, request_id)
-            event = self._factory.event(CANCELLED, task, reason="cancelled on request")
-            if self._records.write(self._tenant, request_id, lease.settled(event), [event], expect=held).ok:
-                return True
+        def unbegun() -> Lease:
+            name = self._runs.name_in_job(request_id)
+            return first_lease_in_job(self._tenant, request_id, name, self._queue_name, self._factory)
 
-    def _waiting(self, request_id: str) -> Lease:
-        """Return the first lease of a job's task that has not begun yet."""
-        name = self._runs.name_in_job(request_id)
-        job_id, _, task_id = request_id.partition(".")
-        task = TaskId(tenant_id=self._tenant, request_id=request_id, run=1, job_id=job_id, task_id=task_id)
-        return first_lease(task, name, self._queue_name, self._factory.app, self._factory.now_ms())
+        return self._records.cancel(
+            self._tenant, request_id, self._factory, reason="cancelled on request", unbegun=unbegun, run=run
+        )
 
     def _begin_many(self, planned: Sequence[Plan]) -> list[TaskHandle[Any]]:
         begun: dict[int, Begun] = {}

@@ -16,14 +16,12 @@ from postroad.arguments import check
 from postroad.blobs import Blobs
 from postroad.errors import ConfigurationError, InvalidInput, OverflowMismatch, PostroadError
 from postroad.items import ABSENT, Items
-from postroad.journal import FAILED, PENDING, Expiry, Journal, JournalEvent, Overflow, every_event, task_state
+from postroad.journal import PENDING, Expiry, Journal, JournalEvent, Overflow, every_event, task_state
 from postroad.ports import Store
-from postroad.queues import legible
-from postroad.tasks.delays import DELAYS, MAX_PUT_OFF
 from postroad.tasks.leases import LEASES, Held, Lease, TaskRecords, decode_lease, lease_key
 from postroad.tasks.messages import EventFactory, log_event, tenant_and_app
 from postroad.tasks.registry import Lifetime
-from postroad.tasks.submissions import Submission, Submissions, message_of
+from postroad.tasks.submissions import DELAYS, MAX_PUT_OFF, Submission, Submissions, message_of
 
 KEPT_SECONDS = 30 * 86_400
 _AT_ONCE = 200
@@ -204,12 +202,8 @@ class Reconciler:
         first = Lease(
             run=known.get("run", 1), queue=self._queue_name, job_id=known.get("jobId"), task_id=known.get("taskId")
         )
-        task = first.task(self._tenant, request_id)
-        event = self._factory.event(
-            FAILED, task, error=legible(error), errorCategory="validation", retryCount=0, source="worker"
-        )
-        settled = (first if held is None else held.lease).settled(event)
-        if self._records.write(self._tenant, request_id, settled, [event], expect=held).ok:
+        lease = first if held is None else held.lease
+        if self._records.refuse(first.task(self._tenant, request_id), self._factory, error, lease=lease, expect=held):
             log_event("task_refused", request_id=request_id, error=error)
 
     def _waits(self, pending: JournalEvent, held: Held | None) -> bool:

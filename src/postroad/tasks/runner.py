@@ -14,26 +14,29 @@ import msgspec
 
 from postroad import failpoints
 from postroad.errors import InvalidMessage
-from postroad.journal import ATTEMPT_FAILED, FAILED
+from postroad.journal import ATTEMPT_FAILED, JournalEvent
 from postroad.queues import Delivery
 from postroad.settings import nearest
 from postroad.tasks.attempts import QUARANTINED, Attempt
-from postroad.tasks.leases import (
-    Drop,
-    Failure,
-    HandBack,
-    Held,
-    Lease,
-    Quarantine,
-    Receipt,
-    Take,
-    decide,
-    pause_while_unknown,
-)
+from postroad.tasks.leases import Failure, Held, Lease
 from postroad.tasks.messages import NAME, TaskId, TaskMessage, log_event, named_by, read, tenant_of
 from postroad.tasks.pool import ChildSlot, SlotLost
 from postroad.tasks.processes import Active, Ready, Report, kill
-from postroad.tasks.verdicts import Failed, Halted, TimedOut, Verdict, crashed, verdict_of
+from postroad.tasks.verdicts import (
+    Drop,
+    Failed,
+    Halted,
+    HandBack,
+    Quarantine,
+    Receipt,
+    Take,
+    TimedOut,
+    Verdict,
+    crashed,
+    decide,
+    pause_while_unknown,
+    verdict_of,
+)
 from postroad.telemetry import tracing
 
 if TYPE_CHECKING:
@@ -151,13 +154,13 @@ class TaskRunner:
         lease = None if held is None else held.lease
         return held, decide(lease, run=task.run, now=shared.now(), max_attempts=attempt.max_attempts)
 
-    def _take(self) -> None:
+    def _take(self) -> list[JournalEvent]:
         """Receive the next message and take its lease, in the commit that ends the task before; it may run again."""
-        self._next = None
+        self._next, events = None, list[JournalEvent]()
         shared, pid = self._shared, self._pid
         deliveries = shared.queue.receive(max_messages=1, visibility=shared.config.visibility)
         if not deliveries or pid is None:
-            return
+            return events
         (delivery,) = deliveries
         with tracing.receiving(shared.queue.name, deliveries):
             self._next = delivery, None
@@ -166,9 +169,10 @@ class TaskRunner:
             attempt = self._attempt(delivery)
             if attempt is not None:
                 held, receipt = self._receipt(attempt)
-                if isinstance(receipt, Take) and attempt.take(held, pid):
+                if isinstance(receipt, Take) and (events := attempt.take_along(held, pid)):
                     self._next = delivery, attempt
         failpoints.hit("worker.before_next")
+        return events
 
     def _child(self) -> int | None:
         """Return the child that waits for an order; None if none can be started."""
@@ -357,14 +361,11 @@ class TaskRunner:
         lease = Lease(run=task.run, queue=shared.queue_name) if held is None else held.lease
         # The body may not be readable, but dispatchers need the job of the task.
         task = replace(task, job_id=lease.job_id, task_id=lease.task_id)
-        event = shared.factory.event(
-            FAILED, task, error=error[:500], errorCategory="validation", retryCount=lease.attempts, source="worker"
-        )
-        return shared.records.write(
-            task.tenant_id,
-            task.request_id,
-            lease.settled(event),
-            [event],
+        return shared.records.refuse(
+            task,
+            shared.factory,
+            error,
+            lease=lease,
             expect=held,
             then=lambda recorded: shared.reject(delivery, reason=error, error=error),
-        ).ok
+        )

@@ -119,13 +119,6 @@ class ScheduleShown(msgspec.Struct, frozen=True):
     last_request_id: str | None
 
 
-class SchedulePage(msgspec.Struct, frozen=True):
-    """Schedules, sorted by name."""
-
-    items: list[ScheduleShown]
-    next_cursor: str | None
-
-
 class Schedules:
     """The schedules that workers have registered: lists, pauses, resumes and runs them.
 

@@ -85,6 +85,10 @@ def reply(data: bytes) -> None:
     processes.write_all(REPLIES, processes.frame(data))
 
 
+def _report(name: str, value: dict[str, Any]) -> None:
+    reply(processes.REPORTED + json.dumps({name: value}).encode())
+
+
 def _work(setup: ChildSetup) -> int:
     clean, pid = dict(os.environ), os.getpid()
     for number in range(1, setup.plan.child_reuse + 1):
@@ -171,6 +175,7 @@ def run_fresh() -> None:
 
 # Made beforehand, because a child that is out of memory may not be able to make it.
 OUT_OF_MEMORY = processes.FAILURE + json.dumps({"error": "MemoryError", "cause": "oom"}).encode()
+_ENCODER = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 _ERROR_CHARACTERS = 2_000
 _LINE_CHARACTERS = 500
 _TRACEBACK_LINES = 200
@@ -198,8 +203,8 @@ def call(task: TaskDefinition, order: Order, *, max_output_bytes: int) -> bytes:
         job_id=order.job_id,
         task_id=order.task_id,
         dependency_outputs=document.dependencyOutputs,
-        send_activity=lambda activity: reply(processes.ACTIVITY + json.dumps(activity).encode()),
-        send_progress=lambda progress: reply(processes.PROGRESS + json.dumps(progress).encode()),
+        send_activity=lambda activity: _report("lastActivity", activity),
+        send_progress=lambda progress: _report("progress", progress),
     )
     try:
         try:
@@ -252,7 +257,7 @@ def _result(output: Any, signature: Signature, usage: dict[str, int], max_output
     try:
         if not signature.takes_input:
             output = signature.write_result(output)
-        data = json.dumps(output, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+        data = _ENCODER.encode(output).encode()
         checked_bytes(b"[[[[" + data + b"]]]]", len(data) + 8)
         why = f"the result has {len(data):,} bytes, above the limit of {max_output_bytes:,}"
     except InvalidTask as error:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import queue as queues
-import select
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from types import TracebackType
@@ -215,25 +214,15 @@ class Waker:
     """Wakes one thread from any other thread or from a signal handler."""
 
     def __init__(self) -> None:
-        self._sender, self._receiver = socket.socketpair()
-        for end in (self._sender, self._receiver):
-            end.setblocking(False)
+        self._calls: queues.SimpleQueue[None] = queues.SimpleQueue()
 
     def wake(self) -> None:
-        """Wake the waiting thread. It takes no lock, so a signal handler may call it."""
-        try:
-            self._sender.send(b"!")
-        except OSError:
-            # It is full of wake-ups that were not read yet, or closed: there is no thread to wake.
-            return
+        """Wake the waiting thread, or the next one that waits. A signal handler may call it."""
+        self._calls.put(None)
 
     def wait(self, seconds: float) -> None:
-        if select.select([self._receiver], [], [], None if seconds == inf else max(0.0, seconds))[0]:
-            self._receiver.recv(4096)
-
-    def close(self) -> None:
-        self._sender.close()
-        self._receiver.close()
+        with suppress(queues.Empty):
+            self._calls.get(timeout=None if seconds == inf else max(0.0, seconds))
 
 
 class WorkerRun:

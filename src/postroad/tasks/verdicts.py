@@ -1,9 +1,9 @@
-"""What the report of a child means for its task, decided by pure functions."""
+"""What a message and the report of a child mean for a task, decided by pure functions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -11,12 +11,68 @@ from postroad.errors import InvalidMessage
 from postroad.events import checked_bytes
 from postroad.queues import TRACEBACK_LINES, legible
 from postroad.tasks.error_categories import ErrorClass, classify_error
+from postroad.tasks.leases import Lease
 from postroad.tasks.processes import FAILURE, RESULT, Report
 from postroad.telemetry import redact
 
 CRASH = "crash"
 _TEMPORARY_FAILURE = 75
 _MAX_BYTES = 104_857_600
+
+
+class Take(msgspec.Struct, frozen=True):
+    """Run it."""
+
+
+class Drop(msgspec.Struct, frozen=True):
+    """Ack it: the run ended, or a later run took its place."""
+
+    why: Literal["known", "older"]
+
+
+class HandBack(msgspec.Struct, frozen=True):
+    """Another worker runs it; receive it again when its lease ends."""
+
+    seconds: float
+
+
+class Quarantine(msgspec.Struct, frozen=True):
+    """It has no attempts left. `lost`: the worker of the last attempt never reported."""
+
+    lost: bool
+
+
+Receipt = Take | Drop | HandBack | Quarantine
+
+
+def decide(lease: Lease | None, *, run: int, now: float, max_attempts: int) -> Receipt:
+    """Return what to do with a message of this run."""
+    if lease is None or run > lease.run:
+        return Take()
+    if run < lease.run:
+        return Drop("older")
+    if lease.outcome is not None:
+        return Drop("known")
+    if lease.is_live(now):
+        return HandBack(max(0.0, lease.effective_until - now))
+    if lease.attempts >= max_attempts:
+        return Quarantine(lost=lease.owner is not None)
+    return Take()
+
+
+def pause_before_retry(attempt: int, *, base: float, cap: float, chance: float) -> float:
+    """Return the seconds until the next attempt: doubled each time, with jitter, never above the cap."""
+    return float(min(base * 2.0 ** min(attempt - 1, 60) * (1 + chance), cap))
+
+
+def pause_while_unknown(age: float, *, grace: float) -> float | None:
+    """Return the seconds until a task with an unknown name is received again; None when the grace is over.
+
+    The pause grows with the age of the run. Whoever is first receives the task, so a young one needs many chances to
+    meet a worker that knows it; an old one must not use up the receives that its queue allows.
+    """
+    left = grace - age
+    return None if left <= 0 else min(max(1.0, (age - 10) / 4), max(60.0, grace / 10), left)
 
 
 class Completed(msgspec.Struct, frozen=True):
@@ -97,7 +153,8 @@ class _CommandError(msgspec.Struct):
 
 
 def verdict_of(report: Report, *, is_command: bool) -> Verdict:
-    report = msgspec.structs.replace(report, last_lines=tuple(redact(line) for line in report.last_lines))
+    if report.last_lines:
+        report = msgspec.structs.replace(report, last_lines=tuple(redact(line) for line in report.last_lines))
     if report.timed_out:
         return TimedOut(report.killed_with or "SIGTERM", report.last_lines)
     # A child that received a signal may have finished before.

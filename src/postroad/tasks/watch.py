@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from postroad.tasks import processes
-from postroad.tasks.child_output import Echo, Lines, Reported, Tail, Unchanged, reported_activity, reported_progress
+from postroad.tasks.child_output import Echo, Lines, Reported, Tail, Unchanged, reported_by
 from postroad.tasks.processes import Halt, Order, Report, WorkerGone, WorkerLink
 from postroad.tasks.task_child import ChildSetup, run_child
 
@@ -51,6 +51,8 @@ class Child:
     out: int
     err: int
     frames: processes.Frames = field(default_factory=processes.Frames)
+    events: select.poll = field(default_factory=select.poll)
+    """What its monitor waits for while it has an order."""
     served: int = 0
     status: int | None = None
     """Its wait status; None while it runs."""
@@ -154,11 +156,12 @@ class Watch:
 
     def until_done(self) -> Report:
         """Watch until the child has ended or waits for another order."""
-        events = select.poll()
+        events = self._child.events
         events.register(self._child.orders, select.POLLOUT)
         self._feed(events)
-        for descriptor in (self._link.fileno(), self._exits.readable, self._child.replies, *self._streams):
-            events.register(descriptor, select.POLLIN)
+        if not self._child.served:
+            for descriptor in (self._link.fileno(), self._exits.readable, self._child.replies, *self._streams):
+                events.register(descriptor, select.POLLIN)
         while not self.ended and not (self._lasts and self._reply[:1] == processes.RESULT):
             send_at = self._send_at if self._unsent else inf
             left = min(self._end_at, self._kill_at, send_at) - time.monotonic()
@@ -206,10 +209,8 @@ class Watch:
                 self._reply = b""
                 return b""
             for reply in replies:
-                if reply[:1] == processes.ACTIVITY:
-                    self._note(reported_activity(reply[1:]))
-                elif reply[:1] == processes.PROGRESS:
-                    self._note(reported_progress(reply[1:]))
+                if reply[:1] == processes.REPORTED:
+                    self._note(reported_by(reply[1:]))
                 else:
                     self._reply = reply
         elif data:

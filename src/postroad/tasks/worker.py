@@ -12,7 +12,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from postroad.arguments import check, check_settings, text
+from postroad.arguments import build_structs, check, check_settings, text
 from postroad.errors import ConfigurationError
 from postroad.journal import Appends
 from postroad.ports import Store
@@ -264,6 +264,7 @@ class TaskWorker:
         """
         waker, presence = Waker(), self._presence
         self._waker = waker
+        build_structs()
         try:
             with heard_by(self.stop):
                 self._pool.start()
@@ -278,7 +279,6 @@ class TaskWorker:
             self._pool.close()
             self.was_stopped = self._stops > 0
             self._stops, self._waker = 0, None
-            waker.close()
             log_event("worker_stopped", worker=self.worker_id)
 
     def tasks(self) -> Mapping[str, TaskEntry] | None:

@@ -34,6 +34,8 @@ from postroad.tasks.watch import Child, ChildExits, ChildNotReady, Watch, fork_c
 
 _TICK_MS = 1_000
 _KILL_SECONDS = 5.0
+# Some file systems store times in steps of two seconds.
+_LONGEST_TICK_NS = 3_000_000_000
 
 
 class Monitor:
@@ -44,6 +46,9 @@ class Monitor:
         self._link = link
         self._zygote = zygote
         self._exits = ChildExits()
+        self._events = select.poll()
+        self._events.register(link, select.POLLIN)
+        self._events.register(self._exits.readable, select.POLLIN)
         self._child: Child | None = None
         self._announced = False
         """Whether the worker knows that the child waits."""
@@ -71,11 +76,8 @@ class Monitor:
             self._end()
 
     def _await_order(self, child: Child) -> Order | None:
-        events = select.poll()
-        events.register(self._link, select.POLLIN)
-        events.register(self._exits.readable, select.POLLIN)
         while True:
-            ready = [descriptor for descriptor, _ in events.poll(_TICK_MS)]
+            ready = [descriptor for descriptor, _ in self._events.poll(_TICK_MS)]
             if not ready:
                 self._exits.look_for_oom()
             if self._link.fileno() in ready:
@@ -94,7 +96,7 @@ class Monitor:
         if self._directory is None:
             path = f"{self._setup.plan.directory}/{os.getpid()}-{child.pid}-{child.served}"
             self._directory = _Directory(path)
-        order = msgspec.structs.replace(order, directory=self._directory.path)
+        order = msgspec.structs.replace(order, directory=self._directory.begin())
         watch = Watch(child, order, self._setup, self._link, self._exits)
         try:
             report = watch.until_done()
@@ -137,11 +139,18 @@ class _Directory:
         self.path = path
         Path(path).mkdir(mode=0o700)
         self._made = self._look()
+        self._shows_changes = False
+
+    def begin(self) -> str:
+        """Return the path for the next order."""
+        # A change within one tick of the file system's clock would not show another time.
+        self._shows_changes = time.time_ns() - self._made[-1] > _LONGEST_TICK_NS
+        return self.path
 
     def is_untouched(self) -> bool:
         """Return whether it is empty, and never was anything else: as good as a new one."""
         try:
-            return self._look() == self._made and not any(Path(self.path).iterdir())
+            return self._look() == self._made and (self._shows_changes or not any(Path(self.path).iterdir()))
         except OSError:
             return False
 

@@ -53,6 +53,7 @@ LOG_EVENTS = (
     "job_wake_failed",
     "journal_event_refused",
     "message_damaged",
+    "metrics_in_memory",
     "notification_chore_failed",
     "notification_conflict",
     "notification_consumer_disabled",

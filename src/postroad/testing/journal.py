@@ -51,12 +51,13 @@ VALUES = [
 class AppendRules(JournalRules):
     """Appending: durable, once, each event by itself."""
 
-    def test_making_the_storage_again_changes_nothing(self, journal: Journal) -> None:
+    def test_making_the_storage_again_and_appending_nothing_change_nothing(self, journal: Journal) -> None:
         event = pending("req-1")
         add(journal, [event])
 
         journal.init()
 
+        assert journal.append([]) == []
         assert whole(journal, "PK") == [event.event_id]
 
     def test_an_event_comes_back_as_it_was_made(self, journal: Journal) -> None:
@@ -100,27 +101,17 @@ class AppendRules(JournalRules):
 
         assert whole(journal, "GSI5", event_type="Parcel Lost: twice", entity=("PARCEL_2", "p-1")) == [event.event_id]
 
-    def test_appending_nothing_is_nothing(self, journal: Journal) -> None:
-        assert journal.append([]) == []
-
     def test_an_event_is_stored_once_and_stays_as_it_was(self, journal: Journal) -> None:
         event = pending("req-1")
         other = replace(event, properties={"requestId": "req-1", "name": "other"})
-        add(journal, [event])
-        first = journal.latest("acme", "TASK", "req-1")
 
+        once = journal.append([event, event])
+        first = journal.latest("acme", "TASK", "req-1")
         again = journal.append([event, other])
 
+        assert [result.duplicate for result in once] == [False, True]
         assert again == [AppendResult(event_id=event.event_id, ok=True, duplicate=True)] * 2
         assert journal.latest("acme", "TASK", "req-1") == first
-        assert whole(journal, "PK") == [event.event_id]
-
-    def test_an_event_twice_in_one_batch_is_stored_once(self, journal: Journal) -> None:
-        event = pending("req-1")
-
-        results = journal.append([event, event])
-
-        assert [result.duplicate for result in results] == [False, True]
         assert whole(journal, "PK") == [event.event_id]
 
     def test_the_same_id_at_another_time_or_of_another_tenant_is_another_event(self, journal: Journal) -> None:
@@ -219,21 +210,22 @@ class OverflowRules(JournalRules):
         assert pointer["bucket"] == ground.blobs.bucket
         assert msgspec.json.decode(ground.blobs.get(blob_of(ground, event))) == {"output": LARGE}
 
-    def test_only_what_must_leave_the_item_leaves_it(self, ground: JournalFixture) -> None:
-        parts = {"output": "o" * 90_000, "input": "i" * 90_000, "tasks": "t" * 90_000, "other": "n" * 50_000}
+    @pytest.mark.parametrize(
+        ("sizes", "stay"),
+        [
+            ({"output": 90_000, "input": 90_000, "tasks": 90_000, "other": 50_000}, ["other", "tasks"]),
+            ({"small": 10_000, "large": 150_000, "middle": 100_000, "dependencyOutputs": 2}, ["middle", "small"]),
+        ],
+    )
+    def test_only_what_must_leave_the_item_leaves_it_the_largest_behind_the_known_ones(
+        self, ground: JournalFixture, sizes: dict[str, int], stay: list[str]
+    ) -> None:
+        parts = {name: "x" * size for name, size in sizes.items()}
         event = made("Store Opened", "s-1", entity_type="STORE", properties=parts)
 
         add(ground.journal, [event])
 
-        assert sorted(raw_properties(ground, event)) == ["_s3Overflow", "other", "tasks"]
-
-    def test_behind_the_known_ones_the_largest_leave_first(self, ground: JournalFixture) -> None:
-        parts = {"small": "s" * 10_000, "large": "l" * 150_000, "middle": "m" * 100_000, "dependencyOutputs": {}}
-        event = made("Store Opened", "s-1", entity_type="STORE", properties=parts)
-
-        add(ground.journal, [event])
-
-        assert sorted(raw_properties(ground, event)) == ["_s3Overflow", "middle", "small"]
+        assert sorted(raw_properties(ground, event)) == ["_s3Overflow", *stay]
 
     def test_an_event_that_just_fits_needs_no_blob(self, ground: JournalFixture) -> None:
         frame = len(msgspec.json.encode(made("A", "s-1", entity_type="S", properties={"a": ""}).to_item()))

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
         EventBridgeTopic as EventBridgeTopic,
         EventBridgeTopics as EventBridgeTopics,
     )
-    from postroad.topics.sns import MAX_SNS_BYTES as MAX_SNS_BYTES, SNSTopics as SNSTopics
+    from postroad.topics.sns import MAX_SNS_BYTES as MAX_SNS_BYTES, SNSTopic as SNSTopic, SNSTopics as SNSTopics
 else:
     __getattr__ = lazy_names(
         __name__,
         {
             "postroad.topics.eventbridge": "EventBridgeTopic EventBridgeTopics MAX_EVENTBRIDGE_BYTES",
-            "postroad.topics.sns": "MAX_SNS_BYTES SNSTopics",
+            "postroad.topics.sns": "MAX_SNS_BYTES SNSTopic SNSTopics",
         },
     )
 

@@ -76,11 +76,7 @@ class EventBridgeTopic:
 
     # A changed rule takes a moment to hold everywhere.
     traits = TopicTraits(
-        fifo=False,
-        durable=True,
-        atomic_batch=False,
-        filters_at_once=False,
-        max_message_bytes=MAX_EVENTBRIDGE_BYTES,
+        fifo=False, durable=True, atomic_batch=False, filters_at_once=False, max_message_bytes=MAX_EVENTBRIDGE_BYTES
     )
 
     def __init__(

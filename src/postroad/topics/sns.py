@@ -23,14 +23,7 @@ from postroad.connections import (
     short_code,
     translated,
 )
-from postroad.errors import (
-    InvalidInput,
-    NotPermitted,
-    PostroadError,
-    Throttled,
-    TopicNotFound,
-    Unavailable,
-)
+from postroad.errors import InvalidInput, NotPermitted, PostroadError, Throttled, TopicNotFound, Unavailable
 from postroad.queues import (
     OutgoingMessage,
     Queue,

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
+from msgspec import Meta
+
+from postroad.arguments import FINITE
 from postroad.connections import StreamView, TableShape
 from postroad.queues import QueueSpec
 
 Kind = Literal["queue", "topic", "subscription", "stream", "table", "bucket", "bus", "rule", "function", "alarm"]
 Comparison = Literal[">", ">=", "<", "<="]
+_Attribute = Annotated[str, Meta(min_length=1, description="the name of an attribute")]
 DEFAULT_BUS = "default"
 
 
@@ -86,8 +90,8 @@ class StreamDecl:
 
     kind: ClassVar[Kind] = "stream"
     name: str
-    shards: int = 1
-    retention_hours: int = 24
+    shards: Annotated[int, Meta(ge=1, le=1_000)] = 1
+    retention_hours: Annotated[int, Meta(ge=1, le=8_760)] = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +106,8 @@ class IndexDecl:
     """
 
     name: str
-    hash_key: str
-    range_key: str | None = None
+    hash_key: _Attribute
+    range_key: _Attribute | None = None
     projection: Literal["ALL", "KEYS_ONLY"] = "ALL"
 
 
@@ -122,8 +126,8 @@ class TableDecl:
 
     kind: ClassVar[Kind] = "table"
     name: str
-    hash_key: str
-    range_key: str | None = None
+    hash_key: _Attribute
+    range_key: _Attribute | None = None
     indexes: tuple[IndexDecl, ...] = ()
     ttl_attribute: str | None = None
     stream: StreamView | None = None
@@ -147,7 +151,7 @@ class BucketDecl:
 
     kind: ClassVar[Kind] = "bucket"
     name: str
-    expire_days: int | None = None
+    expire_days: Annotated[int, Meta(ge=1)] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +190,8 @@ class RuleDecl:
     pattern: Mapping[str, Any] | None = None
     schedule: str | None = None
     dead_letter: str | None = None
-    max_attempts: int = 3
-    max_event_age: int = 3600
+    max_attempts: Annotated[int, Meta(ge=0, le=185)] = 3
+    max_event_age: Annotated[int, Meta(ge=60, le=86_400)] = 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +207,8 @@ class TriggerDecl:
     """
 
     source: str
-    batch_size: int = 10
-    max_attempts: int = 5
+    batch_size: Annotated[int, Meta(ge=1, le=10_000)] = 10
+    max_attempts: Annotated[int, Meta(ge=-1, le=10_000)] = 5
     bisect: bool = True
     report_item_failures: bool = True
 
@@ -228,8 +232,8 @@ class FunctionDecl:
     name: str
     handler: str
     component: str
-    timeout: int = 30
-    memory: int = 256
+    timeout: Annotated[int, Meta(ge=1, le=900)] = 30
+    memory: Annotated[int, Meta(ge=128, le=10_240)] = 256
     environment: Mapping[str, str] = field(default_factory=dict)
     triggers: tuple[TriggerDecl, ...] = ()
     on_failure: str | None = None
@@ -257,12 +261,12 @@ class AlarmDecl:
     name: str
     metric: str
     resource: str
-    threshold: float
+    threshold: Annotated[float, Meta(ge=-FINITE, le=FINITE, description="a number")]
     namespace: str = "AWS/SQS"
     statistic: Literal["Maximum", "Minimum", "Sum", "Average"] = "Maximum"
     comparison: Comparison = ">="
-    period: int = 60
-    periods: int = 1
+    period: Annotated[int, Meta(ge=10, le=86_400)] = 60
+    periods: Annotated[int, Meta(ge=1, le=100)] = 1
     missing: Literal["notBreaching", "breaching", "ignore", "missing"] = "notBreaching"
     notify: str | None = None
 

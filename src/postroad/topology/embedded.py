@@ -59,14 +59,14 @@ class EmbeddedSite:
     def look(self, topology: Topology, resource: Resource, *, code: str | None) -> Look:
         if resource.kind in _SKIPPED:
             return Look(resource, skip=_SKIPPED[resource.kind])
-        have = self._have(resource)
+        have = self._have(resource.kind, resource.name)
         owner = self._owners.get((resource.kind, resource.name))
         want = {**_want(resource), "owner": topology.name if owner is None else owner}
         return Look(resource, want, None if have is None else {**have, "owner": owner})
 
     def strays(self, topology: Topology) -> Sequence[Stray]:
         owned = [key for key, owner in self._owners.items() if owner == topology.name]
-        strays = [key for key in owned if topology.find(*key) is None and self._exists(key)]
+        strays = [key for key in owned if topology.find(*key) is None and self._have(*key) is not None]
         # A subscription is removed before its topic and its queue.
         strays.sort(key=lambda key: key[0] != "subscription")
         return keep_dead_letters([Stray(key, self._keep(key)) for key in strays], self._sources)
@@ -154,18 +154,20 @@ class EmbeddedSite:
     def _topic(self, name: str) -> Topic:
         return self._topics.topic(name, fifo=name.endswith(".fifo"))
 
-    def _have(self, resource: Resource) -> dict[str, Any] | None:
-        if isinstance(resource, QueueDecl):
+    def _have(self, kind: str, name: str) -> dict[str, Any] | None:
+        """Return the settings of a resource; None if it does not exist."""
+        if kind == "queue":
             try:
-                return _settings(self._queues.queue_spec(resource.name))
+                return _settings(self._queues.queue_spec(name))
             except QueueNotFound:
                 return None
-        if isinstance(resource, TopicDecl):
-            return {} if resource.name in self._topic_names else None
-        if isinstance(resource, SubscriptionDecl):
-            filters = self._filters_of(resource.topic)
-            return {"filter": filters[resource.queue]} if resource.queue in filters else None
-        found = self._streams.settings(resource.name)
+        if kind == "topic":
+            return {} if name in self._topic_names else None
+        if kind == "subscription":
+            topic, _, queue = name.partition("->")
+            filters = self._filters_of(topic)
+            return {"filter": filters[queue]} if queue in filters else None
+        found = self._streams.settings(name)
         return None if found is None else {"shards": found[0], "retention_hours": found[1] / 3600}
 
     def _filters_of(self, topic: str) -> dict[str, Any]:
@@ -181,17 +183,6 @@ class EmbeddedSite:
     def _own(self, look: Look) -> None:
         key = f"{_OWNERS}{look.resource.kind}/{look.resource.name}"
         self._items.put(key, str(look.want["owner"]).encode())
-
-    def _exists(self, key: Key) -> bool:
-        kind, name = key
-        if kind == "queue":
-            return self._stats(name) is not None
-        if kind == "topic":
-            return name in self._topic_names
-        if kind == "subscription":
-            topic, _, queue = name.partition("->")
-            return queue in self._filters_of(topic)
-        return self._streams.settings(name) is not None
 
     def _keep(self, key: Key) -> str:
         stats = self._stats(key[1]) if key[0] == "queue" else None

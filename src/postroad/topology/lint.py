@@ -3,41 +3,27 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from postroad.errors import InvalidInput, TopologyError
+from postroad.arguments import Seconds, check as check_argument, check_settings
+from postroad.errors import TopologyError
 from postroad.queues import MAX_RETENTION, QueueSpec
 from postroad.settings import nearest
 from postroad.topology.declarations import (
     DEFAULT_BUS,
     AlarmDecl,
-    BucketDecl,
-    FunctionDecl,
     IndexDecl,
     QueueDecl,
-    Resource,
     RuleDecl,
-    StreamDecl,
     SubscriptionDecl,
     TableDecl,
     TopicDecl,
-    TriggerDecl,
 )
 from postroad.topology.names import NEEDS, Mention, component_mentions, mentions, name_finding, resolve, sources_of
 from postroad.topology.topology import Finding, Severity, Topology, refuse
 
-Problem = tuple[str, str]
-"""A setting, and what is wrong with it."""
 Specs = Mapping[str, QueueSpec]
-_BOUNDS: Mapping[type[object], Mapping[str, tuple[int, int]]] = {
-    StreamDecl: {"shards": (1, 1_000), "retention_hours": (1, 8_760)},
-    RuleDecl: {"max_attempts": (0, 185), "max_event_age": (60, 86_400)},
-    FunctionDecl: {"timeout": (1, 900), "memory": (128, 10_240)},
-    TriggerDecl: {"batch_size": (1, 10_000), "max_attempts": (-1, 10_000)},
-    AlarmDecl: {"period": (10, 86_400), "periods": (1, 100)},
-}
 _MOST_SOURCES = 10
 _LEAST_RECEIVES = 2
 _MARGIN = 2
@@ -50,8 +36,14 @@ _FIFO_REMEDY = "Make both FIFO or both standard."
 def check_values(topology: Topology) -> None:
     """Raise `TopologyError` with the first value that no store accepts."""
     for resource in topology.resources:
-        for field, why in _problems(resource):
-            raise TopologyError(f"{resource.kind} {resource.name!r}: {field}: {why}", field=field)
+        inner = (*getattr(resource, "triggers", ()), *getattr(resource, "indexes", ()))
+        try:
+            for each in (resource, *inner):
+                check_settings(each, TopologyError)
+                _check_combination(each)
+        except TopologyError as error:
+            message = f"{resource.kind} {resource.name!r}: {error.message}"
+            raise TopologyError(message, field=error.field, remedy=error.remedy) from None
     for component in topology.components:
         for need in (*NEEDS, "creates"):
             if isinstance(getattr(component, need), str):
@@ -59,37 +51,15 @@ def check_values(topology: Topology) -> None:
                 raise TopologyError(message, field=need)
 
 
-def _problems(resource: Resource) -> Iterator[Problem]:
-    bounded: tuple[object, ...] = (resource, *(resource.triggers if isinstance(resource, FunctionDecl) else ()))
-    for each in bounded:
-        for field, (low, high) in _BOUNDS.get(type(each), {}).items():
-            value = getattr(each, field)
-            if not _is_whole(value) or not low <= value <= high:
-                yield field, f"{value!r} is not a whole number from {low:,} to {high:,}"
-    if isinstance(resource, RuleDecl):
-        if bool(resource.pattern) is bool(resource.schedule):
-            yield "pattern", "a rule has either a pattern or a schedule"
-        elif resource.schedule and resource.bus != DEFAULT_BUS:
-            yield "schedule", f"schedules run on the bus {DEFAULT_BUS!r} only, not on {resource.bus!r}"
-    elif isinstance(resource, TableDecl):
-        keyed: tuple[TableDecl | IndexDecl, ...] = (resource, *resource.indexes)
-        for hash_key, range_key in ((each.hash_key, each.range_key) for each in keyed):
-            if not hash_key or range_key == "":
-                yield "hash_key" if not hash_key else "range_key", "is empty"
-            elif hash_key == range_key:
-                yield "range_key", f"{range_key!r} is the hash key already"
-    elif isinstance(resource, AlarmDecl):
-        threshold: object = resource.threshold
-        if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not math.isfinite(threshold):
-            yield "threshold", f"{threshold!r} is not a number"
-    elif isinstance(resource, BucketDecl):
-        days = resource.expire_days
-        if days is not None and (not _is_whole(days) or days < 1):
-            yield "expire_days", f"{days!r} is not a whole number of 1 or more"
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _check_combination(declared: object) -> None:
+    if isinstance(declared, RuleDecl):
+        if bool(declared.pattern) is bool(declared.schedule):
+            raise TopologyError("pattern: a rule has either a pattern or a schedule", field="pattern")
+        if declared.schedule and declared.bus != DEFAULT_BUS:
+            message = f"schedule: schedules run on the bus {DEFAULT_BUS!r} only, not on {declared.bus!r}"
+            raise TopologyError(message, field="schedule")
+    elif isinstance(declared, TableDecl | IndexDecl) and declared.hash_key == declared.range_key:
+        raise TopologyError(f"range_key: {declared.range_key!r} is the hash key already", field="range_key")
 
 
 def lint_queues(
@@ -119,7 +89,8 @@ def lint_queues(
 
 
 def _alone(spec: QueueSpec, handler_p99: Mapping[str, float], *, is_dead_letter: bool) -> Iterator[Finding]:
-    p99 = _seconds(handler_p99, spec.name)
+    p99 = handler_p99.get(spec.name)
+    check_argument(p99, Seconds | None, "handler_p99")
     if p99 is not None and spec.visibility < _MARGIN * p99:
         yield _warn(
             "visibility-below-p99",
@@ -133,15 +104,6 @@ def _alone(spec: QueueSpec, handler_p99: Mapping[str, float], *, is_dead_letter:
         yield _warn("max-receives-low", spec, "one failed receive makes a dead letter", "Set max_receives to 3.")
     if spec.dead_letter is None and not is_dead_letter:
         yield _warn("no-dlq", spec, "what always fails is received until it expires", "Give it a dead-letter queue.")
-
-
-def _seconds(handler_p99: Mapping[str, object], queue: str) -> float | None:
-    seconds = handler_p99.get(queue)
-    if seconds is None:
-        return None
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
-        raise InvalidInput(f"handler_p99: {seconds!r} of {queue!r} is not a number of seconds", field="handler_p99")
-    return seconds
 
 
 def _with_dead_letters(spec: QueueSpec, dead_letters: QueueSpec) -> Iterator[Finding]:

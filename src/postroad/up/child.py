@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import mmap
 import os
 import resource
 import signal
@@ -10,13 +11,17 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+from prometheus_client import values
+from prometheus_client.mmap_dict import MmapedDict
 
 from postroad.errors import ConfigurationError, PostroadError
 from postroad.signals import die_with_parent
+from postroad.telemetry import get_logger
 from postroad.up.children import ChildConfig, Notice, PartReport, Report, SupervisorLink
 from postroad.views import Part
 
@@ -26,6 +31,57 @@ if TYPE_CHECKING:
 
 # Connections that wait for nothing, the database, sockets and logs.
 _OTHER_FILES = 500
+_FIRST_BYTES = 65_536
+# The length of a key, its padding and two numbers.
+_BESIDE_KEY = 32
+
+
+class AllocatedMetrics(MmapedDict):
+    """A file of metrics that has its blocks before they are written.
+
+    A write into a hole of a mapped file kills the process if the disk is full. Without room it goes on in memory, where
+    `GET /metrics` sees nothing of it until the child is started again.
+    """
+
+    _f: Any
+    _m: Any
+
+    def __init__(self, filename: str, read_mode: bool = False) -> None:
+        has_room = False
+        with suppress(OSError), Path(filename).open("ab") as file:
+            has_room = _allocate(file.fileno(), _FIRST_BYTES)
+        super().__init__(filename if has_room else _in_memory(), read_mode)  # type: ignore[no-untyped-call]
+
+    def _init_value(self, key: str) -> None:
+        if self._used + len(key.encode()) + _BESIDE_KEY > self._capacity:
+            self._grow(2 * self._capacity)
+        super()._init_value(key)  # type: ignore[no-untyped-call]
+
+    def _grow(self, size: int) -> None:
+        held = self._m[:]
+        if not _allocate(self._f.fileno(), size):
+            self._f.close()
+            self._f = Path(_in_memory()).open("a+b")  # noqa: SIM115  # open as long as the process lives
+            self._f.truncate(size)
+        self._m, self._capacity = mmap.mmap(self._f.fileno(), size), size
+        self._m[: len(held)] = held
+
+
+def _allocate(file: int, size: int) -> bool:
+    """Give the file blocks for `size` bytes; return False if the disk has no room."""
+    try:
+        os.posix_fallocate(file, 0, size)
+    except AttributeError:  # as on macOS
+        os.ftruncate(file, size)
+    except OSError:
+        return False
+    return True
+
+
+def _in_memory() -> str:
+    """Return the path of a new file that has no room on a disk."""
+    get_logger("up").warning("metrics_in_memory")
+    return f"/proc/self/fd/{os.memfd_create('metrics')}"
 
 
 def main(kind: str) -> int:
@@ -38,6 +94,7 @@ def main(kind: str) -> int:
     config = msgspec.json.decode(notices.readline(), type=ChildConfig)
     die_with_parent(config.parent)
     supervisor = SupervisorLink(config, notices)
+    values.MmapedDict = AllocatedMetrics  # type: ignore[attr-defined]  # the library has no other place for it
     try:
         if kind == "server":
             serve(supervisor)
@@ -110,18 +167,16 @@ async def _serve(supervisor: SupervisorLink, context: Context, listener: socket.
     from postroad.http import create_app, make_server
 
     # Until the supervisor has described the parts, this server must not be ready.
-    context.parts.describe(
-        (
-            Part(name="server", process="server", pid=os.getpid(), state="starting"),
-            Part(name="runners", process="runners", pid=None, state="starting"),
-        )
+    context.parts = (
+        Part(name="server", process="server", pid=os.getpid(), state="starting"),
+        Part(name="runners", process="runners", pid=None, state="starting"),
     )
     server = make_server(create_app(context))
     loop = asyncio.get_running_loop()
     stopping, closing = asyncio.Event(), asyncio.Event()
 
     def on_notice(notice: Notice) -> None:
-        context.parts.describe(notice.parts)
+        context.parts = notice.parts
         if notice.phase != "running":
             loop.call_soon_threadsafe(stopping.set)
         if notice.phase == "closing":

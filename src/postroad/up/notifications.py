@@ -17,21 +17,14 @@ if TYPE_CHECKING:
     from postroad.notifications import NotificationWorker, PushSender
 
 _DATABASE: Final = "NOTIFICATIONS_DATABASE_URL"
-_OF_APNS: Final = {
+_VARIABLES: Final = {
     "key": "APNS_KEY_FILE",
     "key_id": "APNS_KEY_ID",
     "team_id": "APNS_TEAM_ID",
     "topic": "APNS_TOPIC",
-    "base_url": "APNS_URL",
-    "ca_file": "PUSH_CA_FILE",
-}
-_OF_FCM: Final = {
     "project_id": "FCM_PROJECT_ID",
     "credentials_file": "FCM_CREDENTIALS_FILE",
-    "base_url": "FCM_URL",
     "ca_file": "PUSH_CA_FILE",
-}
-_OF_WORKER: Final = {
     "dsn": _DATABASE,
     "path": _DATABASE,
     "push_queue": "SQS_PUSH_QUEUE_URL",
@@ -56,7 +49,7 @@ def checked_database(backend_url: str, settings: NotificationSettings) -> str:
     """Return the address of the database; raise `ConfigurationError` if there is none or it is the backend's file."""
     from postroad.notifications.worker import refuse_engine_file
 
-    with _named(_OF_WORKER):
+    with _named():
         refuse_engine_file(backend_url, settings.required_database(), field=_DATABASE)
     return settings.required_database()
 
@@ -65,7 +58,7 @@ def named_queues(backend: Backend, settings: NotificationSettings) -> dict[str, 
     """Return the queues that the environment names, by what they hold; None for a queue that it does not name."""
     from postroad.notifications.worker import queue_name
 
-    with _named(_OF_WORKER):
+    with _named():
         return {
             what: None if given is None else backend.queue(queue_name(given, field=f"{what}_queue"))
             for what, given in (("push", settings.push_queue), ("offline", settings.offline_queue))
@@ -81,7 +74,7 @@ def notification_worker(
 
     database = checked_database(backend.url, settings)
     with (
-        _named(_OF_WORKER),
+        _named(),
         NotificationStore(database) as store,
         NotificationWorker(
             backend,
@@ -112,7 +105,7 @@ def senders(settings: NotificationSettings) -> Iterator[dict[str, PushSender]]:
         if apns is not None:
             from postroad.notifications import APNSSender
 
-            with _named(_OF_APNS):
+            with _named(base_url="APNS_URL"):
                 apns_sender = APNSSender(
                     key=_read_key(apns.key_file),
                     key_id=apns.key_id,
@@ -125,7 +118,7 @@ def senders(settings: NotificationSettings) -> Iterator[dict[str, PushSender]]:
         if fcm is not None:
             from postroad.notifications import FCMSender
 
-            with _named(_OF_FCM):
+            with _named(base_url="FCM_URL"):
                 fcm_sender = FCMSender(
                     project_id=fcm.project_id,
                     credentials_file=fcm.credentials_file,
@@ -151,12 +144,12 @@ def _read_key(path: str) -> str:
 
 
 @contextmanager
-def _named(variables: Mapping[str, str]) -> Iterator[None]:
+def _named(**others: str) -> Iterator[None]:
     """Make errors name the variable that was set instead of the argument that it became."""
     try:
         yield
     except (ConfigurationError, InvalidName) as error:
-        variable = variables.get(error.field or "")
+        variable = (_VARIABLES | others).get(error.field or "")
         if variable is None:
             raise
         text = error.message.removeprefix(f"{error.field}: ")

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -26,7 +25,7 @@ from postroad.up.dispatcher import run_dispatcher
 from postroad.up.hello import say_hello
 from postroad.up.notifications import send_notifications
 from postroad.views import PartState
-from postroad.wiring import Backend, connect
+from postroad.wiring import Backend, buses_of, connect, run as receive
 
 if TYPE_CHECKING:
     from postroad.bus import Bus
@@ -180,44 +179,31 @@ def find_buses(target: str) -> list[Bus]:
 
     module_name, _, name = target.partition(":")
     load_modules([module_name], field="module")
-    buses = buses_of(sys.modules[module_name])
+    buses = buses_of([module_name])
     if not name and buses:
         # A bus without handlers only publishes.
-        return [bus for bus in buses.values() if bus.has_handlers] or list(buses.values())
+        return [bus for _, bus in buses if bus.has_handlers] or [bus for _, bus in buses]
     found = getattr(sys.modules[module_name], name, None) if name else None
     if isinstance(found, Bus):
         return [found]
     raise ConfigurationError(
         f"module: {target!r} is not a bus" if name else f"module: {module_name!r} declares no bus",
         field="module",
-        nearest=nearest(name, list(buses)) if name else None,
+        nearest=nearest(name, [known for known, _ in buses]) if name else None,
         remedy='Declare one at the top of the module, as in orders = postroad.Bus("orders", group="billing").',
     )
 
 
-def buses_of(module: ModuleType) -> dict[str, Bus]:
-    """Return the buses that the module declares, by name; a bus with two names appears once."""
-    from postroad.bus import Bus
-
-    found = {name: value for name, value in vars(module).items() if isinstance(value, Bus)}
-    return {name: bus for name, bus in found.items() if next(n for n, b in found.items() if b is bus) == name}
-
-
 def run_buses(backend: Backend, settings: Settings, stop: threading.Event) -> None:
     """Receive with every bus that the loaded modules declare, until `stop` is set."""
-    from postroad.wiring import run
-
-    modules = [sys.modules[name] for name in settings.load if name in sys.modules]
-    # A module that declares a bus has imported them.
-    found = [bus for each in modules for bus in buses_of(each).values()] if "postroad.bus" in sys.modules else []
-    buses = [bus for bus in dict.fromkeys(found) if bus.has_handlers]
+    buses = [bus for _, bus in buses_of(settings.load) if bus.has_handlers]
     if not buses:
         stop.wait()
         return
     for bus in buses:
         if not bus.is_bound:
             bus.bind(backend)
-    run(*buses, stop=stop)
+    receive(*buses, stop=stop)
 
 
 def move_events(backend: Backend, settings: Settings, stop: threading.Event) -> None:

@@ -34,13 +34,6 @@ class AgentRow(msgspec.Struct, rename="camel"):
     queue: str
 
 
-class AgentPage(msgspec.Struct):
-    """Agents."""
-
-    items: list[AgentRow]
-    next_cursor: str | None
-
-
 class SubscriptionRow(msgspec.Struct, rename="camel"):
     """A subscription as its subscriber sees it; without `eventTypes` it is to all events."""
 
@@ -63,20 +56,6 @@ class AgentDetail(AgentRow, rename="camel"):
     """An agent and its first hundred subscriptions."""
 
     subscriptions: list[SubscriptionRow]
-
-
-class SubscriptionPage(msgspec.Struct):
-    """The agents that an agent subscribes to."""
-
-    items: list[SubscriptionRow]
-    next_cursor: str | None
-
-
-class SubscriberPage(msgspec.Struct):
-    """The subscribers of an agent."""
-
-    items: list[SubscriberRow]
-    next_cursor: str | None
 
 
 class AgentGone(msgspec.Struct):
@@ -176,14 +155,6 @@ class AgentDeadLetter(AgentEventShown, rename="camel", kw_only=True):
     error: str | None
     reason: str | None
     dead_at: str | None
-
-
-class AgentDeadLetterPage(msgspec.Struct):
-    """Dead letters, oldest first."""
-
-    items: list[AgentDeadLetter]
-    next_cursor: str | msgspec.UnsetType | None = msgspec.UNSET
-    """None on the last page; left out if all are listed at once."""
 
 
 def registered(made: Registered) -> AgentMade:

@@ -61,7 +61,9 @@ class Work(msgspec.Struct, frozen=True):
     events: int | None = None
     """Events in the journal of the last hour."""
     jobs: int | None = None
-    """Jobs that are not done."""
+    """Jobs in which a task runs or can run."""
+    queues: int | None = None
+    """Queues, those for dead letters included."""
     notifications: int | None = None
     """Messages in the queues of notifications."""
     unhealthy: int | None = None

@@ -43,14 +43,6 @@ class QueueDetail(QueueRow):
     sources: list[str]
 
 
-class QueuePage(msgspec.Struct):
-    """Queues by name."""
-
-    items: list[QueueRow]
-    next_cursor: str | msgspec.UnsetType | None = msgspec.UNSET
-    """None on the last page; left out if all are listed at once."""
-
-
 class FailureGroupRow(msgspec.Struct):
     """Dead letters with the same cause."""
 
@@ -82,13 +74,6 @@ class PeekedRow(msgspec.Struct):
     state: Literal["visible", "in_flight", "delayed"]
     size: int
     body: str | msgspec.UnsetType = msgspec.UNSET
-
-
-class PeekedPage(msgspec.Struct):
-    """Messages in order."""
-
-    items: list[PeekedRow]
-    next_cursor: str | None
 
 
 class Sent(msgspec.Struct):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -12,6 +12,19 @@ from postroad.errors import InternalError, PostroadError, QueueExists
 PROBLEM_MEDIA_TYPE = "application/problem+json"
 PartState = Literal["running", "starting", "failed"]
 Scope = Literal["read", "publish", "operate", "admin"]
+T = TypeVar("T")
+
+
+class Listed(msgspec.Struct, Generic[T]):
+    """A list that never has a second page."""
+
+    items: list[T]
+
+
+class Page(Listed[T], Generic[T]):
+    """One page of a list; `next_cursor` is null on the last one."""
+
+    next_cursor: str | None
 
 
 class Health(msgspec.Struct):
@@ -70,14 +83,6 @@ class TokenMade(TokenRow):
     """A token with its secret, which is shown only once."""
 
     token: str
-
-
-class TokenPage(msgspec.Struct):
-    """Tokens by name."""
-
-    items: list[TokenRow]
-    next_cursor: str | msgspec.UnsetType | None = msgspec.UNSET
-    """None on the last page; left out if all are listed at once."""
 
 
 class EntryProblem(msgspec.Struct, kw_only=True):
@@ -164,24 +169,23 @@ class OperationShown(msgspec.Struct):
     report: dict[str, Any] | None
 
 
-class AuditRow(msgspec.Struct):
-    """Who did what to which target, and when; `prev` is the hash of the record before it."""
+class OutboxRedriven(msgspec.Struct):
+    """The ids of the events that are published again, or would be."""
 
-    seq: int
-    at: str
-    actor: str
-    action: str
-    target: str
-    detail: dict[str, Any]
-    prev: str
-    hash: str
+    redriven: list[str]
+    dry_run: bool
 
 
-class AuditPage(msgspec.Struct):
-    """Records of the audit file, newest first."""
+class OutboxSkipped(msgspec.Struct):
+    """The id of the event that was given up."""
 
-    items: list[AuditRow]
-    next_cursor: str | None
+    skipped: str
+
+
+class EventPublished(msgspec.Struct):
+    """The id of the event that was published."""
+
+    event_id: str
 
 
 FailureState = Literal["healthy", "failing", "repaired", "redriven"]

@@ -1,11 +1,10 @@
 """Tasks, jobs and the journal as the CLI prints them and the HTTP API answers them.
 
-A job's own values (`JobStatus`, `JobSummary`, `TasksAdded`) are shown as they are.
+The values of other packages that are frozen data already (`JobStatus`, `WorkerShown`, …) are shown as they are.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,9 +12,9 @@ import msgspec
 from postroad.journal import KEY_NAMES, JournalEvent, Page, TaskProgress
 
 if TYPE_CHECKING:
-    from postroad.jobs import JobCreatedResult, JobPage
+    from postroad.jobs import JobCreatedResult
     from postroad.journal import TaskState
-    from postroad.tasks import TaskHandle, WorkerShown
+    from postroad.tasks import TaskHandle
 
 
 class TaskSubmitted(msgspec.Struct, rename="camel"):
@@ -54,13 +53,6 @@ class TaskShown(msgspec.Struct, rename="camel"):
         return [line for lines in (self.traceback, self.last_lines) if lines is not msgspec.UNSET for line in lines]
 
 
-class TaskRows(msgspec.Struct):
-    """Tasks, newest first."""
-
-    items: list[TaskShown]
-    next_cursor: str | None
-
-
 class TaskChanged(msgspec.Struct, rename="camel"):
     """The run and the state of a task that was retried or cancelled."""
 
@@ -74,13 +66,6 @@ class TaskCancelled(msgspec.Struct, rename="camel"):
 
     request_id: str
     cancelled: bool
-
-
-class EventPage(msgspec.Struct):
-    """Events as the journal stores them."""
-
-    items: list[dict[str, Any]]
-    next_cursor: str | None
 
 
 class Timeline(msgspec.Struct):
@@ -101,22 +86,6 @@ class JobMade(msgspec.Struct, rename="camel"):
     created_at: int
 
 
-class JobRow(msgspec.Struct, rename="camel"):
-    """One job of a list."""
-
-    job_id: str
-    status: str
-    total_tasks: int
-    created_at: int
-
-
-class JobRows(msgspec.Struct):
-    """Jobs, newest first."""
-
-    items: list[JobRow]
-    next_cursor: str | None
-
-
 class JobResumed(msgspec.Struct, rename="camel"):
     """Tasks that run again."""
 
@@ -131,39 +100,6 @@ class JobCancelled(msgspec.Struct, rename="camel"):
     job_id: str
     cancelled_tasks: list[str]
     status: str = "cancelled"
-
-
-class RunningRow(msgspec.Struct):
-    """A task that a worker runs; `rss` is the memory of its process in bytes."""
-
-    request_id: str
-    name: str
-    started_at: datetime
-    rss: int
-
-
-class WorkerRow(msgspec.Struct):
-    """A worker process as it was when it was last seen."""
-
-    worker_id: str
-    host: str
-    pid: int
-    queues: list[str]
-    concurrency: int
-    seen_at: datetime
-    running: list[RunningRow]
-
-
-class WorkerRows(msgspec.Struct):
-    """Workers by id."""
-
-    items: list[WorkerRow]
-    next_cursor: str | None
-
-
-def worker_row(shown: WorkerShown) -> WorkerRow:
-    """Return one worker."""
-    return msgspec.convert(shown, WorkerRow, from_attributes=True)
 
 
 def submitted(handle: TaskHandle[Any], state: str) -> TaskSubmitted:
@@ -181,11 +117,6 @@ def task_shown(state: TaskState) -> TaskShown:
 def job_made(made: JobCreatedResult) -> JobMade:
     """Return a submitted job."""
     return msgspec.convert(made, JobMade, from_attributes=True)
-
-
-def job_rows(page: JobPage, next_cursor: str | None) -> JobRows:
-    """Return a page of jobs."""
-    return JobRows([msgspec.convert(job, JobRow, from_attributes=True) for job in page.items], next_cursor)
 
 
 def event_item(event: JournalEvent) -> dict[str, Any]:

@@ -211,7 +211,7 @@ class Backend:
     def bind(self, bus: Bus) -> None:
         """Connect `bus`, which was declared without a backend, and close it together with this backend."""
         topics = self._installation.bus_topics or self.ports.topics
-        bus.connect(self, tags=self._installation.queue_tags(), open_topic=topics.topic)
+        bus.connect(self, topics.topic)
         self._buses.add(bus)
 
     def archive(self, topic: str, *, fifo: bool = False, retention: float = 2_592_000) -> Archive:

@@ -6,8 +6,9 @@ An address is `sqlite:///path`, `memory://` or `aws://region[?endpoint_url=…&s
 from __future__ import annotations
 
 import re
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -24,7 +25,7 @@ from postroad.signals import stopped_by_signals
 from postroad.wiring.backend import Backend
 
 if TYPE_CHECKING:
-    from postroad.bus import Bus
+    from postroad.bus import Bus, RemoteEventBus
     from postroad.wiring.aws import AwsInstallation
     from postroad.wiring.sqlite import SQLiteInstallation
 
@@ -222,7 +223,22 @@ def _vanishes(file: Path) -> bool:
     return False
 
 
-def run(*buses: Bus, url: str | None = None, stop: threading.Event | None = None) -> None:
+def buses_of(modules: Iterable[str]) -> list[tuple[str, Bus]]:
+    """Return the buses that the loaded ones of these modules declare, each once, with their names."""
+    if "postroad.bus" not in sys.modules:
+        # A module that declares a bus has imported them.
+        return []
+    from postroad.bus import Bus
+
+    found: dict[int, tuple[str, Bus]] = {}
+    for module in filter(None, map(sys.modules.get, modules)):
+        for name, value in list(vars(module).items()):
+            if isinstance(value, Bus):
+                found.setdefault(id(value), (name, value))
+    return list(found.values())
+
+
+def run(*buses: RemoteEventBus, url: str | None = None, stop: threading.Event | None = None) -> None:
     """Receive with all the buses until SIGTERM, Ctrl-C or `stop`, then let running handlers finish.
 
     Messages that no handler has begun are released.
@@ -238,15 +254,18 @@ def run(*buses: Bus, url: str | None = None, stop: threading.Event | None = None
     Example:
         postroad.run(orders, url="sqlite:///shop.db")
     """
+    from postroad.bus import Bus, RemoteEventBus
+
+    given: Sequence[object] = buses
     if not buses:
         raise ConfigurationError("buses: there is none to run", field="buses", remedy="Give at least one bus.")
-    if strange := [bus for bus in buses if not hasattr(bus, "has_handlers")]:
+    if strange := [each for each in given if not isinstance(each, RemoteEventBus)]:
         raise ConfigurationError(
             f"buses: {strange[0]!r:.80} is not a bus",
             field="buses",
             remedy='Give buses, such as orders = postroad.Bus("orders", group="billing").',
         )
-    if idle := [bus.topic for bus in buses if not bus.has_handlers]:
+    if idle := [bus.topic if isinstance(bus, Bus) else bus.name for bus in buses if not bus.has_handlers]:
         # It would receive events only to release them.
         raise ConfigurationError(
             f"buses: the bus {idle[0]!r} has no handlers",
@@ -255,14 +274,25 @@ def run(*buses: Bus, url: str | None = None, stop: threading.Event | None = None
         )
     with ExitStack() as stack:
         stopping = stack.enter_context(stopped_by_signals()) if stop is None else stop
-        unbound = [bus for bus in buses if not bus.is_bound]
-        if unbound:
-            backend = stack.enter_context(connect(url))
-            for bus in unbound:
-                bus.bind(backend)
+        unbound = [bus for bus in buses if isinstance(bus, Bus) and not bus.is_bound]
+        backend = stack.enter_context(connect(url)) if unbound else None
+        for declared in unbound:
+            declared.bind(backend)
+        started: list[RemoteEventBus] = []
+        stack.callback(_stop, started)
         for bus in buses:
             bus.start_receiver()
-            stack.callback(bus.stop_receiver, timeout=_STOP_SECONDS)
+            started.append(bus)
         while not stopping.wait(_LOOK_SECONDS):
             for bus in buses:
                 bus.check_receiver()
+
+
+def _stop(buses: Sequence[RemoteEventBus]) -> None:
+    """Stop all buses at the same time, so that none takes events while another waits for its handlers."""
+    options = {"timeout": _STOP_SECONDS}
+    threads = [threading.Thread(target=bus.stop_receiver, kwargs=options, name="postroad-stop") for bus in buses]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

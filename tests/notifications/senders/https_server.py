@@ -77,7 +77,7 @@ def _handler(answer: Answering) -> type[BaseHTTPRequestHandler]:
             if reply.instead is not None:
                 self.close_connection = True
                 if reply.instead == "silence":
-                    self.server.ended.wait(60)
+                    self.server.ended.wait(120)
                 return
             self.send_response(reply.status)
             for name, value in {**reply.headers, "content-length": str(len(reply.body))}.items():

@@ -80,7 +80,7 @@ class Dispatchers:
 def stopped(process: subprocess.Popen[str]) -> dict[str, int]:
     """Tell it to stop, and give its report."""
     process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=120)
     assert process.returncode == 0
     report: dict[str, int] = json.loads(out.splitlines()[-1])
     return report

@@ -87,7 +87,7 @@ def test_what_a_killed_dispatcher_held_is_published_by_another_under_the_same_id
     events = [fixture.add(payload={"n": n}) for n in range(5)]
     dispatchers = dispatchers_of(fixture.dsn)
     doomed = dispatchers.start(f"{failpoint}=kill9#1")
-    assert doomed.wait(30) == -signal.SIGKILL
+    assert doomed.wait(120) == -signal.SIGKILL
     before = len(dispatchers.published())
 
     successor = dispatchers.start()
@@ -108,7 +108,7 @@ def test_a_dispatcher_killed_in_the_middle_of_a_key_leaves_no_hole(
         fixture.add(payload={"n": n})
     dispatchers = dispatchers_of(fixture.dsn)
     doomed = dispatchers.start("outbox.mid_batch=kill9#7")
-    assert doomed.wait(30) == -signal.SIGKILL
+    assert doomed.wait(120) == -signal.SIGKILL
 
     dispatchers.start()
 
@@ -200,7 +200,7 @@ def test_a_row_whose_lease_a_crash_forgot_is_counted_as_sent_once(
         fixture.run("CHECKPOINT")
         kill_writer = stop_the_writer_of_the_log(dsn)
         first = threads.submit(dispatcher_of(fixture.outbox, holding).run, stop)
-        assert holding.entered.wait(20)
+        assert holding.entered.wait(120)
         kill_writer()
         crash()
 
@@ -209,7 +209,7 @@ def test_a_row_whose_lease_a_crash_forgot_is_counted_as_sent_once(
         holding.let_go.set()
         eventually(lambda: sent(fixture) == 7 and len(holding.published) % 7 == 0)
         stop.set()
-        assert first.result(30).sent + second.sent == 7
+        assert first.result(120).sent + second.sent == 7
         assert fixture.run("SELECT DISTINCT attempts FROM outbox") == [(1,)]
 
 

@@ -29,7 +29,7 @@ class Holding(Recorder):
 
     def _hold(self, messages: Sequence[OutgoingMessage]) -> None:
         self.entered.set()
-        self.let_go.wait(20)
+        self.let_go.wait(120)
 
 
 def test_a_key_that_one_dispatcher_holds_is_not_claimed_by_another(
@@ -40,7 +40,7 @@ def test_a_key_that_one_dispatcher_holds_is_not_claimed_by_another(
         fixture.add(payload={"n": n})
     passing = threading.Thread(target=dispatcher_of(fixture.outbox, holding).run_once)
     passing.start()
-    assert holding.entered.wait(10)
+    assert holding.entered.wait(120)
     fixture.add(payload={"n": 3})
     fixture.add(key={"transferId": "tr_2"}, payload={"n": 4})
 
@@ -97,7 +97,7 @@ def test_who_lost_a_key_stops_it_and_settles_nothing(
     reports: list[DispatchReport] = []
     passing = threading.Thread(target=lambda: reports.append(late.run_once()))
     passing.start()
-    assert holding.entered.wait(10)
+    assert holding.entered.wait(120)
     successor = dispatcher_of(fixture.outbox, recorder)
     successor.start()
     eventually(lambda: fixture.outbox.status().sent == 3)
@@ -130,7 +130,7 @@ def test_a_row_that_was_parked_meanwhile_is_not_counted_as_sent(
     holding = Holding()
     with ThreadPoolExecutor() as threads:
         passing = threads.submit(dispatcher_of(fixture.outbox, holding).run_once)
-        assert holding.entered.wait(10)
+        assert holding.entered.wait(120)
         fixture.run("UPDATE outbox SET state = 'PARKED', lease_owner = NULL, lease_until = NULL")
         holding.let_go.set()
 

@@ -63,7 +63,7 @@ def test_calls_hold_one_message_of_a_key_and_as_many_keys_as_fit(
 def test_as_many_calls_as_allowed_are_made_at_once_and_no_more(
     on_sqlite: OutboxFixture, dispatcher_of: MakeDispatcher
 ) -> None:
-    together, lock, running = threading.Barrier(3, timeout=30), threading.Lock(), [0, 0]
+    together, lock, running = threading.Barrier(3, timeout=120), threading.Lock(), [0, 0]
 
     def refuse(messages: Sequence[OutgoingMessage]) -> None:
         with lock:

@@ -35,7 +35,7 @@ class Slow:
 
     def publish(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
         self.entered.set()
-        self.go_on.wait(20)
+        self.go_on.wait(120)
         return [SendResult(ok=True) for _ in messages]
 
 
@@ -169,7 +169,7 @@ def test_a_stop_event_ends_a_drain_whose_target_refuses_everything(
     draining.start()
     eventually(lambda: fixture.outbox.status().target_error is not None)
     stop.set()
-    draining.join(20)
+    draining.join(120)
 
     assert not draining.is_alive()
     assert fixture.run("SELECT state, attempts, lease_owner FROM outbox") == [("PENDING", 0, None)]
@@ -181,7 +181,7 @@ def test_stopping_lets_calls_end_and_gives_back_the_rest(fixture: OutboxFixture,
         fixture.add(payload={"n": n})
     dispatcher = dispatcher_of(fixture.outbox, slow)
     dispatcher.start()
-    assert slow.entered.wait(10)
+    assert slow.entered.wait(120)
 
     stopping = threading.Thread(target=dispatcher.stop)
     stopping.start()
@@ -203,7 +203,7 @@ def test_a_call_that_does_not_end_keeps_its_lease_and_nobody_waits_for_it(
     fixture.add()
     dispatcher = dispatcher_of(fixture.outbox, slow)
     dispatcher.start()
-    assert slow.entered.wait(10)
+    assert slow.entered.wait(120)
 
     dispatcher.stop(timeout=0.1)
 
@@ -318,7 +318,7 @@ def test_a_wrong_clock_changes_neither_leases_nor_due_times(
     on_postgres.add(payload={"n": 1})
     dispatcher = dispatcher_of(on_postgres.outbox, slow)
     dispatcher.start()
-    assert slow.entered.wait(10)
+    assert slow.entered.wait(120)
 
     [(lease,)] = on_postgres.run("SELECT extract(epoch FROM lease_until - now())::float8 FROM outbox")
     slow.go_on.set()

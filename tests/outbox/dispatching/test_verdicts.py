@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -20,8 +20,9 @@ from postroad.errors import (
     TopicNotFound,
     Unavailable,
 )
-from postroad.outbox.dispatching.decisions import TargetPause
-from postroad.outbox.dispatching.publisher import Rejected, TargetDown, Tried, Untried, described, verdict_of
+from postroad.outbox.dispatching.decisions import Target
+from postroad.outbox.dispatching.publisher import SENT, Rejected, TargetDown, Tried, Untried, described, verdict_of
+from postroad.outbox.dispatching.store import DispatchStore
 
 
 @pytest.mark.parametrize(
@@ -85,30 +86,41 @@ def test_secrets_in_an_error_are_hidden() -> None:
     assert told == "ConnectionError: postgresql://***@db/app refused Authorization: Bearer ***"
 
 
-def test_a_pause_doubles_up_to_a_minute_and_ends_with_the_first_answer() -> None:
-    pause = TargetPause(5.0)
+def _a_target() -> Target:
+    """A target whose pauses begin with 5 seconds, and whose errors nobody stores."""
+    return Target(cast(DispatchStore, None), lambda *_, **__: None, first_pause=5.0)
 
-    taken = [pause.begin(pause.until or 0.0, None) for _ in range(6)]
+
+def _pause(target: Target, now: float, asked: float | None = None) -> float:
+    """Let the target refuse everything, and return how long it pauses from then on."""
+    assert target.observe([TargetDown("gone", asked)], now)
+    return target.probes_at - now
+
+
+def test_a_pause_doubles_up_to_a_minute_and_ends_with_the_first_answer() -> None:
+    target = _a_target()
+
+    taken = [_pause(target, target.probes_at) for _ in range(6)]
 
     assert taken == [5, 10, 20, 40, 60, 60]
-    assert pause.end()
-    assert not pause.end()
-    assert pause.begin(0.0, None) == 5
+    assert not target.observe([SENT], target.probes_at)
+    assert not target.paused
+    assert _pause(target, 1_000.0) == 5
 
 
 def test_during_a_pause_nothing_is_claimed_and_after_it_one_message_probes() -> None:
-    pause = TargetPause(5.0)
-    pause.begin(100.0, None)
+    target = _a_target()
+    _pause(target, 100.0)
 
-    assert pause.allows(104.9, 50) == 0
-    assert pause.allows(105.0, 50) == 1
-    pause.end()
-    assert pause.allows(105.0, 50) == 50
+    assert target.allows(104.9, 50) == 0
+    assert target.allows(105.0, 50) == 1
+    target.observe([SENT], 105.0)
+    assert target.allows(105.0, 50) == 50
 
 
 def test_what_the_target_asks_for_comes_first_and_calls_under_way_change_nothing() -> None:
-    pause = TargetPause(5.0)
+    target = _a_target()
 
-    assert pause.begin(0.0, 17.0) == 17.0
-    assert pause.begin(1.0, 400.0) == 16.0
-    assert pause.until == 17.0
+    assert _pause(target, 0.0, 17.0) == 17.0
+    assert _pause(target, 1.0, 400.0) == 16.0
+    assert target.probes_at == 17.0

@@ -30,7 +30,7 @@ def publish(url: str) -> None:
         with postroad.connect(url, registry=registry()) as backend, backend.bus("telemetry", config=QUICK) as bus:
             for event in (*TELEMETRY, UNREGISTERED):
                 bus.publish(event).raise_if_errors()
-        assert other.wait(30) == 0
+        assert other.wait(120) == 0
 
 
 def receive(url: str) -> None:

@@ -198,7 +198,7 @@ class DynamoFan:
         table = self._tables.name(SUBSCRIBER_EVENTS)
         requests = {table: [{"PutRequest": {"Item": item}} for item in items]}
         try:
-            answer = self._tables.write_within(ATTEMPT_SECONDS, requests)
+            answer = self._tables.batch("batch_write_item", requests, within=ATTEMPT_SECONDS)
         except InvalidInput:
             raise
         except PostroadError:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -23,19 +23,14 @@ from postroad.errors import InvalidInput, PostroadError
 from postroad.queues import OutgoingMessage
 from postroad.telemetry import get_logger
 
+if TYPE_CHECKING:
+    from postroad.agents.aws.store import AwsAgentStore
+
 MAX_ENTRIES: Final = 10
 ATTEMPTS: Final = 3
 _BACKOFF_SECONDS: Final = 0.1
 _CONCURRENT: Final = 16
 _ACTIVE: Final = Pair("active")
-
-
-class Sender(Protocol):
-    """Sends to the queues of agents."""
-
-    def send(self, recipient: Recipient, messages: Sequence[OutgoingMessage]) -> list[PostroadError | None]:
-        """Send at most ten messages, of as many groups; return the error of each that failed."""
-        ...
 
 
 @dataclass(slots=True)
@@ -64,7 +59,7 @@ class ReleaseResult:
 def release(
     rows: Sequence[Row | Marker],
     store: DynamoPairs,
-    lanes: Sender,
+    lanes: AwsAgentStore,
     clock: Clock,
     *,
     dispatch_delay: float = 0.0,
@@ -114,7 +109,12 @@ class _Release:
     """One subscriber's part of a batch."""
 
     def __init__(
-        self, recipient: Recipient, store: DynamoPairs, lanes: Sender, sleep: Callable[[float], None], marks_late: bool
+        self,
+        recipient: Recipient,
+        store: DynamoPairs,
+        lanes: AwsAgentStore,
+        sleep: Callable[[float], None],
+        marks_late: bool,
     ) -> None:
         self._recipient = recipient
         self._store = store

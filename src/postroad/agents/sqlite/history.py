@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import apsw
 
@@ -73,10 +73,9 @@ class AgentHistory:
         event = self._reader.event(connection, lane, place)
         if event is None or event.is_damaged:
             return
-        state, receives, due_us, first_us, error = self._state(connection, lane, place, event.producer)
-        aside = one(connection, _ASIDE, (lane, place))
+        dead, lease, aside = (one(connection, each, (lane, place)) for each in (_DEAD, _LEASE, _ASIDE))
         before = None if aside is None else one(connection, _BEFORE, (lane, *aside))
-        dead = one(connection, _DEAD, (lane, place))
+        receives, due_us, _, first_us, error = lease or (0, 0, 0, None, None)
         yield EventDelivery(
             event_id=event.event_id.decode(),
             event_type=event.type.decode(),
@@ -84,33 +83,27 @@ class AgentHistory:
             subscriber_id=self._reader.agent_id(connection, lane),
             message_id="" if place >= HELD else self._reader.message_id(lane, place),
             arrived_at=moment(event.arrived_us),
-            state=state,
-            receives=receives,
+            state="dead" if dead is not None else self._state(connection, lane, place, event.producer, lease, aside),
+            receives=receives if dead is None else dead[0],
             first_received_at=None if first_us is None else moment(first_us),
             due_seconds=max(0.0, (due_us - self._engine.monotonic_us()) / 1_000_000),
-            error=error if dead is None else text_of(dead[2]) or text_of(dead[3]),
+            error=text_of(error) if dead is None else text_of(dead[2]) or text_of(dead[3]),
             dead_at=None if dead is None else moment(dead[1]),
             head=None if before is None else self._reader.message_id(lane, before[0]),
         )
 
     def _state(
-        self, connection: apsw.Connection, lane: int, place: int, producer: int
-    ) -> tuple[DeliveryState, int, int, int | None, str | None]:
-        """Return the state with the receives, when a lease or delay ends, the first receive and the last error."""
-        dead = one(connection, _DEAD, (lane, place))
-        if dead is not None:
-            return "dead", dead[0], 0, None, None
+        self, connection: apsw.Connection, lane: int, place: int, producer: int, lease: Any, aside: Any
+    ) -> DeliveryState:
+        """Return the state of an event that is not a dead letter."""
         paused = is_paused(connection, lane, producer)
-        lease = one(connection, _LEASE, (lane, place))
         if lease is not None:
-            receives, visible_us, held, first_us, error = lease
+            _, visible_us, held, *_ = lease
             is_held = held and visible_us > self._engine.monotonic_us()
-            state: DeliveryState = "in_flight" if is_held else "paused" if paused else "returned"
-            return state, receives, visible_us, first_us, text_of(error)
-        head = one(connection, _HEAD, (lane,))
-        is_aside = one(connection, _ASIDE, (lane, place)) is not None
+            return "in_flight" if is_held else "paused" if paused else "returned"
         if place >= HELD:
-            return "held", 0, 0, None, None
-        if is_aside or place >= (0 if head is None else head[0]):
-            return "paused" if paused else "waiting", 0, 0, None, None
-        return "settled", 0, 0, None, None
+            return "held"
+        head = one(connection, _HEAD, (lane,))
+        if aside is not None or place >= (0 if head is None else head[0]):
+            return "paused" if paused else "waiting"
+        return "settled"

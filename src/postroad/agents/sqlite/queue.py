@@ -218,21 +218,14 @@ class SQLiteAgentQueue:
         # A total order waits for its group, however much is behind it.
         return 0 if fresh and not total_group else returned
 
-    def _write(
-        self,
-        verb: Callable[..., T],
-        *arguments: Any,
-        durable: bool = False,
-        relieves: bool | None = None,
-        removes: bool = False,
-    ) -> T:
-        """Run `verb(tx, agent, *arguments)` in the engine's next transaction."""
+    def _write(self, verb: Callable[..., T], *arguments: Any, durable: bool = False, **options: bool) -> T:
+        """Run `verb(tx, agent, *arguments)` in the engine's next transaction, with the options of `Engine.write`."""
 
         def work(tx: Transaction) -> T:
             return verb(tx, self._agent, *arguments)
 
         try:
-            return self._engine.write(work, durable=durable, relieves=relieves, removes=removes)
+            return self._engine.write(work, durable=durable, **options)
         except QueueNotFound as error:
             raise self._deleted() from error
 

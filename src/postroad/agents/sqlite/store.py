@@ -5,9 +5,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, Final, NamedTuple
-
-import apsw
 
 from postroad import failpoints
 from postroad.agents.model import AgentSettings, EventDelivery, LaneStats
@@ -172,12 +171,9 @@ class SQLiteAgentStore:
         now = self._engine.clock.monotonic()
         if now - self._swept_at < _SWEEP_EVERY:
             return
-
-        def work(tx: Transaction) -> bool:
-            now_us, monotonic_us = self._engine.now_us(), self._engine.monotonic_us()
-            return message_groups.sweep(tx, now_us=now_us, monotonic_us=monotonic_us)
-
-        if not self._engine.write(work, durable=False, removes=True):
+        now_us, monotonic_us = self._engine.now_us(), self._engine.monotonic_us()
+        sweep = partial(message_groups.sweep, now_us=now_us, monotonic_us=monotonic_us)
+        if not self._engine.write(sweep, durable=False, removes=True):
             self._swept_at = now
 
     def listen(self) -> AbstractContextManager[Listener] | None:
@@ -195,24 +191,18 @@ class SQLiteAgentStore:
         return self._engine.read(lambda connection: count(connection, active(connection, agent_id), self._engine))
 
     def dead_letters(self, agent_id: str, limit: int, after: str | None = None) -> list[PeekedMessage]:
-
-        def look(connection: apsw.Connection) -> list[PeekedMessage]:
-            agent = active(connection, agent_id)
-            return dead_letters(connection, self._leases.reader, agent, limit=limit, after=int(after or 0))
-
-        return self._engine.read(look)
+        reader, behind = self._leases.reader, int(after or 0)
+        return self._engine.read(
+            lambda connection: dead_letters(connection, reader, active(connection, agent_id), limit=limit, after=behind)
+        )
 
     def deliveries(self, name: str) -> list[EventDelivery]:
         history = AgentHistory(self._engine, self._leases.reader)
         return history.of_message(name) or history.of_event(name)
 
     def redrive(self, agent_id: str, limit: int | None) -> int:
-
-        def work(tx: Transaction) -> int:
-            agent = active(tx.connection, agent_id)
-            return message_groups.redrive(tx, agent, _ALL if limit is None else limit, self._engine.monotonic_us())
-
-        return self._engine.write(work)
+        most, now_us = _ALL if limit is None else limit, self._engine.monotonic_us()
+        return self._engine.write(lambda tx: message_groups.redrive(tx, active(tx.connection, agent_id), most, now_us))
 
     def _newest(self, producer_id: str) -> int:
         shards = self._stream.shards()

@@ -43,13 +43,8 @@
     for (const element of all("[data-live], [data-tally]")) {
       const value = at(overview, element.dataset.live || element.dataset.tally);
       if (value === undefined) continue;
-      const text = value === null ? "–" : typeof value !== "number" ? String(value) : element.dataset.format === "seconds" ? seconds(value) : number(value) + (value === Number(element.dataset.most) ? "+" : "");
+      element.textContent = value === null ? "–" : typeof value !== "number" ? String(value) : element.dataset.format === "seconds" ? seconds(value) : number(value) + (value === Number(element.dataset.most) ? "+" : "");
       element.toggleAttribute("data-zero", !value);
-      if (element.textContent === text) continue;
-      element.textContent = text;
-      element.classList.remove("changed");
-      void element.offsetWidth;
-      element.classList.add("changed");
     }
   };
 
@@ -144,15 +139,16 @@
     const pieces = all("[data-refresh]");
     if (!pieces.length) return;
     const wait = Math.min(...pieces.map((piece) => Number(piece.dataset.refresh)));
+    // What somebody uses or has unfolded stays as it is.
+    const isUsed = (piece) => piece.contains(document.activeElement) || piece.querySelector("details[open]");
     setTimeout(async () => {
-      const idle = !document.hidden && !pieces.some((piece) => piece.contains(document.activeElement));
       try {
-        const answer = idle ? await fetch(location.href, { redirect: "error" }) : null;
+        const answer = document.hidden || pieces.every(isUsed) ? null : await fetch(location.href, { redirect: "error" });
         if (answer?.ok) {
           const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
           for (const piece of pieces) {
             const found = fresh.getElementById(piece.id);
-            if (found) piece.replaceWith(found);
+            if (found && !isUsed(piece)) piece.replaceWith(found);
           }
         }
       } catch { /* The server is away: the stream says so, and the next attempt follows. */ }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -15,26 +14,23 @@ from litestar.response import Redirect
 from postroad.agents import checked_event_types, now_text
 from postroad.errors import NotFound
 from postroad.http import forms
-from postroad.http.idempotency import Answer, perform
+from postroad.http.idempotency import perform
 from postroad.http.openapi import example, route
 from postroad.http.requests import AgentId, ApiRequest, Cursor, Discard, Limit, page
 from postroad.http.routes.ui import PAGE, Id, Text, form, redirect, shown
 from postroad.notifications import UserShown, configured_user
 from postroad.views import (
     AgentDeadLetter,
-    AgentDeadLetterPage,
     AgentDetail,
     AgentGone,
     AgentMade,
-    AgentPage,
     AgentRow,
     AgentStats,
     AgentToken,
+    Page,
     Redriven,
     Replayed,
-    SubscriberPage,
     SubscriberRow,
-    SubscriptionPage,
     SubscriptionRow,
     agent_dead_letter,
     agent_detail,
@@ -66,9 +62,9 @@ async def create_agent(request: ApiRequest, data: NewAgentBody = _NEW_AGENT) -> 
     """Create an agent. A repeat with the same Idempotency-Key shows a new token and revokes the previous one."""
     agents = request.agents
 
-    def make() -> Answer:
+    def make() -> AgentMade:
         made = agents.register(data.agentId, order=data.order, accept=data.accept, principal_arn=data.principalArn)
-        return Answer(201, registered(made))
+        return registered(made)
 
     def renew(document: dict[str, Any]) -> dict[str, Any]:
         return {**document, "token": agents.renew_token(document["agentId"])}
@@ -76,15 +72,15 @@ async def create_agent(request: ApiRequest, data: NewAgentBody = _NEW_AGENT) -> 
     return await perform(request, make, revive=renew)
 
 
-@route("GET /agents", "read", AgentPage)
-async def list_agents(request: ApiRequest, limit: Limit = 20, cursor: Cursor = None) -> AgentPage:
+@route("GET /agents", "read", Page[AgentRow])
+async def list_agents(request: ApiRequest, limit: Limit = 20, cursor: Cursor = None) -> Page[AgentRow]:
     """List all agents, a page at a time."""
 
-    def find(after: str | None) -> tuple[list[Any], str | None]:
+    def find(after: str | None) -> tuple[list[AgentRow], str | None]:
         found = request.agents.list(limit=limit, cursor=after)
         return [agent_row(agent) for agent in found.items], found.next_cursor
 
-    return await page(request, AgentPage, "agents", cursor, find)
+    return await page(request, "agents", cursor, find)
 
 
 @route(f"GET {_ONE}", "read", AgentDetail, 404, agent="agent")
@@ -106,10 +102,9 @@ async def rotate_agent_token(request: ApiRequest, agent: AgentId, data: Rotation
     """Give the agent a new token; the previous one stays valid for `overlap` seconds, ten minutes by default."""
     agents = request.agents
 
-    def rotate() -> Answer:
+    def rotate() -> AgentToken:
         token = agents.rotate_token(agent, overlap=data.overlap)
-        until = request.context.clock.now() + timedelta(seconds=data.overlap)
-        return Answer(201, AgentToken(token, now_text(until)))
+        return AgentToken(token, now_text(request.context.clock.now() + timedelta(seconds=data.overlap)))
 
     def renew(document: dict[str, Any]) -> dict[str, Any]:
         return {**document, "token": agents.renew_token(agent)}
@@ -142,30 +137,30 @@ async def unsubscribe_agent(
     await request.context.run(lambda: request.agents.unsubscribe(listener, producer, discard=discard))
 
 
-@route(f"GET {_ONE}/subscriptions", "read", SubscriptionPage, 404, agent="agent")
+@route(f"GET {_ONE}/subscriptions", "read", Page[SubscriptionRow], 404, agent="agent")
 async def list_subscriptions(
     request: ApiRequest, agent: AgentId, limit: Limit = 20, cursor: Cursor = None
-) -> SubscriptionPage:
+) -> Page[SubscriptionRow]:
     """List the agent's subscriptions, a page at a time."""
 
-    def find(after: str | None) -> tuple[list[Any], str | None]:
+    def find(after: str | None) -> tuple[list[SubscriptionRow], str | None]:
         found = request.agents.subscriptions(agent, limit=limit, cursor=after)
         return [subscription_row(each) for each in found.items], found.next_cursor
 
-    return await page(request, SubscriptionPage, f"agents/{agent}/subscriptions", cursor, find)
+    return await page(request, f"agents/{agent}/subscriptions", cursor, find)
 
 
-@route(f"GET {_ONE}/subscribers", "read", SubscriberPage, 404, agent="agent")
+@route(f"GET {_ONE}/subscribers", "read", Page[SubscriberRow], 404, agent="agent")
 async def list_subscribers(
     request: ApiRequest, agent: AgentId, limit: Limit = 20, cursor: Cursor = None
-) -> SubscriberPage:
+) -> Page[SubscriberRow]:
     """List the agent's subscribers, a page at a time."""
 
-    def find(after: str | None) -> tuple[list[Any], str | None]:
+    def find(after: str | None) -> tuple[list[SubscriberRow], str | None]:
         found = request.agents.subscribers(agent, limit=limit, cursor=after)
         return [subscriber_row(each) for each in found.items], found.next_cursor
 
-    return await page(request, SubscriberPage, f"agents/{agent}/subscribers", cursor, find)
+    return await page(request, f"agents/{agent}/subscribers", cursor, find)
 
 
 @route(f"PUT {_GRANT}", "admin", None, 404, status=204, agent="producer", bodiless=True)
@@ -184,23 +179,13 @@ async def revoke_listener(request: ApiRequest, producer: AgentId, listener: Agen
 @route(f"POST {_PAIR}/pause", "operate", None, 404, 409, status=204, agent="listener", bodiless=True)
 async def pause_subscription(request: ApiRequest, listener: AgentId, producer: AgentId) -> Response[None]:
     """Hold the producer's events; they are kept."""
-    return await _act(request, lambda: request.agents.pause(listener, producer))
+    return await perform(request, lambda: request.agents.pause(listener, producer))
 
 
 @route(f"POST {_PAIR}/resume", "operate", None, 404, 409, status=204, agent="listener", bodiless=True)
 async def resume_subscription(request: ApiRequest, listener: AgentId, producer: AgentId) -> Response[None]:
     """Deliver the held events, before any newer ones."""
-    return await _act(request, lambda: request.agents.resume(listener, producer))
-
-
-async def _act(request: ApiRequest, act: Callable[[], None]) -> Response[None]:
-    await request.no_body()
-
-    def effect() -> Answer:
-        act()
-        return Answer(204, None)
-
-    return await perform(request, effect)
+    return await perform(request, lambda: request.agents.resume(listener, producer))
 
 
 @route(f"POST {_PAIR}/replay", "operate", Replayed, 404, 409, status=202, agent="listener", bodiless=True)
@@ -209,7 +194,7 @@ async def replay_subscription(
 ) -> Response[Any]:
     """Deliver the producer's events since `since` again, before any newer ones."""
     agents = request.agents
-    return await perform(request, lambda: Answer(202, Replayed(agents.replay(listener, producer, since=data.since))))
+    return await perform(request, lambda: Replayed(agents.replay(listener, producer, since=data.since)))
 
 
 @route(f"GET {_ONE}/stats", "read", AgentStats, 404, agent="agent")
@@ -218,18 +203,18 @@ async def show_agent_stats(request: ApiRequest, agent: AgentId) -> AgentStats:
     return agent_stats(await request.context.run(lambda: request.agents.stats(agent)))
 
 
-@route(f"GET {_ONE}/dead-letters", "read", AgentDeadLetterPage, 404, agent="agent")
+@route(f"GET {_ONE}/dead-letters", "read", Page[AgentDeadLetter], 404, agent="agent")
 async def list_agent_dead_letters(
     request: ApiRequest, agent: AgentId, limit: Limit = 20, cursor: Cursor = None
-) -> AgentDeadLetterPage:
+) -> Page[AgentDeadLetter]:
     """List the events that failed too often, oldest first."""
 
-    def find(after: str | None) -> tuple[list[Any], str | None]:
+    def find(after: str | None) -> tuple[list[AgentDeadLetter], str | None]:
         dead = request.agents.dead_letters(agent, limit=limit + 1, after=after)
         following = str(dead[limit - 1].sequence) if len(dead) > limit else None
         return [agent_dead_letter(each) for each in dead[:limit]], following
 
-    return await page(request, AgentDeadLetterPage, f"agents/{agent}/dead-letters", cursor, find)
+    return await page(request, f"agents/{agent}/dead-letters", cursor, find)
 
 
 @route(f"POST {_ONE}/dead-letters/redrive", "operate", Redriven, 404, 409, status=202, agent="agent", bodiless=True)
@@ -238,7 +223,7 @@ async def redrive_agent_dead_letters(
 ) -> Response[Any]:
     """Send dead letters back to the end of the agent's queue."""
     agents = request.agents
-    return await perform(request, lambda: Answer(202, Redriven(agents.redrive(agent, limit=data.limit))))
+    return await perform(request, lambda: Redriven(agents.redrive(agent, limit=data.limit)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from postroad.http.idempotency import Answer, perform
 from postroad.http.openapi import answers, example, route
 from postroad.http.redrives import KIND
 from postroad.http.requests import ApiRequest, QueueName, actor_of, checked
+from postroad.http.routes.tasks import start_operation
 from postroad.http.routes.ui import PAGE, filled, form, redirect, shown
 from postroad.operations import RedriveReport, failure_groups
 from postroad.queues import MessageHistory, QueueOverview
@@ -46,19 +47,9 @@ All = Annotated[int, QueryParameter(name="all", ge=0, le=1, description="1 to ex
 )
 async def redrive_queue(request: ApiRequest, queue: QueueName, data: RedriveBody) -> Response[Any]:
     """Move dead letters back; the operation goes on by itself, also after a restart."""
-    made: list[str] = []
-
-    def begin() -> Answer:
-        if data.dry_run:
-            return Answer(200, request.context.redrives.preview(checked(queue), data))
-        made.append(_recorded(request, queue, data))
-        return Answer(202, OperationStarted(made[-1]))
-
-    answer = await perform(request, begin)
-    # Only now, when it is stored: a repeat of the request has made none.
-    for operation_id in made:
-        request.context.operations.run(operation_id)
-    return answer
+    if data.dry_run:
+        return await perform(request, lambda: Answer(200, request.context.redrives.preview(checked(queue), data)))
+    return await start_operation(request, lambda: _recorded(request, queue, data))
 
 
 def _recorded(request: ApiRequest, queue: str, data: forms.Redrive) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any, Final
 from urllib.parse import urlencode
@@ -17,8 +16,8 @@ from postroad.http.openapi import route
 from postroad.http.requests import ApiRequest, Cursor, Limit, page
 from postroad.http.routes.ui import PAGE, Id, Text, redirect, shown
 from postroad.journal import Story, entity_of, index_for, milliseconds_of
-from postroad.operations import why
-from postroad.views import AuditPage, AuditRow, Timeline, timeline
+from postroad.operations import AuditRecord, why
+from postroad.views import Page, Timeline, timeline
 
 _LONGEST_ID: Final = 1_024
 _ROWS: Final = 50
@@ -82,7 +81,8 @@ async def _timeline(request: ApiRequest, limit: int, cursor: str | None, filters
         return found.items, found.next_cursor
 
     of = "/".join(["timeline", tenant, *(f"{name}={value}" for name, value in sorted(given.items()))])
-    return await page(request, lambda items, following: Timeline(index, items, following), of, cursor, find)
+    shown = await page(request, of, cursor, find)
+    return Timeline(index, shown.items, shown.next_cursor)
 
 
 def _checked(name: str, value: str) -> str:
@@ -143,17 +143,16 @@ async def event(request: ApiRequest, name: Id) -> Response[str]:
     return shown(request, "event", current="events", doc=story, failure=failure_of(story), next=next_of(story))
 
 
-@route("GET /audit", "admin", AuditPage)
-async def list_audit(request: ApiRequest, limit: Limit = 20, cursor: Cursor = None) -> AuditPage:
+@route("GET /audit", "admin", Page[AuditRecord])
+async def list_audit(request: ApiRequest, limit: Limit = 20, cursor: Cursor = None) -> Page[AuditRecord]:
     """List who changed what, newest first, a page at a time."""
     log = request.context.backend.audit_log()
 
-    def find(before: str | None) -> tuple[list[Any], str | None]:
+    def find(before: str | None) -> tuple[list[AuditRecord], str | None]:
         found = [] if log is None else log.newest(limit + 1, before=None if before is None else int(before))
-        rows = [AuditRow(**asdict(record)) for record in found[:limit]]
-        return rows, str(found[limit - 1].seq) if len(found) > limit else None
+        return found[:limit], str(found[limit - 1].seq) if len(found) > limit else None
 
-    return await page(request, AuditPage, "audit", cursor, find)
+    return await page(request, "audit", cursor, find)
 
 
 @get("/ui/audit", **{**PAGE, "opt": {**PAGE["opt"], "scope": "admin"}})

@@ -15,17 +15,8 @@ from postroad.http.openapi import example, route
 from postroad.http.requests import ApiRequest, Cursor, Limit, page
 from postroad.http.routes.tasks import found
 from postroad.http.routes.ui import PAGE, Id, Text, form, redirect, shown
-from postroad.jobs import JobStatus, TasksAdded
-from postroad.views import (
-    JobCancelled,
-    JobMade,
-    JobResumed,
-    JobRows,
-    TaskShown,
-    job_made,
-    job_rows,
-    task_shown,
-)
+from postroad.jobs import JobStatus, JobSummary, TasksAdded
+from postroad.views import JobCancelled, JobMade, JobResumed, Page, TaskShown, job_made, task_shown
 
 _MOST_ERRORS: Final = 3
 _STATUSES: Final = ("", "processing", "partial_failure", "completed", "cancelled")
@@ -47,45 +38,43 @@ async def submit_job(request: ApiRequest, data: NewJobBody) -> Response[Any]:
     """Submit a graph of tasks. The same `jobId` with the same tasks is the same job."""
 
     def submit() -> Answer:
-        made = request.context.work.jobs.submit_job(data.tasks, job_id=data.jobId, request_id=data.requestId)
+        job_id = request.repeatable_id() if data.jobId is None else data.jobId
+        made = request.context.work.jobs.submit_job(data.tasks, job_id=job_id, request_id=data.requestId)
         return Answer(201 if made.created else 200, job_made(made))
 
     return await perform(request, submit)
 
 
-@route("GET /jobs", "read", JobRows)
-async def list_jobs(request: ApiRequest, limit: Limit = 20, cursor: Cursor = None, status: Status = None) -> JobRows:
+@route("GET /jobs", "read", Page[JobSummary])
+async def list_jobs(
+    request: ApiRequest, limit: Limit = 20, cursor: Cursor = None, status: Status = None
+) -> Page[JobSummary]:
     """List all jobs, newest first, a page at a time."""
 
-    def find(after: str | None) -> tuple[list[Any], str | None]:
-        listed = request.context.work.views.list_jobs(limit, after, status)
-        return job_rows(listed, None).items, listed.cursor
+    def find(after: str | None) -> tuple[list[JobSummary], str | None]:
+        listed = request.context.work.jobs.list_jobs(limit, after, status)
+        return listed.items, listed.cursor
 
-    return await page(request, JobRows, f"jobs/{status or ''}", cursor, find)
+    return await page(request, f"jobs/{status or ''}", cursor, find)
 
 
 @route("GET /jobs/{job:str}", "read", JobStatus, 404, says="The job.")
 async def show_job(request: ApiRequest, job: JobId) -> JobStatus:
     """Show a job with the state of each of its tasks."""
-    return await request.context.run(lambda: found("job", job, lambda: request.context.work.views.job_status(job)))
+    return await request.context.run(lambda: found("job", job, lambda: request.context.work.jobs.job_status(job)))
 
 
 @route("POST /jobs/{job:str}/tasks", "publish", TasksAdded, 404, 409, says="The tasks are part of the job.")
 async def add_job_tasks(request: ApiRequest, job: JobId, data: MoreTasksBody) -> Response[Any]:
     """Add tasks to a job that has not ended."""
-
-    def add() -> Answer:
-        added = found("job", job, lambda: request.context.work.jobs.add_tasks(job, data.tasks))
-        return Answer(200, added)
-
-    return await perform(request, add)
+    jobs = request.context.work.jobs
+    return await perform(request, lambda: found("job", job, lambda: jobs.add_tasks(job, data.tasks)))
 
 
 @route("POST /jobs/{job:str}/resume", "operate", JobResumed, 404, 409, bodiless=True)
 async def resume_job(request: ApiRequest, job: JobId) -> Response[Any]:
     """Run the failed tasks of a job again."""
-    await request.no_body()
-    return await perform(request, lambda: Answer(200, _resume(request, job)))
+    return await perform(request, lambda: _resume(request, job))
 
 
 def _resume(request: ApiRequest, job: str) -> JobResumed:
@@ -97,8 +86,7 @@ def _resume(request: ApiRequest, job: str) -> JobResumed:
 @route("POST /jobs/{job:str}/cancel", "operate", JobCancelled, 404, 409, bodiless=True)
 async def cancel_job(request: ApiRequest, job: JobId) -> Response[Any]:
     """Cancel a job: waiting tasks do not start, running ones are killed."""
-    await request.no_body()
-    return await perform(request, lambda: Answer(200, _cancel(request, job)))
+    return await perform(request, lambda: _cancel(request, job))
 
 
 def _cancel(request: ApiRequest, job: str) -> JobCancelled:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from litestar import Response
 
 from postroad.http import forms
-from postroad.http.idempotency import Answer, perform, perform_waiting
+from postroad.http.idempotency import perform, perform_waiting
 from postroad.http.openapi import example, route
 from postroad.http.polls import CallerGone, give_back, gone
 from postroad.http.requests import (
@@ -43,9 +43,9 @@ _NEVER = datetime.fromtimestamp(0, UTC)
 async def lease_messages(request: ApiRequest, queue: QueueName, data: LeaseBody) -> Response[Any]:
     """Lease messages, waiting up to `wait` seconds for the first. Closing the connection releases them."""
 
-    async def lease() -> Answer:
+    async def lease() -> LeasedBatch:
         found = await _lease(request, lambda: open_queue(request.context.backend, checked(queue)), data)
-        return Answer(200, LeasedBatch([leased(one) for one in found]))
+        return LeasedBatch([leased(one) for one in found])
 
     return await _unless_gone(request, lease, LeasedBatch([]))
 
@@ -54,9 +54,9 @@ async def lease_messages(request: ApiRequest, queue: QueueName, data: LeaseBody)
 async def lease_events(request: ApiRequest, agent: AgentId, data: AgentLeaseBody = _AGENT_LEASE) -> Response[Any]:
     """Lease events, waiting up to `wait` seconds for the first. Closing the connection releases them."""
 
-    async def lease() -> Answer:
+    async def lease() -> AgentDeliveries:
         found = await _lease(request, lambda: request.agents.queue(agent), data, agent)
-        return Answer(200, AgentDeliveries([agent_delivery(one) for one in found]))
+        return AgentDeliveries([agent_delivery(one) for one in found])
 
     return await _unless_gone(request, lease, AgentDeliveries([]))
 
@@ -130,7 +130,7 @@ async def stream_events(request: ApiRequest, agent: AgentId, visibility: Visibil
     return StreamResponse(stream)
 
 
-async def _unless_gone(request: ApiRequest, lease: Callable[[], Awaitable[Answer]], nothing: Any) -> Response[Any]:
+async def _unless_gone(request: ApiRequest, lease: Callable[[], Awaitable[Any]], nothing: Any) -> Response[Any]:
     try:
         return await perform_waiting(request, lease)
     except CallerGone:
@@ -191,9 +191,9 @@ async def _settle_events(
 
 
 async def _settle(request: ApiRequest, find: Callable[[], Queue], receipts: list[str], settle: Settle) -> Response[Any]:
-    def effect() -> Answer:
+    def effect() -> SettledBatch:
         results = settle(find(), [_delivery(receipt) for receipt in receipts])
-        return Answer(200, SettledBatch([settled(result) for result in results]))
+        return SettledBatch([settled(result) for result in results])
 
     return await perform(request, effect)
 

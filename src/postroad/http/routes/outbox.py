@@ -5,18 +5,20 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated, Any
 
+import msgspec
 from litestar import Response, get, post
 from litestar.params import QueryParameter
 from litestar.response import Redirect
 
 from postroad.errors import InvalidInput, NotFound, PostroadError
 from postroad.http import forms
-from postroad.http.idempotency import Answer, perform_waiting
+from postroad.http.idempotency import perform_waiting
 from postroad.http.openapi import example, route
 from postroad.http.requests import ApiRequest, actor_of
 from postroad.http.routes.ui import PAGE, filled, form, redirect, shown
+from postroad.outbox import OutboxStatus
 from postroad.telemetry import counted, recorded
-from postroad.views import OutboxKeyPage, OutboxKeyRow, OutboxRedriven, OutboxShown, OutboxSkipped, OutboxStatusShown
+from postroad.views import OutboxRedriven, OutboxSkipped, Page
 
 _ID = "0190b5b8-0000-7000-8000-000000000001"
 RedriveBody = Annotated[forms.OutboxRedrive, example({"event_ids": [_ID], "reason": "the topic is back"})]
@@ -27,6 +29,24 @@ _MOST_KEYS = 100
 _TARGET = "outbox"
 
 
+class OutboxKeyRow(msgspec.Struct):
+    """A key that is held back: its first event that is not done, why, and how many wait behind it."""
+
+    tenant_id: str | None
+    lane: str
+    head: str
+    state: str
+    reason: str
+    waiting: int
+
+
+class OutboxShown(msgspec.Struct):
+    """What `outbox status` and `outbox keys` print."""
+
+    status: OutboxStatus
+    keys: Page[OutboxKeyRow]
+
+
 @route("GET /outbox", "read", OutboxShown, 404)
 async def show_outbox(request: ApiRequest) -> OutboxShown:
     """Count the events of the outbox, and list the keys that are held back."""
@@ -35,7 +55,7 @@ async def show_outbox(request: ApiRequest) -> OutboxShown:
     def look() -> OutboxShown:
         outbox = access.outbox
         keys = [OutboxKeyRow(**{**asdict(key), "head": str(key.head)}) for key in outbox.keys(limit=_MOST_KEYS)]
-        return OutboxShown(OutboxStatusShown(**asdict(outbox.status())), OutboxKeyPage(keys, None))
+        return OutboxShown(outbox.status(), Page(keys, None))
 
     return await request.context.run(look)
 
@@ -43,27 +63,24 @@ async def show_outbox(request: ApiRequest) -> OutboxShown:
 @route("POST /outbox/redrive", "operate", OutboxRedriven, 404, 409)
 async def redrive_outbox(request: ApiRequest, data: RedriveBody) -> Response[Any]:
     """Publish failed or parked events again, with their ids and in their order."""
-
-    async def effect() -> Answer:
-        return Answer(200, await redrive_events(request, data))
-
-    return await perform_waiting(request, effect)
+    return await perform_waiting(request, lambda: redrive_events(request, data))
 
 
 async def redrive_events(request: ApiRequest, data: forms.OutboxRedrive) -> OutboxRedriven:
     """Redrive what the form names."""
     selection: dict[str, Any] = {"key": data.key, "tenant_id": data.tenant, "type": data.type, "group": data.group}
-    if not data.event_ids and not any(selection.values()):
-        raise InvalidInput(
-            "event_ids: nothing says which events",
-            field="event_ids",
-            remedy="Name event ids, a key, a tenant, a type or a group; nothing was changed.",
-        )
+    is_chosen = bool(data.event_ids) or any(selection.values())
     context, by = request.context, actor_of(request)
     selection["limit"] = data.limit
 
     def redrive() -> OutboxRedriven:
         outbox = context.outbox.outbox
+        if not is_chosen:
+            raise InvalidInput(
+                "event_ids: nothing says which events",
+                field="event_ids",
+                remedy="Name event ids, a key, a tenant, a type or a group; nothing was changed.",
+            )
         if data.dry_run:
             found = outbox.redrive(data.event_ids, by=by, reason=data.reason, dry_run=True, **selection)
             return OutboxRedriven([str(each) for each in found], dry_run=True)
@@ -79,11 +96,7 @@ async def redrive_events(request: ApiRequest, data: forms.OutboxRedrive) -> Outb
 @route("POST /outbox/skip", "operate", OutboxSkipped, 404, 409)
 async def skip_outbox(request: ApiRequest, data: SkipBody) -> Response[Any]:
     """Give up a failed or parked event: its key continues, and the next message of the key names the gap."""
-
-    async def effect() -> Answer:
-        return Answer(200, await skip_event(request, data))
-
-    return await perform_waiting(request, effect)
+    return await perform_waiting(request, lambda: skip_event(request, data))
 
 
 async def skip_event(request: ApiRequest, data: forms.OutboxSkip) -> OutboxSkipped:

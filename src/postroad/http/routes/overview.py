@@ -11,7 +11,7 @@ from litestar.response import Redirect
 from postroad.dashboard import flow, level, map_drawing, place_of
 from postroad.errors import RouteNotFound
 from postroad.http.context import Demo
-from postroad.http.idempotency import Answer, perform
+from postroad.http.idempotency import perform
 from postroad.http.live import Viewer
 from postroad.http.map import MapMaker
 from postroad.http.metrics import CONTENT_TYPE, exposition
@@ -72,7 +72,7 @@ async def _map(request: ApiRequest, *, whole: bool) -> Map:
 async def show_metrics(request: ApiRequest) -> Response[bytes]:
     """Show what the engine counts and what the parts measure, for Prometheus."""
     context = request.context
-    found, parts = await context.overviews.measured(), tuple(context.parts)
+    found, parts = await context.overviews.measured(), context.parts
     directory = beside(context.settings.url, METRICS)
 
     def write() -> bytes:
@@ -115,16 +115,13 @@ def _repair(request: ApiRequest) -> DemoShown:
 @route("GET /demo", "read", DemoShown, 404)
 async def show_demo(request: ApiRequest) -> DemoShown:
     """Show what each scene has published and handled, and how far the failure is repaired."""
-    _demo(request)
     return await request.context.run(lambda: _demo_shown(request))
 
 
 @route("POST /demo/repair", "operate", DemoShown, 404, bodiless=True)
 async def repair_demo(request: ApiRequest) -> Response[Any]:
     """Repair the push provider; its dead letters can be redriven then."""
-    await request.no_body()
-    _demo(request)
-    return await perform(request, lambda: Answer(200, _repair(request)))
+    return await perform(request, lambda: _repair(request))
 
 
 @post("/ui/demo/repair", **form("operate"))

@@ -11,7 +11,7 @@ from litestar.response import Redirect
 
 from postroad.errors import InvalidCursor, InvalidInput, InvalidMessage, PostroadError, QueueNotFound
 from postroad.http import forms
-from postroad.http.idempotency import Answer, perform
+from postroad.http.idempotency import perform
 from postroad.http.openapi import answers, example, route
 from postroad.http.requests import ApiRequest, Confirm, Cursor, Limit, Payload, QueueName, actor_of, checked, page
 from postroad.http.routes.ui import PAGE, form, redirect, shown
@@ -20,10 +20,11 @@ from postroad.queues import OutgoingMessage, PeekedMessage, Queue, QueueSpec, Se
 from postroad.telemetry import counted
 from postroad.views import (
     FailureGroupPage,
-    PeekedPage,
+    Page,
+    PeekedRow,
     Purged,
     QueueDetail,
-    QueuePage,
+    QueueRow,
     SentBatch,
     failure_groups_page,
     open_queue,
@@ -47,23 +48,23 @@ _UI = "/ui/queues/{queue:str}"
 _PEEK_AT_ONCE = 500
 
 
-@route("GET /queues", "read", QueuePage)
-async def list_queues(request: ApiRequest, limit: Limit = 20, cursor: Cursor = None) -> QueuePage:
+@route("GET /queues", "read", Page[QueueRow])
+async def list_queues(request: ApiRequest, limit: Limit = 20, cursor: Cursor = None) -> Page[QueueRow]:
     """List all queues by name, a page at a time."""
     return await _queue_page(request, limit, cursor)
 
 
-async def _queue_page(request: ApiRequest, limit: int, cursor: str | None, prefix: str = "") -> QueuePage:
+async def _queue_page(request: ApiRequest, limit: int, cursor: str | None, prefix: str = "") -> Page[QueueRow]:
     """Return one page of the queues whose names begin with `prefix`."""
     backend = request.context.backend
 
-    def find(after: str | None) -> tuple[list[Any], str | None]:
+    def find(after: str | None) -> tuple[list[QueueRow], str | None]:
         names = backend.queue_names(prefix=prefix, after=after or "", limit=limit + 1)
         # A queue that is deleted meanwhile is left out.
         rows = [queue_row(found) for found in backend.overviews(names[:limit])]
         return rows, names[limit - 1] if len(names) > limit else None
 
-    return await page(request, QueuePage, f"queues/{prefix}" if prefix else "queues", cursor, find)
+    return await page(request, f"queues/{prefix}" if prefix else "queues", cursor, find)
 
 
 @route(f"GET {_ONE}", "read", QueueDetail, 404)
@@ -121,7 +122,7 @@ async def delete_queue(request: ApiRequest, queue: QueueName, confirm: Confirm =
 @route(f"POST {_ONE}/purge", "admin", Purged, 404, 409)
 async def purge_queue(request: ApiRequest, queue: QueueName, data: PurgeBody) -> Response[Any]:
     """Delete all messages of the queue, leased ones included."""
-    return await perform(request, lambda: Answer(200, _purge(request, queue, data)))
+    return await perform(request, lambda: _purge(request, queue, data))
 
 
 def _purge(request: ApiRequest, queue: str, data: forms.Purge) -> Purged:
@@ -154,24 +155,24 @@ def _check_confirm(queue: str, confirm: str) -> None:
 async def send_messages(request: ApiRequest, queue: QueueName, data: MessagesBody) -> Response[Any]:
     """Send up to 100 messages. An invalid one is answered `ok: false`; the others are sent."""
 
-    def effect() -> Answer:
+    def effect() -> SentBatch:
         results = _send(request.context.backend, checked(queue), data.messages)
-        return Answer(200, SentBatch([sent(result) for result in results]))
+        return SentBatch([sent(result) for result in results])
 
     return await perform(request, effect)
 
 
-@route(f"GET {_ONE}/messages", "read", PeekedPage, 404)
+@route(f"GET {_ONE}/messages", "read", Page[PeekedRow], 404)
 async def peek_messages(
     request: ApiRequest, queue: QueueName, limit: Limit = 20, cursor: Cursor = None, payload: Payload = 0
-) -> PeekedPage:
+) -> Page[PeekedRow]:
     """Peek at messages: neither their receive counts nor their visibility change."""
     bodies = payload == 1
     if bodies:
         # That somebody saw them is recorded.
         request.note("queue.peek", queue, payload=True)
 
-    def find(after: str | None) -> tuple[list[Any], str | None]:
+    def find(after: str | None) -> tuple[list[PeekedRow], str | None]:
         found = _peek_after(open_queue(request.context.backend, checked(queue)), after, limit=limit + 1)
         shown, following = found[:limit], None
         if len(found) > limit:
@@ -179,7 +180,7 @@ async def peek_messages(
             following = f"{shown[-1].message_id} {'' if shown[-1].sequence is None else shown[-1].sequence}"
         return [peeked(message, body=bodies) for message in shown], following
 
-    return await page(request, PeekedPage, f"queues/{queue}/messages", cursor, find)
+    return await page(request, f"queues/{queue}/messages", cursor, find)
 
 
 def _peek_after(queue: Queue, after: str | None, *, limit: int) -> list[PeekedMessage]:

@@ -2,51 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated, Any
 
 from litestar import Response, get, post
 from litestar.params import PathParameter
 from litestar.response import Redirect
 
-from postroad.http.idempotency import Answer, perform
+from postroad.http.idempotency import perform
 from postroad.http.openapi import route
 from postroad.http.requests import ApiRequest, Cursor, Limit, page
 from postroad.http.routes.ui import PAGE, Id, form, redirect, shown
-from postroad.tasks import SchedulePage, ScheduleShown
-from postroad.views import WorkerRows, worker_row
+from postroad.tasks import ScheduleShown, WorkerShown
+from postroad.views import Page
 
 Name = Annotated[str, PathParameter(description="The schedule's name, which is that of its task.")]
 
 
-@route("GET /schedules", "read", SchedulePage)
-async def list_schedules(request: ApiRequest, limit: Limit = 20, cursor: Cursor = None) -> SchedulePage:
+@route("GET /schedules", "read", Page[ScheduleShown])
+async def list_schedules(request: ApiRequest, limit: Limit = 20, cursor: Cursor = None) -> Page[ScheduleShown]:
     """List all schedules by name, a page at a time, with their next and last runs."""
     schedules = request.context.work.schedules
-    return await page(request, SchedulePage, "schedules", cursor, lambda after: schedules.page(limit, after))
+    return await page(request, "schedules", cursor, lambda after: schedules.page(limit, after))
 
 
 @route("POST /schedules/{schedule:str}/pause", "operate", ScheduleShown, 404, bodiless=True)
 async def pause_schedule(request: ApiRequest, schedule: Name) -> Response[Any]:
     """Let a schedule run no more until it is resumed."""
-    return await _changed(request, lambda: request.context.work.schedules.pause(schedule))
+    return await perform(request, lambda: request.context.work.schedules.pause(schedule))
 
 
 @route("POST /schedules/{schedule:str}/resume", "operate", ScheduleShown, 404, bodiless=True)
 async def resume_schedule(request: ApiRequest, schedule: Name) -> Response[Any]:
     """Let a paused schedule run again, from its next time on."""
-    return await _changed(request, lambda: request.context.work.schedules.resume(schedule))
+    return await perform(request, lambda: request.context.work.schedules.resume(schedule))
 
 
 @route("POST /schedules/{schedule:str}/run", "operate", ScheduleShown, 404, bodiless=True)
 async def run_schedule(request: ApiRequest, schedule: Name) -> Response[Any]:
     """Run its task once now, besides its times; `last_request_id` is the new run."""
-    return await _changed(request, lambda: request.context.work.schedules.run(schedule))
-
-
-async def _changed(request: ApiRequest, change: Callable[[], ScheduleShown]) -> Response[Any]:
-    await request.no_body()
-    return await perform(request, lambda: Answer(200, change()))
+    return await perform(request, lambda: request.context.work.schedules.run(schedule))
 
 
 @get("/ui/schedules", **PAGE)
@@ -76,15 +70,15 @@ async def run_one_schedule(request: ApiRequest, schedule: Id) -> Redirect:
     return redirect("/ui/schedules") if ran.last_request_id is None else redirect("/ui/events", ran.last_request_id)
 
 
-@route("GET /workers", "read", WorkerRows)
-async def list_workers(request: ApiRequest, limit: Limit = 20, cursor: Cursor = None) -> WorkerRows:
+@route("GET /workers", "read", Page[WorkerShown])
+async def list_workers(request: ApiRequest, limit: Limit = 20, cursor: Cursor = None) -> Page[WorkerShown]:
     """List the workers that were seen within the last hour; each renews its entry every 30 seconds."""
 
-    def find(after: str | None) -> tuple[list[Any], str | None]:
+    def find(after: str | None) -> tuple[list[WorkerShown], str | None]:
         found = request.context.work.worker_page(limit=limit, after=after)
-        return [worker_row(each) for each in found.items], found.cursor
+        return found.items, found.cursor
 
-    return await page(request, WorkerRows, "workers", cursor, find)
+    return await page(request, "workers", cursor, find)
 
 
 @get("/ui/workers", **PAGE)

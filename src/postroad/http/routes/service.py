@@ -13,10 +13,11 @@ from litestar.response import Redirect
 from postroad import __version__
 from postroad.errors import PostroadError, RouteNotFound
 from postroad.http import forms
-from postroad.http.idempotency import Answer, perform
-from postroad.http.openapi import STYLE, answers, example, render, route
+from postroad.http.idempotency import perform
+from postroad.http.openapi import answers, example, route
 from postroad.http.requests import OPEN, ApiRequest, Cursor, Limit, Name, page
-from postroad.views import BackendShown, ErrorPage, Health, Ready, Status, TokenMade, TokenPage, error_page
+from postroad.http.routes.ui import shown
+from postroad.views import BackendShown, ErrorPage, Health, Page, Ready, Status, TokenMade, TokenRow, error_page
 
 _HEALTH = msgspec.json.encode(Health("ok", __version__))
 
@@ -64,13 +65,7 @@ async def openapi(request: ApiRequest) -> Response[bytes]:
 @route("GET /schema", "read", str, says="The page.", media_type="text/html")
 async def schema(request: ApiRequest) -> Response[str]:
     """Show the description as a page."""
-    return Response(render(request.app.state["openapi"].document), media_type="text/html")
-
-
-@get("/schema/style.css", opt={"scope": OPEN}, include_in_schema=False)
-async def style() -> Response[str]:
-    """Return the style sheet of the page."""
-    return Response(STYLE, media_type="text/css")
+    return shown(request, "schema", doc=request.app.state["openapi"].document)
 
 
 @route("GET /errors/{slug:str}", OPEN, ErrorPage, 404)
@@ -97,9 +92,9 @@ async def create_token(request: ApiRequest, data: TokenBody) -> Response[Any]:
     tokens = request.context.tokens
     request.note("token.create", data.name, scope=data.scope)
 
-    def make() -> Answer:
+    def make() -> TokenMade:
         token, secret = tokens.create(data.name, data.scope, expires_in=data.expires_in)
-        return Answer(201, token.made(secret))
+        return token.made(secret)
 
     def renew(document: dict[str, Any]) -> TokenMade:
         token, secret = tokens.renew(document["name"])
@@ -108,15 +103,15 @@ async def create_token(request: ApiRequest, data: TokenBody) -> Response[Any]:
     return await perform(request, make, revive=renew)
 
 
-@route("GET /tokens", "admin", TokenPage)
-async def list_tokens(request: ApiRequest, limit: Limit = 20, cursor: Cursor = None) -> TokenPage:
+@route("GET /tokens", "admin", Page[TokenRow])
+async def list_tokens(request: ApiRequest, limit: Limit = 20, cursor: Cursor = None) -> Page[TokenRow]:
     """List all tokens by name, without their secrets."""
 
-    def find(after: str | None) -> tuple[list[Any], str | None]:
+    def find(after: str | None) -> tuple[list[TokenRow], str | None]:
         tokens = [token for token in request.context.tokens.tokens() if token.name > (after or "")]
         return [token.row for token in tokens[:limit]], tokens[limit - 1].name if len(tokens) > limit else None
 
-    return await page(request, TokenPage, "tokens", cursor, find)
+    return await page(request, "tokens", cursor, find)
 
 
 @route("DELETE /tokens/{name:str}", "admin", None, 404, status=204)

@@ -18,13 +18,12 @@ from postroad.http.openapi import example, route
 from postroad.http.requests import ApiRequest, Cursor, Limit, actor_of, page
 from postroad.http.routes.ui import PAGE, Id, Text, filled, form, redirect, shown
 from postroad.journal import TaskState
-from postroad.tasks import OPEN, ListedTask, TaskFilter, TaskPage, since_of
+from postroad.tasks import OPEN, ListedTask, TaskFilter, since_of
 from postroad.views import (
-    EventPage,
     OperationShown,
     OperationStarted,
+    Page,
     TaskChanged,
-    TaskRows,
     TaskShown,
     TaskSubmitted,
     event_item,
@@ -58,7 +57,8 @@ async def submit_task(request: ApiRequest, data: NewTaskBody) -> Response[Any]:
 
     def submit() -> Answer:
         timeout = None if data.timeoutMs is None else data.timeoutMs / 1_000
-        handle = access.tasks.submit(data.name, data.input, request_id=data.requestId, timeout=timeout)
+        request_id = request.repeatable_id() if data.requestId is None else data.requestId
+        handle = access.tasks.submit(data.name, data.input, request_id=request_id, timeout=timeout)
         state = None if handle.created else access.task_state(handle.request_id)
         document = submitted(handle, "pending" if state is None else state.state)
         return Answer(202 if handle.created else 200, document)
@@ -66,7 +66,7 @@ async def submit_task(request: ApiRequest, data: NewTaskBody) -> Response[Any]:
     return await perform(request, submit)
 
 
-@route("GET /tasks", "read", TaskRows)
+@route("GET /tasks", "read", Page[TaskShown])
 async def list_tasks(
     request: ApiRequest,
     limit: Limit = 20,
@@ -74,23 +74,23 @@ async def list_tasks(
     in_state: State = None,
     name: TaskNamed = None,
     since: Since = None,
-) -> TaskRows:
+) -> Page[TaskShown]:
     """List tasks, newest first, a page at a time: by when they came into the state, or were submitted."""
     listed = await _task_page(request, limit, cursor, in_state, name, since)
-    return TaskRows([task_shown(each.state) for each in listed.items], listed.cursor)
+    return Page([task_shown(each.state) for each in listed.items], listed.next_cursor)
 
 
 async def _task_page(
     request: ApiRequest, limit: int, cursor: str | None, in_state: str | None, name: str | None, since: str | None
-) -> TaskPage:
+) -> Page[ListedTask]:
     """Return one page of the tasks, with their names."""
     wanted = TaskFilter(state=in_state, name=name, since=since_of(since, _now_ms(request)))
 
     def find(after: str | None) -> tuple[list[ListedTask], str | None]:
         listed = request.context.work.task_page(wanted, limit=limit, cursor=after)
-        return list(listed.items), listed.cursor
+        return listed.items, listed.cursor
 
-    return await page(request, TaskPage, f"tasks/{in_state or ''}/{name or ''}/{since or ''}", cursor, find)
+    return await page(request, f"tasks/{in_state or ''}/{name or ''}/{since or ''}", cursor, find)
 
 
 @route("GET /tasks/{task:str}", "read", TaskShown, 404, 429)
@@ -112,8 +112,7 @@ async def show_task(request: ApiRequest, task: RequestId, at: At = None, wait: W
 @route("POST /tasks/{task:str}/retry", "operate", TaskChanged, 404, 409, bodiless=True)
 async def retry_task(request: ApiRequest, task: RequestId) -> Response[Any]:
     """Run a failed or cancelled task again."""
-    await request.no_body()
-    return await perform(request, lambda: Answer(200, _retry(request, task)))
+    return await perform(request, lambda: _retry(request, task))
 
 
 def _retry(request: ApiRequest, task: str) -> TaskChanged:
@@ -125,8 +124,7 @@ def _retry(request: ApiRequest, task: str) -> TaskChanged:
 @route("POST /tasks/{task:str}/cancel", "operate", TaskChanged, 404, 409, bodiless=True)
 async def cancel_task(request: ApiRequest, task: RequestId) -> Response[Any]:
     """Prevent a task from running, or kill it if it runs."""
-    await request.no_body()
-    return await perform(request, lambda: Answer(200, _cancel(request, task)))
+    return await perform(request, lambda: _cancel(request, task))
 
 
 def _cancel(request: ApiRequest, task: str) -> TaskChanged:
@@ -138,12 +136,16 @@ def _cancel(request: ApiRequest, task: str) -> TaskChanged:
 @route("POST /tasks/retry", "operate", OperationStarted, status=202)
 async def retry_tasks(request: ApiRequest, data: TaskRetryBody) -> Response[Any]:
     """Retry all tasks that match, newest first; the operation goes on by itself, also after a restart."""
-    made: list[str] = []
-    record = _retry_recorder(request, data)
+    return await start_operation(request, _retry_recorder(request, data))
 
-    def begin() -> Answer:
+
+async def start_operation(request: ApiRequest, record: Callable[[], str]) -> Response[Any]:
+    """Record an operation, begin it, and answer its id; a repeat of the request begins no second one."""
+    made: list[str] = []
+
+    def begin() -> OperationStarted:
         made.append(record())
-        return Answer(202, OperationStarted(made[-1]))
+        return OperationStarted(made[-1])
 
     answer = await perform(request, begin)
     # Only now, when it is stored: a repeat of the request has made none.
@@ -168,23 +170,18 @@ async def show_operation(request: ApiRequest, operation: OperationId) -> Operati
     return await request.context.run(lambda: request.context.operations.show(operation))
 
 
-def _actor(request: ApiRequest) -> str:
-    assert request.user is not None
-    return request.user.name
-
-
 def _now_ms(request: ApiRequest) -> int:
     return int(request.context.clock.now().timestamp() * 1_000)
 
 
-@route("GET /tasks/{task:str}/history", "read", EventPage, 404)
+@route("GET /tasks/{task:str}/history", "read", Page[dict[str, Any]], 404)
 async def show_task_history(
     request: ApiRequest, task: RequestId, limit: Limit = 20, cursor: Cursor = None, order: Order = "asc"
-) -> EventPage:
+) -> Page[dict[str, Any]]:
     """List every event of a task, a page at a time."""
     context = request.context
 
-    def find(after: str | None) -> tuple[list[Any], str | None]:
+    def find(after: str | None) -> tuple[list[dict[str, Any]], str | None]:
         found("task", task, lambda: context.work.task_state(task))
         events = context.backend.journal().query(
             "GSI1",
@@ -196,7 +193,7 @@ async def show_task_history(
         )
         return [event_item(event) for event in events.events], events.cursor
 
-    return await page(request, EventPage, f"tasks/{task}/history/{order}", cursor, find)
+    return await page(request, f"tasks/{task}/history/{order}", cursor, find)
 
 
 def found(kind: str, name: str, ask: Callable[[], Result | None]) -> Result:
@@ -228,7 +225,7 @@ async def tasks_page(
         given = {key: value for key, value in (asked | other).items() if value}
         return f"/ui/tasks?{urlencode(given)}" if given else "/ui/tasks"
 
-    doc, wrong = TaskPage([], None), None
+    doc, wrong = Page[ListedTask]([], None), None
     try:
         doc = await _task_page(request, _ROWS, cursor, asked["state"], asked["name"], asked["since"])
     except InvalidInput as error:

@@ -9,7 +9,8 @@ import asyncio
 import itertools
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import CancelledError
 from typing import Final
 
 import httpx
@@ -17,7 +18,7 @@ import httpx
 from postroad.errors import ConfigurationError
 from postroad.notifications.senders.addresses import Provider
 from postroad.notifications.senders.answers import THREAD_NAME, Answer, silence_libraries
-from postroad.notifications.senders.connection import Connection, NoAnswer, Refused
+from postroad.notifications.senders.connection import Connection, Header, NoAnswer, Refused
 
 _PLAIN: Final = (("accept-encoding", "identity"),)
 
@@ -53,31 +54,6 @@ class ProviderClient:
             running.close()
 
 
-class _Call:
-    """One post, whose thread waits for the answer."""
-
-    connection: Connection
-    exchange: asyncio.Task[Answer]
-    timer: asyncio.TimerHandle
-
-    def __init__(self, url: httpx.URL, headers: Mapping[str, str], content: bytes) -> None:
-        self.url, self.headers, self.content = url, [*_PLAIN, *headers.items()], content
-        self.begun_at = 0.0
-        self.is_late = False
-        self.was_refused = False
-        self._answer = _unanswered("Closed")
-        self._done = threading.Lock()
-        self._done.acquire()
-
-    def finish(self, answer: Answer) -> None:
-        self._answer = answer
-        self._done.release()
-
-    def wait(self) -> Answer:
-        self._done.acquire()
-        return self._answer
-
-
 class _Loop:
     """An event loop in a thread, and its connection."""
 
@@ -95,13 +71,16 @@ class _Loop:
         self._thread.start()
 
     def run(self, path: str, headers: Mapping[str, str], content: bytes) -> Answer:
-        call = _Call(httpx.URL(self._provider.base_url + path), headers, content)
-        # Under the guard, so that no call is given to a loop that has been stopped and would never answer.
+        url, sent = httpx.URL(self._provider.base_url + path), [*_PLAIN, *headers.items()]
+        # Under the guard, so that no post is given to a loop that has been stopped and would never answer.
         with self._guard:
             if self._stopped:
                 return _unanswered("Closed")
-            self._loop.call_soon_threadsafe(self._begin, call)
-        return call.wait()
+            answer = asyncio.run_coroutine_threadsafe(self._post(url, sent, content), self._loop)
+        try:
+            return answer.result()
+        except CancelledError:
+            return _unanswered("Closed")
 
     def close(self) -> None:
         with self._guard:
@@ -112,54 +91,36 @@ class _Loop:
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
-    def _begin(self, call: _Call) -> None:
-        call.begun_at = self._loop.time()
-        call.timer = self._loop.call_later(self._timeout, self._time_out, call)
-        self._send(call)
-
-    def _send(self, call: _Call) -> None:
-        if not self._connection.is_usable(self._loop.time()):
-            self._give_up(self._connection)
-        call.connection = self._connection
-        call.exchange = self._loop.create_task(call.connection.post(call.url, call.headers, call.content))
-        call.exchange.add_done_callback(lambda done: self._ended(call, done))
-
-    def _time_out(self, call: _Call) -> None:
-        call.is_late = True
-        call.exchange.cancel()
-
-    def _ended(self, call: _Call, done: asyncio.Task[Answer]) -> None:
-        answer = self._answer(call, done)
-        if answer is None:
-            self._send(call)
-            return
-        call.timer.cancel()
-        call.finish(answer)
-
-    def _answer(self, call: _Call, done: asyncio.Task[Answer]) -> Answer | None:
-        """Return the answer; None if the provider never began with the post, which is then sent once more."""
+    async def _post(self, url: httpx.URL, headers: Sequence[Header], content: bytes) -> Answer:
+        """Return the answer; a post with which the provider never began is sent once more, within the same time."""
+        begun_at, connection, is_late = self._loop.time(), self._usable(), False
         try:
-            return done.result()
-        except asyncio.CancelledError:
-            why = "Closed" if self._stopped else "Timeout"
+            async with asyncio.timeout(self._timeout):
+                try:
+                    return await connection.post(url, headers, content)
+                except Refused:
+                    connection = self._usable()
+                    return await connection.post(url, headers, content)
         except Refused:
-            if not call.was_refused:
-                call.was_refused = True
-                return None
             why = "GoAway"
         except NoAnswer as error:
             why = str(error)
+        except TimeoutError:
+            # The connection may be dead; other posts on it have their own timeouts.
+            why, is_late = "Timeout", True
+            self._give_up(connection)
         except Exception as error:
             why = type(error).__name__
-            self._give_up(call.connection)
-        if call.is_late:
-            # The connection may be dead; other posts on it have their own timeouts.
-            self._give_up(call.connection)
+            self._give_up(connection)
         # After a timeout the connection counts as lost if nothing else was received on it.
-        connection = call.connection
-        is_silent = call.is_late and connection.heard_at < call.begun_at
+        is_silent = is_late and connection.heard_at < begun_at
         is_lost = connection.is_established and (connection.is_lost or is_silent)
         return _unanswered(why, connection.number if is_lost else None)
+
+    def _usable(self) -> Connection:
+        if not self._connection.is_usable(self._loop.time()):
+            self._give_up(self._connection)
+        return self._connection
 
     def _give_up(self, connection: Connection) -> None:
         """Use another connection from now on, and close this one when no post can be in progress on it."""

@@ -178,80 +178,56 @@ def released(row: ClaimedRow) -> Settlement:
 _LONGEST_PAUSE = 60.0
 
 
-@dataclass(slots=True)
-class TargetPause:
-    """Decides how many rows may be claimed while the target is unavailable."""
-
-    first: float
-    """Seconds of the first pause; each further one is twice as long, up to a minute."""
-    until: float | None = None
-    """The monotonic time at which one message may probe; None while the target is available."""
-    _next: float = 0.0
-
-    def begin(self, now: float, retry_after: float | None) -> float:
-        """Pause after a refusal and return the seconds: those that the target asks for, else ours, doubled each time.
-
-        Calls that were under way when the pause began do not make it longer.
-        """
-        if self.until is not None and now < self.until:
-            return self.until - now
-        doubled = max(self.first, min(self._next, _LONGEST_PAUSE))
-        self._next = doubled * 2
-        seconds = retry_after if retry_after else doubled
-        self.until = now + seconds
-        return seconds
-
-    def end(self) -> bool:
-        """End the pause, and return whether there was one."""
-        was_paused, self.until, self._next = self.until is not None, None, 0.0
-        return was_paused
-
-    def allows(self, now: float, rows: int) -> int:
-        """Return how many rows may be claimed: none during the pause, one to probe after it, else all."""
-        if self.until is None:
-            return rows
-        return 1 if now >= self.until else 0
-
-
 class Target:
-    """Follows the verdicts of calls, pauses while the target refuses everything, and stores why."""
+    """Follows the verdicts of calls, pauses while the target refuses everything, and stores why.
+
+    The first pause takes `first_pause` seconds, each further one twice as long, up to a minute.
+    """
 
     def __init__(self, store: DispatchStore, log: Callable[..., None], *, first_pause: float) -> None:
         self._store = store
         self._log = log
+        self._first_pause = self._next_pause = first_pause
         self._unsaved: tuple[str | None, float] | None = None
         self._answered = False
-        self.pause = TargetPause(first_pause)
+        self._probes_at: float | None = None
         self.error: str | None = None
 
     @property
     def paused(self) -> bool:
         """Whether it refused everything, and no message was sent since."""
-        return self.pause.until is not None
+        return self._probes_at is not None
 
     @property
     def probes_at(self) -> float:
-        """The monotonic time at which one message may probe."""
-        return self.pause.until or 0.0
+        """The monotonic time at which one message may probe; 0 while the target is available."""
+        return self._probes_at or 0.0
+
+    def allows(self, now: float, rows: int) -> int:
+        """Return how many rows may be claimed: none during the pause, one to probe after it, else all."""
+        if not self.paused:
+            return rows
+        return 1 if now >= self.probes_at else 0
 
     def observe(self, verdicts: Sequence[Verdict], now: float) -> bool:
         """Follow the verdicts of a call, and return whether everything has to stop."""
         down = next((verdict for verdict in verdicts if isinstance(verdict, TargetDown)), None)
         if down is not None:
-            seconds = self.pause.begin(now, down.retry_after)
+            seconds = self._pause(now, down.retry_after)
             self.error = down.error
             self._unsaved = down.error, seconds
             self._log("outbox_target_unavailable", error=down.error, pause=round(seconds, 3))
         elif now >= self.probes_at and any(isinstance(verdict, Sent) for verdict in verdicts):
-            if self.pause.end():
+            if self.paused:
                 self._log("outbox_target_back")
+            self._resume()
             # The first success of all clears the error that an earlier dispatcher may have left.
             if not self._answered or self.error is not None:
                 self._unsaved = None, 0.0
             self._answered, self.error = True, None
         elif now >= self.probes_at:
             # The probe failed in another way, which does not mean that the target is down: the next one may try.
-            self.pause.end()
+            self._resume()
         return down is not None
 
     def save(self) -> None:
@@ -259,3 +235,18 @@ class Target:
             error, pause = self._unsaved
             self._store.set_target_error(error, pause=pause)
             self._unsaved = None
+
+    def _pause(self, now: float, retry_after: float | None) -> float:
+        """Pause and return the seconds: those that the target asks for, else ours, doubled each time.
+
+        Calls that were under way when the pause began do not make it longer.
+        """
+        if now < self.probes_at:
+            return self.probes_at - now
+        ours, self._next_pause = self._next_pause, max(self._first_pause, min(self._next_pause * 2, _LONGEST_PAUSE))
+        seconds = retry_after or ours
+        self._probes_at = now + seconds
+        return seconds
+
+    def _resume(self) -> None:
+        self._probes_at, self._next_pause = None, self._first_pause

@@ -117,7 +117,7 @@ class OutboxDispatcher:
         """Claim, publish and settle once; return what was done."""
         with self._at_work():
             self._pump.look()
-            self._finish(_STOP_SECONDS)
+            self._finish()
             self._pump.prune()
             return self._pump.take_report()
 
@@ -128,17 +128,15 @@ class OutboxDispatcher:
             timeout: Stop after this many seconds, even if rows are due.
             stop: Stop soon after this event is set.
         """
-        deadline = time.monotonic() + timeout
+
+        def is_over() -> bool:
+            return self._pump.drained or (stop is not None and stop.is_set())
+
         with self._at_work():
             self._pump.look()
-            self._pump.work(looking=True)
-            while not self._pump.drained and (left := deadline - time.monotonic()) > 0:
-                if stop is not None and stop.is_set():
-                    break
-                self._pump.wait(min(left, _LONGEST_WAIT), looking=True)
-                self._pump.work(looking=True)
+            self._work_until(is_over, timeout, looking=True)
             self._pump.release()
-            self._finish(_STOP_SECONDS)
+            self._finish()
             return self._pump.take_report()
 
     def run(self, stop: threading.Event | None = None) -> DispatchReport:
@@ -197,13 +195,16 @@ class OutboxDispatcher:
                 self._event_log.write("outbox_database_lost", error=described(error))
                 self._stopping.wait(_RECONNECT[-1])
 
-    def _finish(self, seconds: float) -> None:
+    def _finish(self) -> None:
         """Publish and settle all rows that are claimed."""
+        self._work_until(lambda: self._pump.idle, _STOP_SECONDS, looking=False)
+
+    def _work_until(self, is_over: Callable[[], bool], seconds: float, *, looking: bool) -> None:
         deadline = time.monotonic() + seconds
-        self._pump.work(looking=False)
-        while not self._pump.idle and (left := deadline - time.monotonic()) > 0:
-            self._pump.wait(min(left, _LONGEST_WAIT), looking=False)
-            self._pump.work(looking=False)
+        self._pump.work(looking=looking)
+        while not is_over() and (left := deadline - time.monotonic()) > 0:
+            self._pump.wait(min(left, _LONGEST_WAIT), looking=looking)
+            self._pump.work(looking=looking)
 
     def _wind_up(self, deadline: float) -> None:
         """Release the rows that are not in a call, wait for those that are, and settle them."""
@@ -256,7 +257,6 @@ class OutboxDispatcher:
         finally:
             self._connected = False
             self._store.close()
-            self._pump.close(timeout=1.0)
             self._working.release()
 
     @contextmanager

@@ -5,10 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from queue import SimpleQueue
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -278,43 +276,3 @@ def _with_further_fields(body: bytes, stored: str) -> bytes:
     further = {name: value for name, value in envelope.items() if name not in _HEADING}
     event = msgspec.json.decode(body)
     return sendable(msgspec.json.encode({**event, "envelope": {**event["envelope"], **further}}))
-
-
-Work = Callable[[], None]
-
-
-class Callers:
-    """Up to `most` daemon threads that make calls, started as they are needed."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._work: SimpleQueue[Work | None] = SimpleQueue()
-        self._threads: list[threading.Thread] = []
-        self._busy = 0
-        self._lock = threading.Lock()
-
-    def submit(self, work: Work) -> None:
-        """Run the work on a thread; the caller submits at most `most` at a time."""
-        with self._lock:
-            self._busy += 1
-            if self._busy > len(self._threads) and len(self._threads) < self._most:
-                thread = threading.Thread(target=self._run, name="postroad-outbox-publish", daemon=True)
-                self._threads.append(thread)
-                thread.start()
-        self._work.put(work)
-
-    def close(self, *, timeout: float) -> None:
-        """End the threads, those in a call after it; wait for each of them up to `timeout` seconds."""
-        threads, self._threads = self._threads, []
-        for _ in threads:
-            self._work.put(None)
-        for thread in threads:
-            thread.join(timeout)
-
-    def _run(self) -> None:
-        while (work := self._work.get()) is not None:
-            try:
-                work()
-            finally:
-                with self._lock:
-                    self._busy -= 1

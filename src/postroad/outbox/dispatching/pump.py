@@ -22,8 +22,9 @@ from postroad.backoff import CHANCE
 from postroad.errors import NotPermitted
 from postroad.outbox.dispatching.config import DispatcherConfig, DispatchReport
 from postroad.outbox.dispatching.decisions import Build, Call, Outcome, Plan, Target, released, settlement
-from postroad.outbox.dispatching.publisher import Callers, Outlet, Verdict, described, verdict_of
+from postroad.outbox.dispatching.publisher import Outlet, Verdict, described, verdict_of
 from postroad.outbox.dispatching.store import FIRST_KEY, ClaimedRow, DispatchStore, Settlement
+from postroad.receiving import Workers
 from postroad.telemetry import get_logger, tracing
 
 _standard = logging.getLogger("postroad.outbox")
@@ -123,7 +124,7 @@ class Pump:
         self._store, self._outlet, self._config, self._event_log = store, outlet, config, event_log
         self._observe, self._prune, self._prune_at = observe, prune, 0.0
         self._plan = Plan(build, publish_batch=config.publish_batch, atomic=outlet.atomic)
-        self._callers = Callers(config.concurrency)
+        self._callers = Workers(config.concurrency, "postroad-outbox-publish")
         self._answers: SimpleQueue[_Answered | None] = SimpleQueue()
         self._unsettled: list[Settlement] = []
         self._unsettled_since = 0.0
@@ -166,7 +167,7 @@ class Pump:
         if now >= self._restart_at:
             self._store.restart_pauses()
             self._restart_at = now + _RESTART_EVERY
-        allowed = self.target.pause.allows(now, self._config.batch)
+        allowed = self.target.allows(now, self._config.batch)
         rows = self._claim(allowed) if allowed else []
         self._saw_all = len(rows) < allowed
         self._look_at = self._next_look(now, full=len(rows) == self._config.batch)
@@ -249,9 +250,6 @@ class Pump:
         self._look_at = 0.0
         for run in self._plan.runs():
             run.until = 0.0
-
-    def close(self, *, timeout: float) -> None:
-        self._callers.close(timeout=timeout)
 
     def _next_look(self, now: float, *, full: bool) -> float:
         if full:

@@ -118,7 +118,7 @@ def inbox_select_then_insert() -> None:
     wrap(Inbox, "first_time", first_time)
 
 
-@mutant("inbox-without-consumer", "two consumers share the rows of one inbox", "I5", scenario="bus")
+@mutant("inbox-without-consumer", "two consumers share the rows of one inbox", "I5", scenario="bus", kills=2)
 def inbox_without_consumer() -> None:
     from postroad.inbox import Inbox
 

@@ -164,7 +164,7 @@ def redrive_loses_order() -> None:
         rewrite(moves, statement, "ORDER BY m.id", "ORDER BY m.id DESC")
 
 
-@mutant("unsubscribe-drops-others", "unsubscribing one queue empties another", "I7", scenario="topic")
+@mutant("unsubscribe-drops-others", "unsubscribing one queue empties another", "I7", scenario="topic", kills=2)
 def unsubscribe_drops_others() -> None:
     from postroad.topics.sqlite import SQLiteTopic
 
@@ -175,7 +175,7 @@ def unsubscribe_drops_others() -> None:
     wrap(SQLiteTopic, "unsubscribe", unsubscribe)
 
 
-@mutant("fanout-key-by-millisecond", "events of one millisecond overwrite each other", "I1", scenario="agents")
+@mutant("fanout-key-by-millisecond", "events of one millisecond overwrite each other", "I1", scenario="agents", kills=2)
 def fanout_key_by_millisecond() -> None:
     from postroad.agents.sqlite.store import SQLiteAgentStore
 
@@ -192,7 +192,7 @@ def fanout_key_by_millisecond() -> None:
     wrap(SQLiteAgentStore, "_fan_out", fan_out)
 
 
-@mutant("read-skips-a-record", "a read leaves out a record", "I1", scenario="stream")
+@mutant("read-skips-a-record", "a read leaves out a record", "I1", scenario="stream", kills=2)
 def read_skips_a_record() -> None:
     from postroad.streams.sqlite import SQLiteStream
 

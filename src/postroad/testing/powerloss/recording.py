@@ -155,9 +155,9 @@ def recorded(root: Path, synchronous: Synchronous = "FULL") -> Iterator[Recordin
             to leave out all syncs.
     """
     recording = Recording(root, syncs=synchronous != "OFF")
-    to_disk = disk._to_disk
+    to_disk = disk.to_disk
     with ExitStack() as undone:
-        _replace(undone, disk, "_to_disk", lambda log: _sync_log(recording, synchronous, log, to_disk))
+        _replace(undone, disk, "to_disk", lambda log: _sync_log(recording, synchronous, log, to_disk))
         calls = _Calls(recording)
         for name in _CALLS:
             _replace(undone, os, name, getattr(calls, name))

@@ -4,9 +4,24 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from postroad.queues import Delivery, OutgoingMessage, Queue
 from postroad.testing.conformance import needs
-from postroad.testing.queues.fixture import LEASE, QueueFixture, QueueSuite, bodies, ordered, take, take_one, texts
+from postroad.testing.queues.fixture import (
+    ACK,
+    LEASE,
+    RELEASE,
+    QueueFixture,
+    QueueSuite,
+    Verb,
+    bodies,
+    drained,
+    ordered,
+    take,
+    take_one,
+    texts,
+)
 
 
 class FifoRules(QueueSuite):
@@ -24,18 +39,6 @@ class FifoRules(QueueSuite):
 
         assert received == sent
 
-    def test_one_receive_may_hold_several_messages_of_a_group_in_order(self, ground: QueueFixture) -> None:
-        queue = ground.filled("1", "2", "3", fifo=True)
-
-        assert bodies(queue.receive(max_messages=3, wait=2)) == ["1", "2", "3"]
-
-    def test_nothing_of_a_group_is_given_out_while_some_of_it_is_in_flight(self, ground: QueueFixture) -> None:
-        queue = ground.filled("1", "2", fifo=True, visibility=60)
-
-        take_one(queue)
-
-        assert queue.receive() == []
-
     def test_a_blocked_group_does_not_hold_another(self, ground: QueueFixture) -> None:
         queue = ground.create(fifo=True, visibility=60)
         queue.send(ordered("a", "a1", "a2"))
@@ -45,29 +48,29 @@ class FifoRules(QueueSuite):
 
         assert bodies(take(queue, 2)) == ["b1", "b2"]
 
-    def test_a_group_goes_on_when_all_its_messages_in_flight_are_acked(self, ground: QueueFixture) -> None:
+    @pytest.mark.parametrize(
+        ("settle", "rest"), [pytest.param(ACK, ["3"], id="ack"), pytest.param(RELEASE, ["1", "2", "3"], id="release")]
+    )
+    def test_a_group_goes_on_when_all_its_messages_in_flight_are_settled(
+        self, ground: QueueFixture, settle: Verb, rest: list[str]
+    ) -> None:
         queue = ground.filled("1", "2", "3", fifo=True, visibility=60)
         first, second = take(queue, 2)
 
-        queue.ack([first])
+        locked = queue.receive()
+        settle(queue, [first])
         still_locked = queue.receive()
-        queue.ack([second])
+        settle(queue, [second])
 
-        assert still_locked == []
-        assert bodies([take_one(queue)]) == ["3"]
+        assert (locked, still_locked) == ([], [])
+        assert bodies(take(queue, len(rest))) == rest
 
-    def test_a_released_message_comes_before_those_behind_it(self, ground: QueueFixture) -> None:
+    @pytest.mark.parametrize("after", [0, 1])
+    def test_a_released_message_comes_before_those_behind_it(self, ground: QueueFixture, after: float) -> None:
         queue = ground.filled("1", "2", fifo=True, visibility=60)
 
-        queue.release([take_one(queue)])
-
-        assert bodies(take(queue, 2)) == ["1", "2"]
-
-    def test_a_message_released_for_later_holds_its_group(self, ground: QueueFixture) -> None:
-        queue = ground.filled("1", "2", fifo=True, visibility=60)
-
-        queue.release([take_one(queue)], after=1)
-        early = queue.receive()
+        queue.release([take_one(queue)], after=after)
+        early = queue.receive() if after else []
         ground.outlast_lease()
 
         assert early == []
@@ -80,17 +83,6 @@ class FifoRules(QueueSuite):
         ground.outlast_lease()
 
         assert bodies(take(queue, 3, visibility=60)) == ["1", "2", "3"]
-
-    def test_a_released_message_waits_for_those_of_its_group_still_in_flight(self, ground: QueueFixture) -> None:
-        queue = ground.filled("1", "2", "3", fifo=True, visibility=60)
-        first, second = take(queue, 2)
-
-        queue.release([first])
-        locked = queue.receive()
-        queue.release([second])
-
-        assert locked == []
-        assert bodies(take(queue, 3)) == ["1", "2", "3"]
 
     def test_two_groups_are_drained_in_parallel_each_in_order(self, ground: QueueFixture) -> None:
         queue = ground.create(fifo=True, visibility=300)
@@ -145,12 +137,6 @@ class DeduplicationRules(QueueSuite):
         assert bodies([take_one(fifo_queue)]) == ["one"]
         assert fifo_queue.stats().visible == 0
 
-    def test_a_duplicate_in_the_same_batch_is_recognised(self, fifo_queue: Queue) -> None:
-        first, second = fifo_queue.send(texts("one", "two", group="g", dedup_id="same"))
-
-        assert first.message_id == second.message_id
-        assert bodies(fifo_queue.receive(wait=2)) == ["one"]
-
     def test_an_acked_message_is_still_recognised(self, fifo_queue: Queue) -> None:
         [first] = fifo_queue.send(ordered("g", "one"))
         fifo_queue.ack([take_one(fifo_queue)])
@@ -197,17 +183,18 @@ class DeduplicationRules(QueueSuite):
 
         assert bodies(take(queue, 2)) == ["one", "one"]
 
-    def test_groups_share_the_dedup_ids_of_their_queue(self, fifo_queue: Queue) -> None:
-        first, second = fifo_queue.send([OutgoingMessage(body="x", group=each, dedup_id="same") for each in ("a", "b")])
+    @pytest.mark.parametrize(("scope", "messages"), [("queue", 1), ("group", 2)])
+    def test_groups_share_the_dedup_ids_of_their_queue_unless_the_scope_is_the_group(
+        self, ground: QueueFixture, scope: str, messages: int
+    ) -> None:
+        queue = ground.create(fifo=True, dedup_scope=scope)
+        same = [OutgoingMessage(body, group=group, dedup_id="same") for body, group in ("1a", "2b", "3a")]
 
-        assert first.message_id == second.message_id
+        results = queue.send(same)
 
-    def test_groups_have_dedup_ids_of_their_own_where_the_scope_is_the_group(self, ground: QueueFixture) -> None:
-        queue = ground.create(fifo=True, dedup_scope="group")
-
-        results = queue.send([OutgoingMessage(body="x", group=each, dedup_id="same") for each in ("a", "b", "a")])
-
-        assert results[0].message_id == results[2].message_id != results[1].message_id
+        assert results[0].message_id == results[2].message_id
+        assert len({result.message_id for result in results}) == messages
+        assert sorted(drained(queue, messages)) == ["1", "2"][:messages]
 
     def test_a_standard_queue_recognises_nothing(self, queue: Queue) -> None:
         first, second = queue.send(texts("same", "same"))

@@ -11,12 +11,19 @@ from typing import Any
 
 import pytest
 
-from postroad.queues import Delivery, OutgoingMessage, Queue, QueueSpec, QueueStore
+from postroad.queues import AckResult, Delivery, OutgoingMessage, Queue, QueueSpec, QueueStore
 from postroad.testing.clock import FakeClock
 from postroad.testing.conformance import Suite
 
 LEASE = 1.0
 """Seconds of the leases under test: short enough to sleep through on a store with a clock of its own."""
+
+Verb = Callable[[Queue, Sequence[Delivery]], list[AckResult]]
+ACK: Verb = lambda queue, held: queue.ack(held)  # noqa: E731
+EXTEND: Verb = lambda queue, held: queue.extend(held, seconds=60)  # noqa: E731
+RELEASE: Verb = lambda queue, held: queue.release(held)  # noqa: E731
+REJECT: Verb = lambda queue, held: queue.reject(held, reason="no")  # noqa: E731
+VERBS = [pytest.param(EXTEND, id="extend"), pytest.param(RELEASE, id="release")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

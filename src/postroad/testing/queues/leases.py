@@ -2,37 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, cast
 
 import msgspec
 import pytest
 
 from postroad.errors import InvalidInput, InvalidMessage, StaleReceipt
-from postroad.queues import AckResult, Delivery, Queue, Watchable
+from postroad.queues import AckResult, Queue, Watchable
 from postroad.receiving import Defer, Receiver
 from postroad.testing.conformance import needs, refuses
-from postroad.testing.queues.fixture import LEASE, QueueFixture, QueueSuite, bodies, ordered, take, take_one, texts
+from postroad.testing.queues.fixture import (
+    ACK,
+    LEASE,
+    REJECT,
+    RELEASE,
+    VERBS,
+    QueueFixture,
+    QueueSuite,
+    Verb,
+    bodies,
+    ordered,
+    take,
+    take_one,
+    texts,
+)
 
-Verb = Callable[[Queue, Sequence[Delivery]], list[AckResult]]
-
-ACK: Verb = lambda queue, held: queue.ack(held)  # noqa: E731
-EXTEND: Verb = lambda queue, held: queue.extend(held, seconds=60)  # noqa: E731
-RELEASE: Verb = lambda queue, held: queue.release(held, after=60)  # noqa: E731
-REJECT: Verb = lambda queue, held: queue.reject(held, reason="no")  # noqa: E731
 LATE_ACKS = "the traits say that a late ack on a standard queue answers success"
-VERBS = [pytest.param(EXTEND, id="extend"), pytest.param(RELEASE, id="release")]
+SHORTEN: list[Callable[[Queue], object]] = [
+    lambda queue: take_one(queue, visibility=LEASE),
+    lambda queue: queue.extend([take_one(queue)], seconds=1),
+    lambda queue: queue.release([take_one(queue)], after=1),
+]
 
 
 class LeaseRules(QueueSuite):
     """Visibility, extensions, releases and stale receipts."""
-
-    def test_a_received_message_is_hidden_for_its_visibility(self, ground: QueueFixture) -> None:
-        queue = ground.filled("held", visibility=60)
-
-        take_one(queue)
-
-        assert queue.receive() == []
 
     def test_an_expired_lease_comes_back_with_a_higher_receive_count(self, ground: QueueFixture) -> None:
         queue, first = ground.leased("again", visibility=LEASE)
@@ -45,12 +50,17 @@ class LeaseRules(QueueSuite):
         assert second.receipt != first.receipt
         assert second.first_received_at == first.first_received_at
 
-    def test_a_receive_may_set_its_own_visibility(self, ground: QueueFixture) -> None:
+    @pytest.mark.parametrize("shorten", SHORTEN, ids=["receive", "extend", "release"])
+    def test_a_receive_an_extension_or_a_release_may_end_a_lease_earlier(
+        self, ground: QueueFixture, shorten: Callable[[Queue], object]
+    ) -> None:
         queue = ground.filled("short", visibility=60)
 
-        take_one(queue, visibility=LEASE)
+        shorten(queue)
+        early = queue.receive()
         ground.outlast_lease()
 
+        assert early == []
         assert take_one(queue).receive_count == 2
 
     @pytest.mark.parametrize("step", [-86_400.0, 3_600.0])
@@ -77,14 +87,6 @@ class LeaseRules(QueueSuite):
         assert queue.receive() == []
         assert queue.ack([held])[0].ok
 
-    def test_an_extension_can_shorten_a_lease(self, ground: QueueFixture) -> None:
-        queue = ground.filled("short", visibility=60)
-
-        queue.extend([take_one(queue)], seconds=1)
-        ground.outlast_lease()
-
-        assert take_one(queue).receive_count == 2
-
     def test_a_lease_lasts_twelve_hours_at_most_however_often_it_is_extended(self, ground: QueueFixture) -> None:
         queue = ground.filled("held")
         held = take_one(queue, visibility=43_200)
@@ -110,16 +112,6 @@ class LeaseRules(QueueSuite):
         [result] = queue.release([take_one(queue)])
 
         assert result.ok
-        assert take_one(queue).receive_count == 2
-
-    def test_a_message_released_for_later_comes_back_later(self, ground: QueueFixture) -> None:
-        queue = ground.filled("back", visibility=60)
-
-        queue.release([take_one(queue)], after=1)
-        early = queue.receive()
-        ground.outlast_lease()
-
-        assert early == []
         assert take_one(queue).receive_count == 2
 
     @pytest.mark.parametrize("fifo", [False, True])
@@ -199,30 +191,18 @@ class LeaseRules(QueueSuite):
         assert take_one(queue).receive_count == 2
 
     @pytest.mark.parametrize("act", [pytest.param(ACK, id="ack"), *VERBS])
-    def test_a_settled_receipt_is_stale(self, ground: QueueFixture, act: Verb) -> None:
+    @pytest.mark.parametrize("settle", [ACK, RELEASE], ids=["acked", "released"])
+    def test_the_receipt_of_a_settled_message_is_stale(self, ground: QueueFixture, settle: Verb, act: Verb) -> None:
         queue = ground.create(visibility=60)
-        needs(act is not ACK or queue.traits.tells_stale_acks, LATE_ACKS)
+        needs(queue.traits.tells_stale_acks or (settle is ACK and act is not ACK), LATE_ACKS)
         queue.send(texts("one"))
         held = take_one(queue)
-        queue.ack([held])
+        settle(queue, [held])
 
         [result] = act(queue, [held])
 
         assert _is_stale(result)
-        assert queue.receive() == []
-
-    @pytest.mark.parametrize("act", [pytest.param(ACK, id="ack"), *VERBS])
-    def test_a_released_receipt_is_stale(self, ground: QueueFixture, act: Verb) -> None:
-        queue = ground.create(visibility=60)
-        needs(queue.traits.tells_stale_acks, LATE_ACKS)
-        queue.send(texts("one"))
-        held = take_one(queue)
-        queue.release([held])
-
-        [result] = act(queue, [held])
-
-        assert _is_stale(result)
-        assert take_one(queue).receive_count == 2
+        assert [each.receive_count for each in queue.receive()] == ([] if settle is ACK else [2])
 
     def test_an_old_and_a_new_receipt_of_one_message_are_told_apart_in_one_ack(self, ground: QueueFixture) -> None:
         queue = ground.create()

@@ -20,7 +20,7 @@ from postroad.errors import (
 )
 from postroad.queues import OutgoingMessage, Queue, QueueSpec
 from postroad.testing.conformance import accepted, cases, needs, refuses
-from postroad.testing.queues.fixture import QueueFixture, QueueSuite, bodies, take_one, texts
+from postroad.testing.queues.fixture import QueueFixture, QueueSuite, bodies, take, take_one, texts
 
 TOO_MANY = {f"attribute{n}": "v" for n in range(11)}
 MIB = 1_048_576
@@ -61,15 +61,17 @@ BAD_NAMES = ["", "a" * 81, "a b", "a.b", "a/b", "é", "a.fifo.fifo", ".fifo", ".
 class LimitRules(QueueSuite):
     """Sizes, characters, counts and names."""
 
-    @pytest.mark.parametrize(("field", "value"), cases(BAD_MESSAGES))
-    def test_a_message_that_breaks_a_limit_is_refused(self, queue: Queue, field: str, value: Any) -> None:
-        with refuses(InvalidMessage, field, empty=queue):
-            queue.send([OutgoingMessage(**{"body": "x", field.partition(".")[0]: value})])
+    @pytest.mark.parametrize(
+        ("fifo", "field", "value"),
+        [(fifo, *case) for fifo, bad in ((False, BAD_MESSAGES), (True, BAD_FIFO_MESSAGES)) for case in cases(bad)],
+    )
+    def test_a_message_that_breaks_a_limit_is_refused(
+        self, ground: QueueFixture, fifo: bool, field: str, value: Any
+    ) -> None:
+        queue, given = ground.create(fifo=fifo), {"group": "g", "dedup_id": "d"} if fifo else {}
 
-    @pytest.mark.parametrize(("field", "value"), cases(BAD_FIFO_MESSAGES))
-    def test_a_fifo_message_that_breaks_a_limit_is_refused(self, fifo_queue: Queue, field: str, value: Any) -> None:
-        with refuses(InvalidMessage, field, empty=fifo_queue):
-            fifo_queue.send([OutgoingMessage(**{"body": "x", "group": "g", "dedup_id": "d", field: value})])
+        with refuses(InvalidMessage, field, empty=queue):
+            queue.send([OutgoingMessage(**{"body": "x", **given, field.partition(".")[0]: value})])
 
     def test_one_bad_message_refuses_the_whole_batch_and_is_named(self, queue: Queue) -> None:
         with refuses(InvalidMessage, "messages[2].body", empty=queue):
@@ -166,14 +168,6 @@ class LimitRules(QueueSuite):
 class SettingRules(QueueSuite):
     """Queues are made, found, changed and removed under their names."""
 
-    def test_creating_a_queue_again_with_the_same_settings_gives_the_same_queue(self, ground: QueueFixture) -> None:
-        spec = ground.spec()
-        ground.queues.create_queue(spec).send(texts("kept"))
-
-        again = ground.queues.create_queue(spec)
-
-        assert bodies([take_one(again)]) == ["kept"]
-
     def test_creating_a_queue_with_other_settings_names_the_differences(self, ground: QueueFixture) -> None:
         spec = ground.spec(visibility=5, retention=600)
         ground.queues.create_queue(spec)
@@ -185,14 +179,15 @@ class SettingRules(QueueSuite):
         assert ground.queues.queue_spec(spec.name).visibility == 5
 
     def test_a_queue_is_found_and_listed_by_its_name(self, ground: QueueFixture) -> None:
-        queue = ground.create()
+        spec = ground.spec()
+        ground.queues.create_queue(spec).send(texts("kept"))
 
-        found = ground.queues.queue(queue.name)
-        found.send(texts("one"))
+        found = [ground.queues.queue(spec.name), ground.queues.create_queue(spec)]
+        found[0].send(texts("sent"))
 
-        assert found.name == queue.name
-        assert queue.name in ground.queues.queues()
-        assert bodies([take_one(queue)]) == ["one"]
+        assert [queue.name for queue in found] == [spec.name] * 2
+        assert spec.name in ground.queues.queues()
+        assert sorted(bodies(take(found[1], 2))) == ["kept", "sent"]
 
     def test_the_settings_of_a_queue_are_those_it_was_made_with(self, ground: QueueFixture) -> None:
         dead = ground.create("dead", fifo=True)
@@ -261,24 +256,18 @@ class SettingRules(QueueSuite):
         assert bodies([take_one(dead)]) == ["poison"]
 
     def test_a_deleted_queue_is_gone_with_what_it_held(self, ground: QueueFixture) -> None:
-        queue = ground.filled("one")
-
-        ground.queues.delete_queue(queue.name)
-
-        assert queue.name not in ground.queues.queues()
-        with pytest.raises(QueueNotFound):
-            ground.queues.queue(queue.name)
-        with pytest.raises(QueueNotFound):
-            queue.send(texts("two"))
-
-    def test_a_queue_made_again_after_its_deletion_is_empty(self, ground: QueueFixture) -> None:
         spec = ground.spec()
-        ground.queues.create_queue(spec).send(texts("old"))
+        queue = ground.queues.create_queue(spec)
+        queue.send(texts("old"))
 
         ground.queues.delete_queue(spec.name)
-        again = ground.queues.create_queue(spec)
 
-        assert again.receive() == []
+        assert spec.name not in ground.queues.queues()
+        with pytest.raises(QueueNotFound):
+            ground.queues.queue(spec.name)
+        with pytest.raises(QueueNotFound):
+            queue.send(texts("new"))
+        assert ground.queues.create_queue(spec).receive() == []
 
     def test_a_queue_that_nobody_renews_is_removed_with_what_it_holds(self, ground: QueueFixture) -> None:
         queue = self._short_lived(ground)

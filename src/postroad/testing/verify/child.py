@@ -23,10 +23,11 @@ def main() -> int:
     """Do the work of one role until the supervisor stops it."""
     # Ctrl-C reaches the whole process group; only the supervisor decides what to do.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Unbuffered, so that a thread that still reads holds no lock when the process ends.
+    die_with_parent(os.getppid())
+    # Unbuffered, so that a thread that still reads holds no lock when the process ends. A supervisor that died before
+    # this process began has closed the pipe, and there is no line.
     orders = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115  # open as long as the process lives
     config = msgspec.json.decode(orders.readline(), type=ChildConfig)
-    die_with_parent(config.parent)
     threading.Thread(target=lambda: orders.read() or os._exit(1), name="supervisor", daemon=True).start()
     configure_logs("error", "json")
     client = Client(config)
@@ -47,7 +48,8 @@ def main() -> int:
     except TransportError:
         traceback.print_exc()
         time.sleep(_PAUSE_SECONDS)
-        return START_AGAIN
+        # At once: while an interpreter ends, SIGTERM kills the process.
+        os._exit(START_AGAIN)
     return 0
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from postroad.errors import PostroadError
 from postroad.testing.checker import Report, check, write_report
 from postroad.testing.checker.report import MOST_FINDINGS
 from postroad.testing.mutants import find_mutant
@@ -158,16 +159,25 @@ def run_scenario(options: Options, plan: Plan, progress: Progress, stop: threadi
 def _play(
     scenario: Scenario, plan: Plan, opening: Opening, options: Options, progress: Progress, stop: threading.Event
 ) -> bool:
-    """Let the processes work, break them, and read back what they left; return whether everything drained."""
+    """Let the processes work, break them, and read back what they left; return whether everything drained.
+
+    Raises:
+        RunFailed: A process did not do its part, or the store was away when the supervisor needed it.
+    """
     place, history = opening.place, opening.history
-    scenario.prepare(place)
-    supervisor = Supervisor(scenario, plan, opening, options, stop)
-    with supervisor.running():
-        supervisor.break_things(progress)
-        drained = supervisor.drain(progress)
-        supervisor.end()
-    scenario.read_back(place, history)
-    audit_file(place, history)
+    try:
+        scenario.prepare(place)
+        supervisor = Supervisor(scenario, plan, opening, options, stop)
+        with supervisor.running():
+            supervisor.break_things(progress)
+            drained = supervisor.drain(progress)
+            supervisor.end()
+        scenario.read_back(place, history)
+        audit_file(place, history)
+    except PostroadError as error:
+        # A server that crashed is counted, and is the better explanation.
+        opening.nemeses.look()
+        raise RunFailed(f"{type(error).__name__}: {error}") from error
     return drained
 
 

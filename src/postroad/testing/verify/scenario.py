@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,11 +19,7 @@ import msgspec
 if TYPE_CHECKING:
     from postroad.wiring import Backend
 
-SCENARIOS = tuple(
-    name
-    for name in ("queue", "topic", "bus", "outbox", "tasks", "jobs", "agents", "stream")
-    if find_spec(f"postroad.testing.verify.scenarios.{name}") is not None
-)
+SCENARIOS = ("queue", "topic", "bus", "outbox", "tasks", "jobs", "agents", "stream")
 START_AGAIN = 75
 """The exit code of a process that found its store away, and that a service manager would start again."""
 StoreName = Literal["sqlite", "postgres", "aws"]
@@ -132,7 +127,6 @@ class ChildConfig(msgspec.Struct, frozen=True, kw_only=True):
     quota: int
     seed: str
     place: Place
-    parent: int
     mutant: str | None = None
     load: tuple[str, ...] = ()
 

@@ -23,13 +23,6 @@ _END_SECONDS = 60.0
 _WAIT_SECONDS = 1.0
 
 
-class _Order(msgspec.Struct, frozen=True):
-    """The line of JSON that the receiving process reads from its stdin."""
-
-    place: Place
-    parent: int
-
-
 def audit_sigterm(place: Place, history: History) -> None:
     """Let a process hold messages for a long visibility, end it by SIGTERM, and receive what it had not handled (I30).
 
@@ -52,7 +45,7 @@ def _hold_and_end(place: Place) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            process.stdin.write(msgspec.json.encode(_Order(place, os.getpid())) + b"\n")
+            process.stdin.write(msgspec.json.encode(place) + b"\n")
             process.stdin.flush()
             if not process.stdout.readline():
                 raise RunFailed(f"a receiver ended with {process.wait(_END_SECONDS)} before it held a message")
@@ -74,9 +67,10 @@ def _receivable(queue: Queue) -> int:
 
 def main() -> None:
     """Receive until SIGTERM, with a handler that takes until then; it announces on stdout that it runs."""
-    order = msgspec.json.decode(sys.stdin.buffer.readline(), type=_Order)
-    die_with_parent(order.parent)
-    with order.place.backend() as backend, stopped_by_signals() as stop:
+    die_with_parent(os.getppid())
+    # A parent that died before has closed the pipe, and there is no line.
+    place = msgspec.json.decode(sys.stdin.buffer.readline(), type=Place)
+    with place.backend() as backend, stopped_by_signals() as stop:
 
         def decide(delivery: Delivery) -> Ack:
             print("holding", flush=True)

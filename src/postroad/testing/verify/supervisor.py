@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from postroad.testing.verify.run import Options
 
 _TICK_SECONDS = 0.001
-_START_SECONDS = 60.0
-_END_SECONDS = 60.0
+_START_SECONDS = 180.0
+_END_SECONDS = 180.0
 _PATIENCE_SECONDS = 0.5
 """How long a kill waits for the process that the plan picked, before it takes another one that fits."""
-_GIVE_UP_SECONDS = 30.0
+_GIVE_UP_SECONDS = 120.0
 """How long a fault waits for a process that fits at all."""
 _TRICKLE_PER_SECOND = 10
 _LOOK_SECONDS = 0.2
@@ -76,7 +76,7 @@ class Supervisor:
         try:
             for slot in self._slots:
                 self._start(slot)
-            self._wait(lambda: all(self._state(slot) for slot in self._slots), _START_SECONDS, "did not start")
+            self._wait_for_none(lambda slot: not self._state(slot), _START_SECONDS, "did not start")
             yield
         finally:
             self._kill_all()
@@ -90,7 +90,7 @@ class Supervisor:
             self._carry_out(action)
             self._faults_done += 1
         self._pass_time(until=self._plan.seconds, progress=progress)
-        self._wait(lambda: all(slot.resume_at is None for slot in self._slots), _GIVE_UP_SECONDS, "did not resume")
+        self._wait_for_none(lambda slot: slot.resume_at is not None, _GIVE_UP_SECONDS, "did not resume")
         deadline = time.monotonic() + _GIVE_UP_SECONDS
         while not self._nemeses.look() and time.monotonic() < deadline:
             self._tick(_TICK_SECONDS)
@@ -136,7 +136,7 @@ class Supervisor:
             try:
                 slot.process.wait(max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                raise RunFailed(f"{slot.name} did not end") from None
+                raise self._failure(slot, "did not end") from None
             if slot.process.returncode not in (0, START_AGAIN):
                 raise self._died(slot)
 
@@ -177,7 +177,7 @@ class Supervisor:
                     raise self._died(slot)
                 self._start(slot)
             elif slot.ending_since is not None and now - slot.ending_since > _END_SECONDS:
-                raise RunFailed(f"{slot.name} did not end")
+                raise self._failure(slot, "did not end")
         time.sleep(seconds)
 
     def _carry_out(self, action: Action) -> None:
@@ -250,7 +250,6 @@ class Supervisor:
             quota=slot.quota,
             seed=f"{self._plan.seed} {slot.name}",
             place=self._place,
-            parent=os.getpid(),
             mutant=self._options.mutant,
             load=self._options.load,
         )
@@ -265,16 +264,20 @@ class Supervisor:
         slot.process.stdin.write(msgspec.json.encode(config) + b"\n")
         slot.process.stdin.flush()
 
-    def _wait(self, condition: Callable[[], bool], seconds: float, otherwise: str) -> None:
+    def _wait_for_none(self, is_late: Callable[[Slot], bool], seconds: float, what: str) -> None:
+        """Wait until no process is late; `what` says in the report what it did not do in so many seconds."""
         deadline = time.monotonic() + seconds
-        while not condition():
+        while late := list(filter(is_late, self._slots)):
             if time.monotonic() > deadline:
-                raise RunFailed(f"a process {otherwise}")
+                raise self._failure(late[0], what)
             self._tick(_TICK_SECONDS * 5)
 
     def _died(self, slot: Slot) -> RunFailed:
+        return self._failure(slot, f"ended with {slot.process.returncode}")
+
+    def _failure(self, slot: Slot, what: str) -> RunFailed:
         tail = (self._directory / "stderr" / slot.name).read_text(errors="replace")[-_TAIL_CHARACTERS:]
-        return RunFailed(f"{slot.name} ended with {slot.process.returncode}: {tail}")
+        return RunFailed(f"{slot.name} {what}: {tail}")
 
     def _kill_all(self) -> None:
         started = [slot.process for slot in self._slots if hasattr(slot, "process")]

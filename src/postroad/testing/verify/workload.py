@@ -330,6 +330,14 @@ def behind(stream: Stream, consumer: str, shard: str) -> list[StreamRecord]:
     return stream.read(shard, after=stream.position(consumer, shard) or TRIM_HORIZON, limit=1_000)
 
 
+def whole(stream: Stream, shard: str) -> list[StreamRecord]:
+    """Return all records of a shard."""
+    found: list[StreamRecord] = []
+    while page := stream.read(shard, after=found[-1].sequence if found else TRIM_HORIZON, limit=1_000):
+        found += page
+    return found
+
+
 def peeked(queue: Queue) -> Iterator[PeekedMessage]:
     """Yield what a queue holds."""
     after = None
@@ -339,12 +347,16 @@ def peeked(queue: Queue) -> Iterator[PeekedMessage]:
 
 
 def read_rest(history: History, op: str, sub: str, queue: Queue, read: Read | None = None) -> None:
-    """Write a line of `op` for each message that rests in a queue; where peeking counts, they are received."""
-    for message in peeked(queue) if queue.traits.peeks_clean else _taken(queue):
+    """Write a line of `op` for each message that rests in a queue."""
+    for message in resting(queue):
         history.write(op, sub=sub, id=(read or read_body)(message.body).id)
 
 
-def _taken(queue: Queue) -> Iterator[Delivery]:
+def resting(queue: Queue) -> Iterator[PeekedMessage | Delivery]:
+    """Yield what a queue holds at the end; where peeking counts, it is received and acked."""
+    if queue.traits.peeks_clean:
+        yield from peeked(queue)
+        return
     while page := queue.receive(wait=1, visibility=600):
         yield from page
         # In an ordered queue, what is held would hide what is behind it.

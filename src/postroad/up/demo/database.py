@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from postroad.views import PartState, SceneShown
+
 SCENES = ("bus", "outbox", "tasks", "agents", "notifications")
 KEEP_SECONDS = 600.0
 ProviderState = Literal["healthy", "failing", "repaired"]
@@ -78,16 +80,6 @@ def record_effect(
 
 
 @dataclass(frozen=True, slots=True)
-class SceneCounts:
-    """How much one scene has published and handled, and how many attempts failed."""
-
-    name: str
-    published: int
-    handled: int
-    failed: int
-
-
-@dataclass(frozen=True, slots=True)
 class Check:
     """What must not happen: events without their effects, effects made twice, and money that appears or vanishes."""
 
@@ -147,11 +139,10 @@ class DemoDatabase:
         with self.transaction() as connection:
             connection.execute(_COUNT_FAILED, (1, scene))
 
-    def scenes(self) -> list[SceneCounts]:
-        """Return the counts of every scene."""
-        found = {
-            row[0]: SceneCounts(*row) for row in self._rows("SELECT name, published, handled, failed FROM demo_scene")
-        }
+    def scenes(self, state: PartState = "running") -> list[SceneShown]:
+        """Return the counts of every scene; all of them are in the `state` of the part `demo`."""
+        rows = self._rows("SELECT name, published, handled, failed FROM demo_scene")
+        found = {name: SceneShown(name, state, *counts) for name, *counts in rows}
         return [found[name] for name in SCENES]
 
     def open_events(self, scene: str) -> list[str]:

@@ -17,7 +17,7 @@ from postroad.telemetry import counted, recorded
 from postroad.up.demo import agents, bus, notifications, outbox, tasks
 from postroad.up.demo.database import DemoDatabase
 from postroad.up.demo.stage import Stage
-from postroad.views import DemoFailure, DemoShown, PartState, SceneShown
+from postroad.views import DemoFailure, DemoShown, PartState
 from postroad.wiring import Backend, connect
 
 DEMO_URL = "sqlite:///postroad-demo.db"
@@ -128,11 +128,7 @@ class Story:
 
     def show(self, state: PartState) -> DemoShown:
         """Return the scenes, which are all in the `state` of the part `demo`, and the failure."""
-        scenes = [
-            SceneShown(name=each.name, state=state, published=each.published, handled=each.handled, failed=each.failed)
-            for each in self.database.scenes()
-        ]
-        return DemoShown(scenes=scenes, failure=self.failure())
+        return DemoShown(scenes=self.database.scenes(state), failure=self.failure())
 
     def failure(self) -> DemoFailure:
         """Return how far the failure is repaired."""

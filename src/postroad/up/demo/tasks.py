@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 
 from postroad.jobs import Jobs
-from postroad.tasks import TaskProducer
+from postroad.tasks import TaskProducer, ensure_queues
 from postroad.up.demo.database import record_published
 from postroad.up.demo.stage import Stage
 from postroad.wiring import Backend
@@ -29,7 +29,7 @@ GRAPH = (
 
 def prepare(backend: Backend, tenant: str, app: str) -> None:
     """Create the queue of tasks, if it is missing."""
-    Jobs(backend, tenant_id=tenant, app=app)
+    ensure_queues(backend)
 
 
 def play(stage: Stage) -> None:

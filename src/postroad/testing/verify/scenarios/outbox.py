@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import functools
+import logging
+import os
 import threading
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from postroad.errors import Unavailable
+from postroad.errors import PostroadError
 from postroad.inbox import Inbox
 from postroad.outbox import DispatcherConfig, Outbox, OutboxDispatcher
 from postroad.queues import OutgoingMessage, SendResult
+from postroad.testing.mutants.mutant import wrap
 from postroad.testing.verify import subscribers, workload
 from postroad.testing.verify.scenario import Client, Facts, History, Place, Role, Scenario
 from postroad.testing.verify.workload import Message
@@ -21,9 +28,12 @@ _TOPIC, _GROUPS = "verify-outbox", ("ledger",)
 _FACTS = Facts(subscriptions={_TOPIC: _GROUPS}, ordered=True, max_receives=None)
 _ROLLED_BACK = _REFUSED = 0.05
 _PAUSE_SECONDS = 0.05
+LIMIT = 3
+"""The attempts of a row that is refused each time."""
 _INSERT = "INSERT INTO business (id) VALUES (?)"
 _INSERT_POSTGRES = "INSERT INTO business (id) VALUES (%s)"
 _CONFIG = DispatcherConfig(poll=0.05, lease=1.0, backoff=(0.05, 0.2), retry_max=200, target_pause=0.1)
+_CALM_LEASE_SECONDS = 60.0
 
 
 class _RolledBack(Exception):
@@ -33,6 +43,7 @@ class _RolledBack(Exception):
 def _prepare(place: Place) -> None:
     workload.prepare_ledger(place)
     subscribers.make_group(place, _TOPIC, _GROUPS[0])
+    _calls_of(place).mkdir(mode=0o700)
     with Outbox.open(place.dsn) as outbox:
         outbox.init()
     with Inbox.open(place.dsn).transaction() as connection:
@@ -72,26 +83,37 @@ def _dispatch(client: Client) -> None:
     stop = threading.Event()
     with client.place.backend() as backend, Outbox.open(client.place.dsn) as outbox:
         target = backend.topic(f"{_TOPIC}.fifo", fifo=True)
-        dispatcher = OutboxDispatcher(outbox, _Flaky(client, target), _CONFIG, service="verify")
-        _announce_claims(client, dispatcher)
+        config = _CONFIG if client.place.faults else replace(_CONFIG, lease=_CALM_LEASE_SECONDS)
+        dispatcher = OutboxDispatcher(outbox, _Target(client, target), config, service="verify")
+        _announce_claims(client)
         client.at_work()
         threading.Thread(target=_end, args=(client, stop), daemon=True).start()
         dispatcher.run(stop)
 
 
-class _Flaky:
-    """A topic that refuses some messages, each time by chance."""
+class _Target:
+    """The topic as dispatchers see it: it refuses some messages by chance, and a file has every call that it gets."""
 
     def __init__(self, client: Client, topic: Topic) -> None:
         self._client, self._topic = client, topic
         self.name = topic.name
+        self._calls = os.open(_calls_of(client.place) / client.name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def publish(self, messages: Sequence[OutgoingMessage]) -> Any:
         """Publish the messages up to the first one that is refused; the others fail with it."""
+        # With the kernel before the call, as the lines of a history are.
+        os.write(self._calls, "".join(f"{message.dedup_id}\n" for message in messages).encode())
         refused = next((n for n in range(len(messages)) if self._client.random.random() < _REFUSED), len(messages))
         results = list(self._topic.publish(messages[:refused])) if refused else []
-        error = Unavailable("refused on purpose")
-        return [*results, *(SendResult(False, error=error) for _ in messages[refused:])]
+        return [*results, *(SendResult(False, error=_refusal()) for _ in messages[refused:])]
+
+
+def _refusal() -> PostroadError:
+    return PostroadError("refused on purpose")
+
+
+def _calls_of(place: Place) -> Path:
+    return Path(place.directory) / "calls"
 
 
 def _end(client: Client, stop: threading.Event) -> None:
@@ -100,22 +122,30 @@ def _end(client: Client, stop: threading.Event) -> None:
     stop.set()
 
 
-def _announce_claims(client: Client, dispatcher: OutboxDispatcher) -> None:
+def _announce_claims(client: Client) -> None:
     """Let a dispatcher announce that it holds something, from a claim that found rows until they are settled."""
-    store: Any = type(dispatcher._store)
-    claim, settle = store.claim, store.settle
+    store: type
+    if client.place.store == "postgres":
+        from postroad.outbox.dispatching.postgres import PostgresDispatchStore
 
-    def claiming(*args: Any, **given: Any) -> Any:
-        claimed = claim(*args, **given)
+        store = PostgresDispatchStore
+    else:
+        from postroad.outbox.dispatching.sqlite import SQLiteDispatchStore
+
+        store = SQLiteDispatchStore
+
+    def claim(original: Callable[..., Any], *args: Any, **given: Any) -> Any:
+        claimed = original(*args, **given)
         client.announce(holding=bool(claimed))
         return claimed
 
-    def settling(*args: Any, **given: Any) -> Any:
-        settled = settle(*args, **given)
+    def settle(original: Callable[..., Any], *args: Any, **given: Any) -> Any:
+        settled = original(*args, **given)
         client.announce(holding=False)
         return settled
 
-    store.claim, store.settle = claiming, settling
+    wrap(store, "claim", claim)
+    wrap(store, "settle", settle)
 
 
 def _unsettled(place: Place) -> int:
@@ -129,12 +159,55 @@ def _read_back(place: Place, history: History) -> None:
     subscribers.read_groups(place, history, _TOPIC, _GROUPS)
     with Inbox.open(place.dsn).transaction() as connection:
         business = {str(row[0]) for row in connection.execute("SELECT id FROM business").fetchall()}
-        rows = connection.execute("SELECT event_id, state FROM outbox").fetchall()
-    for event_id, state in rows:
+        rows = connection.execute("SELECT event_id, state, attempts FROM outbox").fetchall()
+    for event_id, state, _ in rows:
         if state == "PENDING":
             history.write("left", sub=_GROUPS[0], id=str(event_id))
     recorded = {str(row[0]) for row in rows}
     workload.check(history, "I16", business == recorded, f"{len(business ^ recorded)} rows without their other half")
+    audit_attempts(place, history, {str(event_id): attempts for event_id, state, attempts in rows if state == "SENT"})
+    audit_limit(place, history)
+
+
+def audit_attempts(place: Place, history: History, attempts: Mapping[str, int]) -> None:
+    """Compare the attempts of each row that was sent with the calls that the target got (I18).
+
+    A dispatcher that is killed or loses its lease behind a call does not count it, so faults leave only bounds.
+    """
+    calls: Counter[str] = Counter()
+    for path in _calls_of(place).iterdir():
+        calls.update(path.read_text().split())
+    least = {each: 1 if place.faults else calls[each] for each in attempts}
+    wrong = [each for each, number in attempts.items() if not least[each] <= number <= calls[each]]
+    shown = [f"{each}: {attempts[each]} attempts, {calls[each]} calls" for each in wrong[:3]]
+    workload.check(history, "I18", not wrong, f"attempts differ from calls in {len(wrong)} rows {shown}")
+
+
+def audit_limit(place: Place, history: History) -> None:
+    """Publish one more row to a target that refuses it: it must be FAILED after as many calls as allowed (I18)."""
+    calls: list[str | None] = []
+
+    def refuse(messages: Sequence[OutgoingMessage]) -> list[SendResult]:
+        calls.extend(message.dedup_id for message in messages)
+        return [SendResult(False, error=_refusal()) for _ in messages]
+
+    config = DispatcherConfig(retry_max=LIMIT, backoff=(0,), jitter=0)
+    with Outbox.open(place.dsn) as outbox:
+        with Inbox.open(place.dsn).transaction() as connection:
+            event_id = outbox.add(connection, subscribers.Happened("limit", "limit", 0, 0, ""), key="limit")
+        target: Any = SimpleNamespace(publish=refuse)
+        dispatcher = OutboxDispatcher(outbox, target, config)
+        log = logging.getLogger("postroad.outbox")
+        level = log.level
+        # It is refused on purpose, so nobody needs to read of it.
+        log.setLevel(logging.ERROR)
+        for _ in range(2 * LIMIT):
+            dispatcher.run_once()
+        log.setLevel(level)
+        row = outbox.get(event_id)
+    tried = calls.count(str(event_id))
+    ok = row is not None and (row.state, row.attempts, tried) == ("FAILED", LIMIT, LIMIT)
+    workload.check(history, "I18", ok, f"{row} after {tried} calls, where {LIMIT} are allowed")
 
 
 SCENARIO = Scenario(

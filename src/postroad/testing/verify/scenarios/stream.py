@@ -91,7 +91,7 @@ def _read_back(place: Place, history: History) -> None:
     with place.backend() as backend:
         stream = backend.stream(_STREAM, _SHARDS)
         for shard in stream.shards():
-            read = [(record.sequence, workload.read_body(record.data).id) for record in _whole(stream, shard)]
+            read = [(record.sequence, workload.read_body(record.data).id) for record in workload.whole(stream, shard)]
             sequences = [sequence for sequence, _ in read]
             grows = all(earlier < later for earlier, later in pairwise(sequences))
             workload.check(history, "I21", grows, f"sequences of {shard} grow")
@@ -101,13 +101,6 @@ def _read_back(place: Place, history: History) -> None:
             passed = [each for sequence, each in read if sequence <= (stream.position(_CONSUMER, shard) or "")]
             missed = [each for each in passed if each not in handled]
             workload.check(history, "I21", not missed, f"the checkpoint of {shard} passed {missed[:3]} unhandled")
-
-
-def _whole(stream: Stream, shard: str) -> list[StreamRecord]:
-    found: list[StreamRecord] = []
-    while page := stream.read(shard, after=found[-1].sequence if found else TRIM_HORIZON, limit=1_000):
-        found += page
-    return found
 
 
 SCENARIO = Scenario(

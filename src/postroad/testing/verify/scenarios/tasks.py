@@ -6,12 +6,15 @@ import functools
 import math
 import os
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from prometheus_client import generate_latest
 
 from postroad.errors import NonRetryable, PostroadError
 from postroad.inbox import Inbox
@@ -24,7 +27,7 @@ from postroad.testing.verify.workload import Body, Message
 TOPIC = "tasks"
 TASK = "verify-chore"
 FACTS = Facts(subscriptions={TOPIC: (TOPIC,)}, ordered=False, max_receives=None)
-_TENANT = "default"
+_TENANTS = ("default", "other")
 _LOOK_SECONDS = 0.01
 _WATCH_SECONDS = 0.1
 _ORPHAN_SECONDS = 2.0
@@ -48,9 +51,14 @@ def prepare(place: Place) -> None:
         ensure_queues(backend, TOPIC)
 
 
-def input_of(client: Client, message: Message, *, last: bool = True) -> dict[str, Any]:
-    """Return the input of a task; the last one of a message takes effect."""
-    return {"body": msgspec.to_builtins(message.body), "place": msgspec.to_builtins(client.place), "last": last}
+def input_of(client: Client, message: Message, *, last: bool = True, tenant: str = _TENANTS[0]) -> dict[str, Any]:
+    """Return the input of a task, with the secret of its tenant; the last one of a message takes effect."""
+    place, body = msgspec.to_builtins(client.place), msgspec.to_builtins(message.body)
+    return {"body": body, "place": place, "last": last, "canary": canary_of(tenant)}
+
+
+def canary_of(tenant: str) -> str:
+    return f"canary-of-{tenant}"
 
 
 @task(TASK)
@@ -80,11 +88,13 @@ def _inbox(dsn: str) -> Inbox:
 
 
 def _submit(client: Client) -> None:
+    """Submit tasks of one tenant; the next producer has another one."""
+    tenant = _TENANTS[client.config.index % len(_TENANTS)]
     with client.place.backend() as backend:
-        producer = TaskProducer(backend)
+        producer = TaskProducer(backend, tenant_id=tenant)
 
         def submit(message: Message) -> None:
-            producer.submit(TASK, input_of(client, message), request_id=message.body.id)
+            producer.submit(TASK, input_of(client, message, tenant=tenant), request_id=message.body.id)
 
         workload.publish_all(client, TOPIC, submit)
 
@@ -116,13 +126,14 @@ def work(client: Client) -> None:
             worker.stop()
             # A store that was away at the start raises here, and the process is started again.
             running.result()
+        (Path(client.place.directory) / f"metrics-{client.name}").write_bytes(generate_latest())
 
 
 def watch(client: Client) -> None:
     """Look for children that live on after their worker, and send what a broken submission left unsent."""
     since: dict[int, float] = {}
     with client.place.backend() as backend:
-        reconciler = Reconciler(backend, stale_after=_STALE_SECONDS)
+        reconcilers = [Reconciler(backend, tenant_id=each, stale_after=_STALE_SECONDS) for each in _TENANTS]
         client.at_work()
         look_at = time.monotonic()
         while not client.stopping:
@@ -133,8 +144,9 @@ def watch(client: Client) -> None:
                 since[pid] = math.inf
             if now >= look_at:
                 look_at = now + _STALE_SECONDS
-                with suppress(PostroadError):
-                    reconciler.run_once()
+                for reconciler in reconcilers:
+                    with suppress(PostroadError):
+                        reconciler.run_once()
             time.sleep(_WATCH_SECONDS)
 
 
@@ -157,15 +169,16 @@ def _is_alive(pid: int) -> bool:
 def unsettled(place: Place) -> int:
     """Return how many tasks have not ended."""
     with place.backend() as backend:
-        states = tasks_by_state(backend.journal(), _TENANT)
-    return len(states["pending"]) + len(states["processing"])
+        states = [tasks_by_state(backend.journal(), tenant) for tenant in _TENANTS]
+    return sum(len(each["pending"]) + len(each["processing"]) for each in states)
 
 
 def ended(place: Place, *event_types: str) -> set[str]:
     """Return the tasks or jobs that have an event of one of these types."""
     with place.backend() as backend:
         journal = backend.journal()
-        events = (every_event(journal, "GSI4", tenant=_TENANT, event_type=each) for each in event_types)
+        asked = product(_TENANTS, event_types)
+        events = (every_event(journal, "GSI4", tenant=tenant, event_type=each) for tenant, each in asked)
         return {event.entity_id for each in events for event in each}
 
 
@@ -174,25 +187,52 @@ def read_back(place: Place, history: History, failure: str) -> None:
     workload.read_ledger(place, history)
     for failed in ended(place, failure):
         history.write("dead", sub=TOPIC, id=failed)
-    _read_journal(place, history)
+    read_journal(place, history)
 
 
-def _read_journal(place: Place, history: History) -> None:
+def read_journal(place: Place, history: History) -> None:
+    """Write down what the journal has, and check that the states agree with it (I26) and tenants are apart (I29)."""
     from postroad.journal.maintenance import verify
 
     offset = time.monotonic() - time.time()
-    committed = History(place.history, "journal")
+    differences, foreign = [], []
     with place.backend() as backend:
-        for event in every_event(backend.journal(), "PK", tenant=_TENANT):
-            at, properties = event.timestamp / 1_000 + offset, event.properties
-            if (state := _STATES.get(event.event_type)) is not None:
-                run, by = properties.get("run"), properties.get("token")
-                committed.write("task", t=at, id=event.entity_id, run=run, state=state, by=by)
-            elif (state := _JOB_STATES.get(event.event_type)) is not None:
-                committed.write("job", t=at, id=event.entity_id, state=state, needs=_needs(event))
-        differences = verify(backend.journal(), _TENANT).differences
-    committed.close()
+        for tenant in _TENANTS:
+            events = list(every_event(backend.journal(), "PK", tenant=tenant))
+            # The lines of one file are in the order of their times.
+            with closing(History(place.history, f"journal-{tenant}")) as committed:
+                for event in events:
+                    _commit(committed, event, event.timestamp / 1_000 + offset)
+            differences += verify(backend.journal(), tenant).differences
+            foreign += [f"{event.event_type} of {tenant}" for event in events if _has_foreign(event, tenant)]
     workload.check(history, "I26", not differences, f"{len(differences)} states differ from their events")
+    foreign += [
+        path.name
+        for path in _told(place)
+        if any(canary_of(each) in path.read_text(errors="replace") for each in _TENANTS)
+    ]
+    workload.check(history, "I29", not foreign, f"{len(foreign)} answers or files have a foreign secret {foreign[:3]}")
+
+
+def _commit(committed: History, event: JournalEvent, at: float) -> None:
+    if (state := _STATES.get(event.event_type)) is not None:
+        run, by = event.properties.get("run"), event.properties.get("token")
+        committed.write("task", t=at, id=event.entity_id, run=run, state=state, by=by)
+    elif (state := _JOB_STATES.get(event.event_type)) is not None:
+        committed.write("job", t=at, id=event.entity_id, state=state, needs=_needs(event))
+
+
+def _has_foreign(event: JournalEvent, tenant: str) -> bool:
+    """Return whether an event, as its tenant reads it, has the secret of another."""
+    text = repr((event.properties, event.context))
+    return any(canary_of(each) in text for each in _TENANTS if each != tenant)
+
+
+def _told(place: Place) -> Iterator[Path]:
+    """Yield what processes of all tenants logged and counted, in which no secret belongs."""
+    directory = Path(place.directory)
+    yield from (directory / "stderr").glob("*")
+    yield from directory.glob("metrics-*")
 
 
 def _needs(event: JournalEvent) -> dict[str, list[str]]:
