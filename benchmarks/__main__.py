@@ -15,9 +15,10 @@ from benchmarks.frame import Row, Scale, WrongResult, measure, missing
 from benchmarks.machine import describe
 from benchmarks.report import line, write
 from benchmarks.results import Absent, Results, RowResult, commit, merge, now, read, row_result, wrong_result
-from benchmarks.rows import ROWS
+from benchmarks.rows import ROWS, code
 
 app = typer.Typer(add_completion=False)
+ROUNDS = 7
 QUICK_ROUNDS = 3
 
 
@@ -40,8 +41,9 @@ def main(
     if render:
         _render(old, out)
         return
-    found = _run(rows, scale="quick" if quick else "full", rounds=rounds or (QUICK_ROUNDS if quick else 7))
-    write(merge(old, found), out)
+    found = _run(
+        rows, old, out, scale="quick" if quick else "full", rounds=rounds or (QUICK_ROUNDS if quick else ROUNDS)
+    )
     if as_json:
         sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
     if not all(row.checked for row in found.rows):
@@ -72,24 +74,23 @@ def _render(old: Results | None, out: Path) -> None:
     if old is None:
         typer.echo(f"error: {out / 'results.json'} holds no results; run `make bench` first", err=True)
         raise typer.Exit(2)
-    write(old, out)
+    write(old, out, code=code())
 
 
-def _run(rows: list[Row], *, scale: Scale, rounds: int) -> Results:
-    started_at = now()
+def _run(rows: list[Row], old: Results | None, out: Path, *, scale: Scale, rounds: int) -> Results:
+    """Measure the rows, and write each one down as soon as it is measured."""
     with tempfile.TemporaryDirectory(prefix="postroad-bench-") as directory:
         machine = describe(Path(directory))
-    absent = [Absent(row.name, side.label, "not installed") for row in rows if (side := missing(row)) is not None]
-    done = [_measure(row, scale=scale, rounds=rounds) for row in rows if missing(row) is None]
-    results = Results(
-        machine=machine,
-        started_at=started_at,
-        quick=scale != "full",
-        rows=tuple(done),
-        absent=tuple(absent),
-        commit=commit(),
-    )
-    return merge(None, results)
+    found = Results(machine=machine, started_at=now(), quick=scale != "full", commit=commit())
+    for row in rows:
+        if (side := missing(row)) is not None:
+            absent = Absent(row.name, side.label, "not installed")
+            found = msgspec.structs.replace(found, absent=(*found.absent, absent))
+        else:
+            measured = _measure(row, scale=scale, rounds=rounds)
+            found = msgspec.structs.replace(found, rows=(*found.rows, measured))
+        write(merge(old, found), out, code=code())
+    return merge(None, found)
 
 
 def _measure(row: Row, *, scale: Scale, rounds: int) -> RowResult:
@@ -97,9 +98,10 @@ def _measure(row: Row, *, scale: Scale, rounds: int) -> RowResult:
     # A directory of its own, so that a large backlog is gone before the next row.
     with tempfile.TemporaryDirectory(prefix="postroad-bench-") as directory:
         try:
-            result = row_result(row, measure(row, scale=scale, rounds=rounds, directory=Path(directory)), scale=scale)
+            samples = measure(row, scale=scale, rounds=rounds, directory=Path(directory))
+            result = row_result(row, samples, scale=scale, code=code()[row.name])
         except WrongResult as error:
-            result = wrong_result(row, str(error), scale=scale)
+            result = wrong_result(row, str(error), scale=scale, code=code()[row.name])
     typer.echo(f"  {line(result)}", err=True)
     return result
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from benchmarks.chart import amount, draw, verdict
 from benchmarks.frame import Durability
-from benchmarks.results import Results, RowResult, code_hash
+from benchmarks.results import Results, RowResult
 
 _RULES = """
 Both sides run in one process tree on one machine, in turns (A B, B A, …), with the same messages and durability.
@@ -20,19 +21,19 @@ where journal mode or `synchronous` differ the row is not judged. Rows are print
 """
 
 
-def write(results: Results, out: Path) -> None:
-    """Write all files under `out`, replacing those of an earlier run."""
+def write(results: Results, out: Path, *, code: Mapping[str, str]) -> None:
+    """Write all files under `out`, replacing those of an earlier run. `code` names the present code of each row."""
     charts = out / "charts"
     charts.mkdir(parents=True, exist_ok=True)
     document = msgspec.json.format(msgspec.json.encode(results), indent=1)
     (out / "results.json").write_bytes(document + b"\n")
-    (out / "RESULTS.md").write_text(markdown(results, code=code_hash()))
+    (out / "RESULTS.md").write_text(markdown(results, code=code))
     for row in results.rows:
         (charts / f"{row.name}.svg").write_text(draw(row))
 
 
-def markdown(results: Results, *, code: str) -> str:
-    """The page for people. `code` names the code as it is now; rows measured on other code are marked stale."""
+def markdown(results: Results, *, code: Mapping[str, str]) -> str:
+    """The page for people. Rows that were measured on other code than `code` names are marked stale."""
     machine = results.machine
     lines = [
         "# Results",
@@ -44,7 +45,7 @@ def markdown(results: Results, *, code: str) -> str:
         _RULES,
         "| row | ours | peer | ratio | target | met | note |",
         "|---|---:|---:|---:|---:|---|---|",
-        *(_table_line(row, code) for row in results.rows),
+        *(_table_line(row, stale=row.code != code.get(row.name)) for row in results.rows),
         "",
         *_absent_lines(results),
         "## Rows",
@@ -59,10 +60,8 @@ def line(row: RowResult) -> str:
     return f"{row.name}: {verdict(row)}{spread}{' (' + row.note + ')' if row.note else ''}"
 
 
-def _table_line(row: RowResult, code: str) -> str:
-    note = "; ".join(
-        part for part in ("**stale**" if row.code != code else "", "quick" if row.quick else "", row.note) if part
-    )
+def _table_line(row: RowResult, *, stale: bool) -> str:
+    note = "; ".join(part for part in ("**stale**" if stale else "", "quick" if row.quick else "", row.note) if part)
     cells = [
         f"[{row.name}](charts/{row.name}.svg)",
         _median(row.ours_samples, row.unit),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import hashlib
 import subprocess
 from datetime import UTC, datetime
@@ -61,7 +63,7 @@ class Results(msgspec.Struct, frozen=True):
     format: int = FORMAT
 
 
-def row_result(row: Row, samples: Samples, *, scale: Scale) -> RowResult:
+def row_result(row: Row, samples: Samples, *, scale: Scale, code: str) -> RowResult:
     """Judge what the rounds gave."""
     found = ratio(row.unit, samples.ours, samples.peer)
     spread = max(noise(samples.ours), noise(samples.peer))
@@ -85,11 +87,11 @@ def row_result(row: Row, samples: Samples, *, scale: Scale) -> RowResult:
         ours_durability=samples.ours_durability,
         peer_durability=samples.peer_durability,
         commit=commit(),
-        code=code_hash(),
+        code=code,
     )
 
 
-def wrong_result(row: Row, why: str, *, scale: Scale) -> RowResult:
+def wrong_result(row: Row, why: str, *, scale: Scale, code: str) -> RowResult:
     """A row of which a round came out wrong: no time counts."""
     return RowResult(
         name=row.name,
@@ -108,7 +110,7 @@ def wrong_result(row: Row, why: str, *, scale: Scale) -> RowResult:
         note=f"wrong result: {why}",
         quick=scale != "full",
         commit=commit(),
-        code=code_hash(),
+        code=code,
     )
 
 
@@ -140,12 +142,47 @@ def commit() -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def code_hash(root: Path = ROOT) -> str:
-    """A name for the code as it stands, committed or not: when it changes, results are stale."""
+def code_hash(module: str, folders: tuple[str, ...], root: Path = ROOT) -> str:
+    """A name for the code that the rows of a module measure, committed or not: when it changes, results are stale.
+
+    This is the code of the folders of `src/postroad`, of the files beside these folders, and of the module with what it
+    imports of the benchmarks. Comments, docstrings and layout do not count.
+    """
+    package = root / "src" / "postroad"
+    files = {*package.glob("*.py"), *(file for folder in folders for file in (package / folder).rglob("*.py"))}
     digest = hashlib.sha256()
-    for path in sorted([*(root / "src").rglob("*.py"), *(root / "benchmarks").rglob("*.py")]):
-        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    for path in sorted(files | _with_imports(root / "benchmarks" / f"{module}.py")):
+        digest.update(f"{path.relative_to(root).as_posix()}\0{_statements(path)}\0".encode())
     return digest.hexdigest()[:16]
+
+
+def _with_imports(path: Path) -> frozenset[Path]:
+    """The file, and the files beside it that it or they import."""
+    found: set[Path] = set()
+    waiting = [path]
+    while waiting:
+        file = waiting.pop()
+        if file in found or not file.is_file():
+            continue
+        found.add(file)
+        for node in ast.walk(ast.parse(file.read_bytes())):
+            if isinstance(node, ast.ImportFrom) and node.module == path.parent.name:
+                waiting += [path.with_name(f"{alias.name}.py") for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{path.parent.name}."):
+                waiting.append(path.with_name(f"{(node.module or '').partition('.')[2]}.py"))
+    return frozenset(found)
+
+
+@functools.cache
+def _statements(path: Path) -> str:
+    """The syntax tree of a file without its docstrings."""
+    tree = ast.parse(path.read_bytes())
+    for node in ast.walk(tree):
+        if body := getattr(node, "body", None):
+            is_text = isinstance(body, list) and isinstance(body[0], ast.Expr)
+            if is_text and isinstance(body[0].value, ast.Constant) and isinstance(body[0].value.value, str):
+                del body[0]
+    return ast.dump(tree)
 
 
 def _worst_first(row: RowResult) -> tuple[bool, bool, float]:

@@ -9,7 +9,8 @@ from xml.etree import ElementTree
 import msgspec
 from benchmarks.machine import Machine
 from benchmarks.report import markdown, write
-from benchmarks.results import Absent, Results, RowResult, code_hash, merge, read
+from benchmarks.results import ROOT, Absent, Results, RowResult, code_hash, merge, read
+from benchmarks.rows import MEASURED
 
 MACHINE = Machine("a cpu", 2, 2**33, 3_000, "3.11", "3.54", "6.1")
 
@@ -39,7 +40,7 @@ def results(*rows: RowResult, absent: tuple[Absent, ...] = ()) -> Results:
 
 
 def test_the_document_has_the_fields_others_read(tmp_path: Path) -> None:
-    write(results(a_row("one", 2.0)), tmp_path)
+    write(results(a_row("one", 2.0)), tmp_path, code={})
 
     document = json.loads((tmp_path / "results.json").read_text())
 
@@ -51,7 +52,7 @@ def test_the_document_has_the_fields_others_read(tmp_path: Path) -> None:
 
 
 def test_every_row_has_a_chart_that_is_well_formed(tmp_path: Path) -> None:
-    write(results(a_row("one", 2.0)), tmp_path)
+    write(results(a_row("one", 2.0)), tmp_path, code={})
 
     root = ElementTree.fromstring((tmp_path / "charts" / "one.svg").read_text())
 
@@ -73,7 +74,9 @@ def test_a_run_of_one_row_keeps_the_others() -> None:
 
 
 def test_a_row_measured_on_other_code_is_marked_stale() -> None:
-    page = markdown(results(a_row("fresh", 2.0, code="now"), a_row("old", 2.0, code="before")), code="now")
+    page = markdown(
+        results(a_row("fresh", 2.0, code="now"), a_row("old", 2.0, code="before")), code={"fresh": "now", "old": "now"}
+    )
 
     (fresh,) = [line for line in page.splitlines() if line.startswith("| [fresh]")]
     (old,) = [line for line in page.splitlines() if line.startswith("| [old]")]
@@ -82,26 +85,56 @@ def test_a_row_measured_on_other_code_is_marked_stale() -> None:
 
 
 def test_an_absent_peer_is_listed() -> None:
-    page = markdown(results(absent=(Absent("one-huey", "huey", "not installed"),)), code="now")
+    page = markdown(results(absent=(Absent("one-huey", "huey", "not installed"),)), code={})
 
     assert "one-huey: huey: not installed" in page
 
 
-def test_the_code_has_another_name_when_it_changes(tmp_path: Path) -> None:
-    (tmp_path / "src").mkdir()
-    (tmp_path / "benchmarks").mkdir()
-    (tmp_path / "src" / "a.py").write_text("1")
-    before = code_hash(tmp_path)
+def a_tree(root: Path, *, queues: str = "LIMIT = 1", tasks: str = "", module: str = "", shared: str = "") -> str:
+    """Write a small package with benchmarks, and return the name of the code that its module measures."""
+    files = {
+        "src/postroad/queues/a.py": queues,
+        "src/postroad/tasks/b.py": tasks,
+        "benchmarks/embedded.py": f"from benchmarks.workload import move\n{module}",
+        "benchmarks/workload.py": shared,
+    }
+    for place, text in files.items():
+        (root / place).parent.mkdir(parents=True, exist_ok=True)
+        (root / place).write_text(text)
+    return code_hash("embedded", ("queues",), root)
 
-    (tmp_path / "src" / "a.py").write_text("2")
 
-    assert code_hash(tmp_path) != before
+def test_the_code_of_a_row_has_another_name_when_it_changes(tmp_path: Path) -> None:
+    before = a_tree(tmp_path / "0")
+
+    changed = [
+        a_tree(tmp_path / "1", queues="LIMIT = 2"),
+        a_tree(tmp_path / "2", module="ROUNDS = 7"),
+        a_tree(tmp_path / "3", shared="PADDING = 100"),
+    ]
+
+    assert len({before, *changed}) == 4
+
+
+def test_what_a_row_does_not_measure_makes_it_not_stale(tmp_path: Path) -> None:
+    before = a_tree(tmp_path / "0")
+
+    other_folder = a_tree(tmp_path / "1", tasks="LIMIT = 2")
+    only_words = a_tree(tmp_path / "2", queues='"""A docstring."""\n\nLIMIT  =  1  # a comment\n')
+
+    assert other_folder == only_words == before
+
+
+def test_the_folders_that_rows_measure_exist() -> None:
+    folders = {folder for measured in MEASURED.values() for folder in measured}
+
+    assert {folder for folder in folders if not (ROOT / "src" / "postroad" / folder).is_dir()} == set()
 
 
 def test_what_was_written_is_read_back(tmp_path: Path) -> None:
     written = results(a_row("one", 2.0))
 
-    write(written, tmp_path)
+    write(written, tmp_path, code={})
 
     assert read(tmp_path / "results.json") == written
 
