@@ -157,7 +157,6 @@ def test_a_forked_child_cannot_use_the_bus_and_the_parents_is_unharmed(backend: 
     assert os.waitstatus_to_exitcode(status) == len(uses)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("fifo", [True, False])
 def test_ten_thousand_events_survive_random_kills(
     backend: Backend, url: str, tmp_path: Path, receivers: list[Receivers], fifo: bool

@@ -24,7 +24,7 @@ from postroad.queues import OutgoingMessage, QueueSpec, redrive
 from postroad.queues.markers import read_dead
 from postroad.wiring import Backend
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 MESSAGES = int(os.environ.get("POSTROAD_TEST_CHAT_MESSAGES", "120"))
 USERS = 10

@@ -20,7 +20,6 @@ SOURCES = sorted((HERE.parents[1] / "src" / "postroad").rglob("*.py"))
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_its_session_and_its_main_loop_work_on_our_bus() -> None:
     done = run(HERE / "wink" / "on_one_bus.py")
 
@@ -28,7 +27,6 @@ def test_its_session_and_its_main_loop_work_on_our_bus() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_its_telemetry_arrives_in_another_process_as_it_was_sent(tmp_path: Path) -> None:
     done = run(HERE / "wink" / "across_processes.py", f"sqlite:///{tmp_path}/b.db")
 
@@ -36,7 +34,6 @@ def test_its_telemetry_arrives_in_another_process_as_it_was_sent(tmp_path: Path)
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 def test_its_own_tests_pass_on_our_buses() -> None:
     done = subprocess.run([sys.executable, "-m", "tests.outside"], cwd=ROOT, capture_output=True, text=True)
 

@@ -137,7 +137,6 @@ def test_the_command_that_makes_the_user_makes_it_in_an_empty_system(tmp_path: P
 
 @pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_the_commands_of_the_dockerfile_install_start_check_and_stop_it(tmp_path: Path) -> None:
     environment = container(tmp_path)
     install_as_in_the_image(tmp_path, environment)

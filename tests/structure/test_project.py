@@ -128,7 +128,6 @@ def unpack(built: Path, place: Path) -> Path:
 
 @pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_the_commands_of_a_release_build_try_and_attach_wheel_and_archive(built: Path, tmp_path: Path) -> None:
     folder = unpack(built, tmp_path)
     python = Path(clean_environment(tmp_path / "env"))

@@ -17,7 +17,7 @@ from tests.structure.builds import built, clean_environment, install
 
 __all__ = ["built"]
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 READ_THE_REPOSITORY = (
     "tests/docs/test_generated_pages.py",

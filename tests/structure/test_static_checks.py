@@ -24,7 +24,7 @@ def run(command: list[str], *, wanted: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("hook", BEFORE_A_COMMIT, ids=lambda hook: hook["id"])
 def test_the_code_passes_what_runs_before_each_commit(
     hook: dict[str, Any], tmp_path_factory: pytest.TempPathFactory

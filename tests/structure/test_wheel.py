@@ -20,7 +20,7 @@ NOT_PYTHON = sorted(
     if path.is_file() and path.suffix not in (".py", ".pyc")
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 
 def test_the_wheel_holds_every_file_that_is_not_python_too(built: Path) -> None:

@@ -154,7 +154,6 @@ def test_the_program_of_the_documentation_runs(made: Made) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 def test_the_oldest_versions_that_are_declared_make_the_same(made: Made) -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     oldest = [requirement.replace(">=", "==") for requirement in extras["pulumi"]]

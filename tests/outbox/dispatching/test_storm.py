@@ -33,7 +33,6 @@ _OPEN = (
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("policy", "poison"), [("block", 0), ("skip", 499)])
 def test_every_event_is_published_and_no_key_is_out_of_order_whatever_happens(
     tmp_path: Path, policy: str, poison: int
