@@ -23,6 +23,8 @@ from postroad.errors import OutcomeUnknown, PostroadError, StorageDamaged, Stora
 MOST_HEAD_ROOM: Final = 4_194_304
 LEAST_HEAD_ROOM: Final = 1_048_576
 CHECKPOINT_PAGES: Final = 4_000
+CHECKPOINT_COMMITS: Final = 250
+"""SQLite looks a page up in its log by walking over all copies of it, and each commit adds a copy of the same few."""
 SHORT_PAGES: Final = 32
 """Half of a quarter of the smallest head-room: neither a log nor a growth of so many pages uses it up."""
 # A directory that changes twice within one tick of the clock, or of its file system, shows the same time for both.
@@ -294,14 +296,14 @@ class Checkpoints:
         self._reserve = reserve
         self._expect_in_place = expect_in_place
         """Raises if the log is not the one at the path: copying it would damage the file of others."""
-        self._pages = 0
+        self._pages = self._commits = 0
         self._due_at = CHECKPOINT_PAGES
         self._looked_at = -SHORT_PAGES
         self._is_short_of_room = False
 
     def follow(self, writer: apsw.Connection) -> None:
         """Count the pages in the writer's log after each commit."""
-        self._writer, self._pages = writer, 0
+        self._writer, self._pages, self._commits = writer, 0, 0
         writer.set_wal_hook(self._count)
 
     def is_look_due(self) -> bool:
@@ -314,7 +316,7 @@ class Checkpoints:
     def run_if_due(self) -> None:
         """Copy the log when it is long, so that it starts again from its beginning; on a full disk early."""
         if not self._is_short_of_room:
-            if self._pages >= self._due_at:
+            if self._pages >= self._due_at or self._commits >= CHECKPOINT_COMMITS:
                 self._run()
         elif self._reserve.is_whole:
             self._is_short_of_room = False
@@ -350,6 +352,8 @@ class Checkpoints:
         self._pages = 0
 
     def _count(self, _: apsw.Connection, __: str, pages: int) -> int:
+        # Fewer pages than before: another process has copied the log.
+        self._commits = self._commits + 1 if pages > self._pages else 1
         self._pages = pages
         return apsw.SQLITE_OK
 
@@ -361,6 +365,6 @@ class Checkpoints:
             # Another process copies it, or the disk is full: the log holds everything; the next commit tries again.
             pages, copied = self._pages, 0
         failpoints.hit("engine.checkpoint.mid")
-        self._pages = 0
+        self._pages = self._commits = 0
         # A long reader keeps the log from starting again: trying at every commit would only cost time.
         self._due_at = CHECKPOINT_PAGES if copied >= pages else pages + CHECKPOINT_PAGES // 4

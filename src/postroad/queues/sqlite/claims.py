@@ -84,7 +84,7 @@ class Claimer:
         leases: list[tuple[Any, ...]] = []
         leased: list[Leased] = []
         for columns in found:
-            row_id, sent_us, grp, origin, _, _, _, _, before, first_us, *_ = columns
+            row_id, sent_us, grp, origin, _, _, _, _, before, first_us, _, _ = columns
             receives, first_us = before + 1, first_us or now_us
             leases.append((row_id, queue_id, grp, until_us, 1, receives, first_us, monotonic_us, sent_us, origin))
             leased.append((columns, receives, first_us))
@@ -138,7 +138,12 @@ class Claimer:
             found = self._find_returned(tx, state, limit, now_us, monotonic_us)
         # What this transaction sent itself needs no reading: it is whole, new, and has no lease.
         if state.unwritten:
-            found += [(*sent[:3], *sent[4:], 0, None, None, 0) for sent in state.take_unread(limit - len(found))]
+            found += [
+                (row_id, sent_us, grp, origin, group_name, body, attributes, proof, 0, None, None, 0)
+                for row_id, sent_us, grp, _, origin, group_name, body, attributes, proof in state.take_unread(
+                    limit - len(found)
+                )
+            ]
         while len(found) < limit and (ahead := self._look_ahead(tx, state, limit - len(found))):
             found += self._alive(tx, state, [columns[:-1] for columns in ahead if columns[-1] is None], now_us)
         return found
@@ -210,7 +215,7 @@ class Claimer:
         oldest_us, most = now_us - state.spec.retention * 1_000_000, state.spec.max_receives
         alive = []
         for columns in rows:
-            _, sent_us, _, _, group_name, body, attributes, proof, receives, *_ = columns
+            _, sent_us, _, _, group_name, body, attributes, proof, receives, _, _, _ = columns
             is_sound = sent_us > oldest_us and receives < most and checksum(body, attributes, group_name) == proof
             if is_sound or self._survives(tx, state, Row(*columns), now_us):
                 alive.append(columns)

@@ -107,7 +107,8 @@ class SQLiteQueue:
         failpoints.hit("queue.send.after_commit")
         if self._spec.fifo and self._engine.clock.monotonic() >= self._store.sweep_at:
             self._store.sweep(in_background=True)
-        return [SendResult(True, self._store.ids.text(row_id), row_id) for row_id in row_ids]
+        text = self._store.ids.text
+        return [SendResult(True, text(row_id), row_id) for row_id in row_ids]
 
     def receive(self, *, max_messages: int = 10, wait: float = 0.0, visibility: float | None = None) -> list[Delivery]:
         check_receive(max_messages, wait, visibility)

@@ -169,6 +169,8 @@ def checksum(body: bytes, attributes: Text, group: Text) -> int:
 
 def content_of(message: OutgoingMessage, body: bytes) -> Content:
     """Return the message with what is stored beside its body."""
+    if not message.attributes and message.group is None:
+        return Content(message, body, None, zlib.crc32(body))
     attributes = write_attributes(message.attributes)
     return Content(message, body, attributes, checksum(body, attributes, message.group))
 

@@ -254,14 +254,14 @@ class Verbs:
         state.last_us = max(state.last_us, self._engine.now_us())
         if state.spec.fifo:
             regroup(tx, state.id, groups, monotonic_us)
+        failpoints.hit("queue.ack.before_commit")
+        if len(gone) == len(receipts):
+            return [_OK] * len(receipts)
         results = []
         for delivery, receipt in zip(deliveries, receipts, strict=True):
-            if receipt in gone:
-                gone.remove(receipt)
-                results.append(_OK)
-            else:
-                results.append(_stale(delivery))
-        failpoints.hit("queue.ack.before_commit")
+            results.append(_OK if receipt in gone else _stale(delivery))
+            # The same receipt a second time is stale.
+            gone.discard(receipt)
         return results
 
     def _events(self, tx: Transaction, deliveries: Deliveries, receipts: Sequence[tuple[int, int]]) -> dict[int, str]:
