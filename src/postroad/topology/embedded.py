@@ -75,7 +75,7 @@ class EmbeddedSite:
         """Return True: nothing is ever replaced here."""
         return True
 
-    def create(self, topology: Topology, look: Look) -> None:
+    def create(self, look: Look) -> None:
         """Make the resource and store its owner in one transaction."""
         resource = look.resource
         with self._transaction():
@@ -89,7 +89,7 @@ class EmbeddedSite:
                 self._streams.stream(resource.name, shards=resource.shards, retention=resource.retention_hours * 3600)
             self._own(look)
 
-    def update(self, topology: Topology, look: Look, fields: Collection[str]) -> None:
+    def update(self, look: Look, fields: Collection[str]) -> None:
         """Change the settings that differ, and the owner if it is one of the fields."""
         resource = look.resource
         with self._transaction():
@@ -105,10 +105,6 @@ class EmbeddedSite:
                     self._streams.keep_for(resource.name, seconds)
             if "owner" in fields:
                 self._own(look)
-
-    def replace(self, topology: Topology, look: Look) -> None:
-        """Refuse: every change is made in place."""
-        raise TopologyConflict(f"{look.resource.kind} {look.resource.name!r} is not replaced")
 
     def delete(self, key: Key) -> None:
         """Remove a stray, unless a message has arrived in it."""
