@@ -69,7 +69,8 @@ class EmbeddedSite:
         strays = [key for key in owned if topology.find(*key) is None and self._have(*key) is not None]
         # A subscription is removed before its topic and its queue.
         strays.sort(key=lambda key: key[0] != "subscription")
-        return keep_dead_letters([Stray(key, self._keep(key)) for key in strays], self._sources)
+        kept = [Stray(key, self._keep(key)) for key in strays]
+        return keep_dead_letters(kept, lambda name: self._by_dead_letter.get(name, ()))
 
     def holds_items(self, resource: Resource) -> bool:
         """Return True: nothing is ever replaced here."""
@@ -129,9 +130,6 @@ class EmbeddedSite:
             counts = [self._stats(name) for name in dead_letter_queues(topology)]
             return float(sum(stats.visible for stats in counts if stats is not None))
         return measured(alarm, self._stats(alarm.resource))
-
-    def _sources(self, dead_letter: str) -> list[str]:
-        return self._by_dead_letter.get(dead_letter, [])
 
     @cached_property
     def _by_dead_letter(self) -> dict[str, list[str]]:
