@@ -201,10 +201,6 @@ def engine_file_state(path: Path) -> FileState:
 
 def application_file_state(path: Path) -> FileState:
     """Return the state of a file of the application, read by the interpreter's library."""
-    file = ApplicationFile(path, schema_remedy="")
-    try:
-        with file.reading() as session:
-            [(mode,)] = session.rows("PRAGMA journal_mode")
-    finally:
-        file.close()
+    with closing(ApplicationFile(path, schema_remedy="")) as file, file.reading() as session:
+        [(mode,)] = session.rows("PRAGMA journal_mode")
     return FileState(sqlite3.sqlite_version, str(mode))

@@ -14,14 +14,11 @@ from postroad.connections import (
     Again,
     AwsConnection,
     Entry,
-    allow_source,
     ask,
+    aws_resources as resources,
+    aws_rights as rights,
     deliver,
-    disallow_source,
-    make_event_bus,
     pages,
-    put_rule,
-    put_target,
     refused,
     translated,
 )
@@ -105,7 +102,7 @@ class EventBridgeTopic:
             return self._given_arn
         if self.name != "default":
             with self._translated("creating"):
-                make_event_bus(self._client, self.name)
+                resources.make_event_bus(self._client, self.name)
         return self.name
 
     def publish(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
@@ -132,11 +129,11 @@ class EventBridgeTopic:
         if values is not None:
             pattern["detail"] = {"attributes": {name: list(allowed) for name, allowed in values.items()}}
         with self._translated("subscribing to"):
-            rule_arn = put_rule(self._client, name, bus, pattern=pattern)
+            rule_arn = resources.put_rule(self._client, name, bus, pattern=pattern)
         source = {"service": "events.amazonaws.com", "source_arn": rule_arn, "queue_arn": target_arn}
-        self._queues.change_policy(subscriber, lambda policy: allow_source(policy, **source))
+        self._queues.change_policy(subscriber, lambda policy: rights.allow_source(policy, **source))
         with self._translated("subscribing to"):
-            refusal = put_target(self._client, name, bus, {"Id": _TARGET, "Arn": target_arn})
+            refusal = resources.put_target(self._client, name, bus, {"Id": _TARGET, "Arn": target_arn})
         if refusal is not None:
             raise Unavailable(f"subscribing to {self.name!r}: {refusal}")
 
@@ -151,7 +148,7 @@ class EventBridgeTopic:
             except self._client.exceptions.ResourceNotFoundException:
                 return False
             self._client.delete_rule(Name=name, EventBusName=bus)
-        self._queues.change_policy(subscriber, lambda policy: disallow_source(policy, source_arn=rule["Arn"]))
+        self._queues.change_policy(subscriber, lambda policy: rights.disallow_source(policy, source_arn=rule["Arn"]))
         return True
 
     def subscriptions(self) -> list[Subscription]:

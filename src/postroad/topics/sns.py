@@ -14,11 +14,9 @@ from postroad.connections import (
     AwsConnection,
     Entry,
     Make,
-    allow_source,
+    aws_resources as resources,
+    aws_rights as rights,
     deliver,
-    disallow_source,
-    make_subscription,
-    make_topic,
     refused,
     short_code,
     translated,
@@ -135,7 +133,7 @@ class SNSTopic:
         if self._given_arn is not None:
             return self._given_arn
         with self._translated("creating"):
-            return make_topic(self._client, self.name, fifo=self._fifo)
+            return resources.make_topic(self._client, self.name, fifo=self._fifo)
 
     def publish(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
         """Copy each message to every queue whose filter matches; on FIFO a failed one holds back its group."""
@@ -150,12 +148,12 @@ class SNSTopic:
         port.check_subscriber(self.name, fifo=self._fifo, queue=queue)
         subscriber = self._queues.queue(queue.name)
         source = {"service": "sns.amazonaws.com", "source_arn": self.arn, "queue_arn": subscriber.arn}
-        self._queues.change_policy(subscriber, lambda policy: allow_source(policy, **source))
+        self._queues.change_policy(subscriber, lambda policy: rights.allow_source(policy, **source))
         known = self._find(subscriber)
         if known is None:
             arn, endpoint = self.arn, subscriber.arn
             with self._translated("subscribing to"):
-                make_subscription(self._client, arn, endpoint, filter=values or None)
+                resources.make_subscription(self._client, arn, endpoint, filter=values or None)
         elif not keep_filter and self._filter(known) != (values or None):
             policy = json.dumps(values) if values else _NO_FILTER
             with self._translated("subscribing to"):
@@ -171,7 +169,7 @@ class SNSTopic:
             return False
         with self._translated("unsubscribing from"):
             self._client.unsubscribe(SubscriptionArn=known)
-        self._queues.change_policy(subscriber, lambda policy: disallow_source(policy, source_arn=self.arn))
+        self._queues.change_policy(subscriber, lambda policy: rights.disallow_source(policy, source_arn=self.arn))
         return True
 
     def subscriptions(self) -> list[Subscription]:

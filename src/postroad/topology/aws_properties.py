@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from postroad.connections import VERSION, allow_source
+from postroad.connections import aws_rights as rights
 from postroad.queues import rounded
 from postroad.topology.alarms import runbook
 from postroad.topology.declarations import (
@@ -113,9 +113,9 @@ class _Settings:
             "Resource": arn,
             "Condition": {"Bool": {"aws:SecureTransport": "false"}},
         }
-        policy = json.dumps({"Version": VERSION, "Statement": [secure]})
+        policy = json.dumps({"Version": rights.VERSION, "Statement": [secure]})
         for service, source in self._senders(queue):
-            policy = allow_source(policy, service=service, source_arn=source, queue_arn=arn)
+            policy = rights.allow_source(policy, service=service, source_arn=source, queue_arn=arn)
         document: dict[str, Any] = json.loads(policy)
         return document
 

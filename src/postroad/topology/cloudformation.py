@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from postroad.connections import INVOKE, PRIVATE, tag_pairs
+from postroad.connections import aws_resources as resources, aws_rights as rights
 from postroad.queues import redrive_allow_policy
 from postroad.topology.aws.alarms import alarm_definition
 from postroad.topology.aws.functions import POLICY, RUNTIME, trigger_definition
@@ -84,7 +84,7 @@ class _Template:
             self._resources[name] = resource
             properties = self._substituted(getattr(self, f"_{form.kind}")(form))
             if "tags" in form.settings:
-                properties["Tags"] = self._substituted(tag_pairs(form.settings["tags"]))
+                properties["Tags"] = self._substituted(resources.tag_pairs(form.settings["tags"]))
             resource["Properties"] = properties
             if after := {self._ids[key] for key in form.needs if key in self._ids} - set(_referred(properties)):
                 resource["DependsOn"] = sorted(after)
@@ -177,7 +177,7 @@ class _Template:
         rule = {"Id": EXPIRY, "Status": "Enabled", "ExpirationInDays": days}
         return {
             "BucketName": form.settings["bucket"],
-            "PublicAccessBlockConfiguration": dict(PRIVATE),
+            "PublicAccessBlockConfiguration": dict(resources.PRIVATE),
             "LifecycleConfiguration": {"Rules": [rule]} if days else None,
         }
 
@@ -199,7 +199,7 @@ class _Template:
         settings, function = form.settings, self._ref(form)
         self._parameters |= _CODE
         for rule, arn in settings["callers"].items():
-            caller = {"Action": INVOKE, "Principal": "events.amazonaws.com", "SourceArn": arn}
+            caller = {"Action": rights.INVOKE, "Principal": "events.amazonaws.com", "SourceArn": arn}
             permission = {"FunctionName": function, **caller}
             self._add(form, f"{_camel(rule)}Permission", "AWS::Lambda::Permission", permission)
         if settings["on_failure"] is not None:

@@ -69,13 +69,14 @@ class EmbeddedSite:
         strays = [key for key in owned if topology.find(*key) is None and self._have(*key) is not None]
         # A subscription is removed before its topic and its queue.
         strays.sort(key=lambda key: key[0] != "subscription")
-        return keep_dead_letters([Stray(key, self._keep(key)) for key in strays], self._sources)
+        kept = [Stray(key, self._keep(key)) for key in strays]
+        return keep_dead_letters(kept, lambda name: self._by_dead_letter.get(name, ()))
 
     def holds_items(self, resource: Resource) -> bool:
         """Return True: nothing is ever replaced here."""
         return True
 
-    def create(self, topology: Topology, look: Look) -> None:
+    def create(self, look: Look) -> None:
         """Make the resource and store its owner in one transaction."""
         resource = look.resource
         with self._transaction():
@@ -89,7 +90,7 @@ class EmbeddedSite:
                 self._streams.stream(resource.name, shards=resource.shards, retention=resource.retention_hours * 3600)
             self._own(look)
 
-    def update(self, topology: Topology, look: Look, fields: Collection[str]) -> None:
+    def update(self, look: Look, fields: Collection[str]) -> None:
         """Change the settings that differ, and the owner if it is one of the fields."""
         resource = look.resource
         with self._transaction():
@@ -105,10 +106,6 @@ class EmbeddedSite:
                     self._streams.keep_for(resource.name, seconds)
             if "owner" in fields:
                 self._own(look)
-
-    def replace(self, topology: Topology, look: Look) -> None:
-        """Refuse: every change is made in place."""
-        raise TopologyConflict(f"{look.resource.kind} {look.resource.name!r} is not replaced")
 
     def delete(self, key: Key) -> None:
         """Remove a stray, unless a message has arrived in it."""
@@ -133,9 +130,6 @@ class EmbeddedSite:
             counts = [self._stats(name) for name in dead_letter_queues(topology)]
             return float(sum(stats.visible for stats in counts if stats is not None))
         return measured(alarm, self._stats(alarm.resource))
-
-    def _sources(self, dead_letter: str) -> list[str]:
-        return self._by_dead_letter.get(dead_letter, [])
 
     @cached_property
     def _by_dead_letter(self) -> dict[str, list[str]]:

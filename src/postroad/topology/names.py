@@ -90,7 +90,7 @@ def name_finding(kind: str, name: object) -> Finding | None:
 TOKENS = ("${AWS::Partition}", "${AWS::Region}", ACCOUNT)
 """Placeholders for what is not known yet, in CloudFormation's own notation."""
 
-_ARNS = {
+ARNS = {
     "queue": "arn:{partition}:sqs:{region}:{account}:{name}",
     "topic": "arn:{partition}:sns:{region}:{account}:{name}",
     "stream": "arn:{partition}:kinesis:{region}:{account}:stream/{name}",
@@ -116,7 +116,7 @@ class Place:
     def arn(self, kind: str, name: str) -> str:
         """Return the ARN of a resource; the name of a rule is that of its bus, a slash and its own."""
         plain = name.removeprefix(f"{DEFAULT_BUS}/") if kind == "rule" else name
-        arn = _ARNS[kind].format(partition=self.partition, region=self.region, account=self.account, name=plain)
+        arn = ARNS[kind].format(partition=self.partition, region=self.region, account=self.account, name=plain)
         return str(self.fill(arn))
 
     def fill(self, value: Any) -> Any:

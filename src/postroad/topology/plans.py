@@ -77,20 +77,16 @@ class Site(Protocol):
         """Return whether replacing the resource would lose data."""
         ...
 
-    def create(self, topology: Topology, look: Look) -> None:
+    def create(self, look: Look) -> None:
         """Make the resource."""
         ...
 
-    def update(self, topology: Topology, look: Look, fields: Collection[str]) -> None:
+    def update(self, look: Look, fields: Collection[str]) -> None:
         """Change these fields and no other."""
         ...
 
-    def replace(self, topology: Topology, look: Look) -> None:
-        """Remove the resource and make it again."""
-        ...
-
     def delete(self, key: Key) -> None:
-        """Remove a stray."""
+        """Remove a stray, or what is replaced."""
         ...
 
     def measure(self, topology: Topology, alarm: AlarmDecl) -> float | None:
@@ -360,7 +356,7 @@ def _carry_out(topology: Topology, found: Survey, actions: Sequence[Action]) -> 
             failed[action.kind, action.name] = (action, f"not tried: {' '.join(blocking)} failed")
             continue
         try:
-            _do(topology, found, action)
+            _do(found, action)
         except PostroadError as error:
             failed[action.kind, action.name] = (action, str(error))
             continue
@@ -370,14 +366,11 @@ def _carry_out(topology: Topology, found: Survey, actions: Sequence[Action]) -> 
     return ApplyResult(tuple(applied), tuple(failed.values()), skipped)
 
 
-def _do(topology: Topology, found: Survey, action: Action) -> None:
-    if action.verb == "delete":
-        found.site.delete((action.kind, action.name))
-        return
-    look = found.looks[action.kind, action.name]
-    if action.verb == "create":
-        found.site.create(topology, look)
-    elif action.verb == "replace":
-        found.site.replace(topology, look)
-    else:
-        found.site.update(topology, look, tuple(action.changes))
+def _do(found: Survey, action: Action) -> None:
+    key = action.kind, action.name
+    if action.verb in ("delete", "replace"):
+        found.site.delete(key)
+    if action.verb in ("create", "replace"):
+        found.site.create(found.looks[key])
+    elif action.verb == "update":
+        found.site.update(found.looks[key], tuple(action.changes))

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from postroad.connections import INVOKE, PRIVATE
+from postroad.connections import aws_resources as resources, aws_rights as rights
 from postroad.errors import ConfigurationError
 from postroad.queues import redrive_allow_policy
 from postroad.topology.aws.alarms import alarm_definition
@@ -165,7 +165,8 @@ class TopologyComponent(pulumi.ComponentResource):
     def _bucket(self, form: Form) -> Any:
         name = self._filled(form.settings["bucket"])
         bucket = self._make(aws.s3.Bucket, form, retain_on_delete=True, bucket=name)
-        self._add(aws.s3.BucketPublicAccessBlock, bucket, form.name, "private", bucket=bucket.id, **_snake(PRIVATE))
+        closed = _snake(resources.PRIVATE)
+        self._add(aws.s3.BucketPublicAccessBlock, bucket, form.name, "private", bucket=bucket.id, **closed)
         if (days := form.settings["expire_days"]) is not None:
             rule = {"id": EXPIRY, "status": "Enabled", "filter": {"prefix": ""}, "expiration": {"days": days}}
             lifecycle = aws.s3.BucketLifecycleConfiguration
@@ -212,7 +213,7 @@ class TopologyComponent(pulumi.ComponentResource):
             environment={"variables": self._variables(settings["environment"])},
         )
         for rule, arn in settings["callers"].items():
-            caller = {"action": INVOKE, "principal": "events.amazonaws.com", "source_arn": self._filled(arn)}
+            caller = {"action": rights.INVOKE, "principal": "events.amazonaws.com", "source_arn": self._filled(arn)}
             self._add(aws.lambda_.Permission, function, form.name, rule, function=function.name, **caller)
         if settings["on_failure"] is not None:
             to = {"on_failure": {"destination": self._filled(settings["on_failure"])}}

@@ -138,8 +138,6 @@ def aps(payload: PushPayload) -> dict[str, Any]:
 
 def _body(push: PushNotification) -> bytes:
     payload = push.payload
-    if "aps" in payload.data:
-        raise InvalidNotification("payload.data.aps: is a name that APNs reserves", field="payload.data.aps")
     alert = {"title": payload.title, "body": payload.body}
     return msgspec.json.encode({"aps": {"alert": alert, **aps(payload)}, **payload.data})
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from postroad.clock import SYSTEM_CLOCK
-from postroad.connections import AwsConnection, ask, tag_pairs, tags_of
+from postroad.connections import AwsConnection, ask, aws_resources as resources
 from postroad.topology.aws_properties import Form
 from postroad.topology.names import Place
 
@@ -58,11 +58,11 @@ class Alarms:
             "dimensions": {each["Name"]: each["Value"] for each in alarm.get("Dimensions") or ()},
             "comparison": _COMPARISONS.get(alarm.get("ComparisonOperator", "")),
             "notify": (alarm.get("AlarmActions") or [None])[0],
-            "tags": tags_of(tags),
+            "tags": resources.tags_of(tags),
         }
 
     def create(self, form: Form) -> None:
-        definition, tags = alarm_definition(form.settings), tag_pairs(form.settings["tags"])
+        definition, tags = alarm_definition(form.settings), resources.tag_pairs(form.settings["tags"])
         put = self.aws.cloudwatch.put_metric_alarm
         ask(f"making alarm {form.name!r}", put, AlarmName=form.name, Tags=tags, **definition)
 
@@ -71,7 +71,7 @@ class Alarms:
             definition, put = alarm_definition(form.settings), self.aws.cloudwatch.put_metric_alarm
             ask(f"changing alarm {form.name!r}", put, AlarmName=form.name, **definition)
         if "tags" in fields:
-            arn, tags = self.place.arn("alarm", form.name), tag_pairs(form.settings["tags"])
+            arn, tags = self.place.arn("alarm", form.name), resources.tag_pairs(form.settings["tags"])
             ask(f"tagging alarm {form.name!r}", self.aws.cloudwatch.tag_resource, ResourceARN=arn, Tags=tags)
 
     def delete(self, name: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from postroad.connections import INVOKE, AwsConnection, ask, tag_pairs, translated
+from postroad.connections import AwsConnection, ask, aws_resources as resources, aws_rights as rights, translated
 from postroad.errors import InvalidInput, TopologyConflict
 from postroad.topology.aws.queues import Queues
 from postroad.topology.aws_properties import Form
@@ -215,7 +215,7 @@ class Functions:
         name = form.settings["role_name"]
         what = f"role {name!r}"
         trust, policy = json.dumps(form.settings["rights"]["trust"]), json.dumps(form.settings["rights"]["policy"])
-        role = {"RoleName": name, "AssumeRolePolicyDocument": trust, "Tags": tag_pairs(form.settings["tags"])}
+        role = {"RoleName": name, "AssumeRolePolicyDocument": trust, "Tags": resources.tag_pairs(form.settings["tags"])}
         if ask(what, self.aws.iam.create_role, "EntityAlreadyExists", **role) is None:
             ask(what, self.aws.iam.update_assume_role_policy, RoleName=name, PolicyDocument=trust)
         ask(what, self.aws.iam.put_role_policy, RoleName=name, PolicyName=POLICY, PolicyDocument=policy)
@@ -241,7 +241,7 @@ class Functions:
         for rule, arn in form.settings["callers"].items():
             if rule not in there:
                 what, operation = f"permission of rule {rule!r}", self.aws.functions.add_permission
-                caller = {"Action": INVOKE, "Principal": "events.amazonaws.com", "SourceArn": arn}
+                caller = {"Action": rights.INVOKE, "Principal": "events.amazonaws.com", "SourceArn": arn}
                 ask(what, operation, "ResourceConflictException", FunctionName=form.name, StatementId=rule, **caller)
 
     def _on_failure(self, form: Form) -> str | None:

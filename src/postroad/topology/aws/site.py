@@ -17,21 +17,10 @@ from postroad.topology.aws.stores import Buckets, Streams, Tables, changed_keys,
 from postroad.topology.aws.topics import Buses, Rules, Subscriptions, Topics
 from postroad.topology.aws_properties import OWNER_TAG, Form, form_of, role_form
 from postroad.topology.declarations import DEFAULT_BUS, AlarmDecl, FunctionDecl, Resource, RuleDecl
-from postroad.topology.names import ACCOUNT, Key, Place
+from postroad.topology.names import ACCOUNT, ARNS, Key, Place
 from postroad.topology.plans import Look, Stray, keep_dead_letters
 from postroad.topology.topology import Topology
 
-_KINDS = {
-    ("sqs", ""): "queue",
-    ("sns", ""): "topic",
-    ("kinesis", "stream"): "stream",
-    ("dynamodb", "table"): "table",
-    ("s3", ""): "bucket",
-    ("events", "event-bus"): "bus",
-    ("events", "rule"): "rule",
-    ("lambda", "function"): "function",
-    ("cloudwatch", "alarm"): "alarm",
-}
 # What calls goes before what is called, and a rule before its bus.
 _ORDER = ("alarm", "rule", "function", "bus", "topic", "queue", "stream", "table", "bucket")
 
@@ -48,14 +37,12 @@ def owned(connection: AwsConnection, topology: str) -> list[Key]:
 def key_of(arn: str) -> Key | None:
     """Return the kind and name behind an ARN; a rule's name begins with its bus and a slash."""
     _, _, service, _, _, rest = arn.split(":", 5)
-    separator = ":" if service in ("lambda", "cloudwatch") else "/"
-    family, found, name = rest.partition(separator)
-    kind = _KINDS.get((service, family if found else ""))
-    if kind is None:
-        return None
-    if kind == "rule" and "/" not in name:
-        return kind, f"{DEFAULT_BUS}/{name}"
-    return kind, name if found else rest
+    for kind in _ORDER:
+        _, _, of_kind, _, _, form = ARNS[kind].split(":", 5)
+        name = rest.removeprefix(form.removesuffix("{name}"))
+        if service == of_kind and form.format(name=name) == rest and ("/" not in name or kind == "rule"):
+            return kind, f"{DEFAULT_BUS}/{name}" if kind == "rule" and "/" not in name else name
+    return None
 
 
 _DEFAULTS = {"queue": queues.DEFAULTS, "topic": topics.DEFAULTS}
@@ -92,15 +79,11 @@ class AwsSite:
         """Return whether a table holds an item; nothing else is ever replaced."""
         return bool(self._kinds["table"].holds_items(resource.name))
 
-    def create(self, topology: Topology, look: Look) -> None:
+    def create(self, look: Look) -> None:
         self._kinds[look.resource.kind].create(self._forms[look.key])
 
-    def update(self, topology: Topology, look: Look, fields: Collection[str]) -> None:
+    def update(self, look: Look, fields: Collection[str]) -> None:
         self._kinds[look.resource.kind].update(self._forms[look.key], fields)
-
-    def replace(self, topology: Topology, look: Look) -> None:
-        self._kinds[look.resource.kind].delete(look.resource.name)
-        self.create(topology, look)
 
     def delete(self, key: Key) -> None:
         self._kinds[key[0]].delete(key[1])

@@ -7,24 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from postroad.connections import (
-    AwsConnection,
-    TableIndex,
-    TableShape,
-    ask,
-    expiry_of,
-    key_names,
-    make_bucket,
-    make_stream,
-    make_table,
-    set_expiry,
-    tag_pairs,
-    tags_of,
-    translated,
-    wait_for_removal,
-    wait_for_stream,
-    wait_for_table,
-)
+from postroad.connections import AwsConnection, ask, aws_resources as resources, translated
 from postroad.errors import TopologyConflict
 from postroad.topology.aws_properties import Form
 from postroad.topology.names import Place
@@ -48,20 +31,20 @@ class Tables:
             return None
         table = answer["Table"]
         arn = self.place.arn("table", form.name)
-        expiry = ask(what, expiry_of, *_MISSING, client=self.aws.dynamodb, name=form.name)
+        expiry = ask(what, resources.expiry_of, *_MISSING, client=self.aws.dynamodb, name=form.name)
         tags = ask(what, self.aws.dynamodb.list_tags_of_resource, *_MISSING, ResourceArn=arn)
         stream = table.get("StreamSpecification") or {}
         return {
-            "keys": list(key_names(table)),
+            "keys": list(resources.key_names(table)),
             **{f"{_INDEX}{index['IndexName']}": _index(index) for index in table.get("GlobalSecondaryIndexes") or ()},
             "ttl_attribute": expiry,
             "stream": stream.get("StreamViewType") if stream.get("StreamEnabled") else None,
-            "tags": tags_of(tags),
+            "tags": resources.tags_of(tags),
         }
 
     def create(self, form: Form) -> None:
         with translated(f"making table {form.name!r}"):
-            make_table(self.aws.dynamodb, form.name, shape_of(form), tags=form.settings["tags"])
+            resources.make_table(self.aws.dynamodb, form.name, shape_of(form), tags=form.settings["tags"])
 
     def update(self, form: Form, fields: Collection[str]) -> None:
         what = f"changing table {form.name!r}"
@@ -75,13 +58,13 @@ class Tables:
         if "ttl_attribute" in fields:
             self._expire(form)
         if "tags" in fields:
-            arn, tags = self.place.arn("table", form.name), tag_pairs(form.settings["tags"])
+            arn, tags = self.place.arn("table", form.name), resources.tag_pairs(form.settings["tags"])
             ask(what, self.aws.dynamodb.tag_resource, ResourceArn=arn, Tags=tags)
 
     def delete(self, name: str) -> None:
         ask(f"removing table {name!r}", self.aws.dynamodb.delete_table, TableName=name)
         with translated(f"table {name!r}"):
-            wait_for_removal(self.aws.dynamodb, name)
+            resources.wait_for_removal(self.aws.dynamodb, name)
 
     def holds_items(self, name: str) -> bool:
         answer = ask(f"table {name!r}", self.aws.dynamodb.scan, TableName=name, Limit=1, ConsistentRead=True)
@@ -90,14 +73,14 @@ class Tables:
     def _expire(self, form: Form) -> None:
         wanted = form.settings["ttl_attribute"]
         with translated(f"expiry of table {form.name!r}"):
-            before = expiry_of(self.aws.dynamodb, form.name)
+            before = resources.expiry_of(self.aws.dynamodb, form.name)
             for attribute, enabled in ((before, False), (wanted, True)):
                 if attribute is not None and before != wanted:
-                    set_expiry(self.aws.dynamodb, form.name, attribute, enabled=enabled)
+                    resources.set_expiry(self.aws.dynamodb, form.name, attribute, enabled=enabled)
 
     def _settled(self, name: str, *, index: str | None = None) -> None:
         with translated(f"table {name!r}"):
-            wait_for_table(self.aws.dynamodb, name)
+            resources.wait_for_table(self.aws.dynamodb, name)
             # DynamoDB builds one index at a time and accepts no other change until it is done.
             while index is not None and not self._is_built(name, index):
                 time.sleep(_LOOK_AGAIN)
@@ -121,17 +104,17 @@ def changed_keys(have: Mapping[str, Any], want: Mapping[str, Any]) -> tuple[str,
 
 
 def _index(described: Mapping[str, Any]) -> dict[str, Any]:
-    return {"keys": list(key_names(described)), "projection": described["Projection"]["ProjectionType"]}
+    return {"keys": list(resources.key_names(described)), "projection": described["Projection"]["ProjectionType"]}
 
 
-def shape_of(form: Form) -> TableShape:
+def shape_of(form: Form) -> resources.TableShape:
     """Return the table of this form without its name."""
     settings = form.settings
     indexes = {
-        name: TableIndex(keys=tuple(index["keys"]), projection=index["projection"])
+        name: resources.TableIndex(keys=tuple(index["keys"]), projection=index["projection"])
         for name, index in settings["indexes"].items()
     }
-    return TableShape(
+    return resources.TableShape(
         keys=tuple(settings["keys"]),
         indexes=indexes,
         ttl_attribute=settings["ttl_attribute"],
@@ -155,12 +138,12 @@ class Streams:
         return {
             "shards": summary["OpenShardCount"],
             "retention_hours": summary["RetentionPeriodHours"],
-            "tags": tags_of(tags),
+            "tags": resources.tags_of(tags),
         }
 
     def create(self, form: Form) -> None:
         with translated(f"making stream {form.name!r}"):
-            make_stream(self.aws.kinesis, form.name, form.settings["shards"])
+            resources.make_stream(self.aws.kinesis, form.name, form.settings["shards"])
         self.update(form, ("retention_hours", "tags"))
 
     def update(self, form: Form, fields: Collection[str]) -> None:
@@ -171,7 +154,7 @@ class Streams:
             operation = self.aws.kinesis.update_shard_count
             ask(f"resharding stream {form.name!r}", operation, StreamName=form.name, **change)
             with translated(f"stream {form.name!r}"):
-                wait_for_stream(self.aws.kinesis, form.name)
+                resources.wait_for_stream(self.aws.kinesis, form.name)
         if "tags" in fields:
             tags = form.settings["tags"]
             ask(f"tagging stream {form.name!r}", self.aws.kinesis.add_tags_to_stream, StreamName=form.name, Tags=tags)
@@ -206,12 +189,12 @@ class Buckets:
             return None
         tags = ask(what, self.aws.s3.get_bucket_tagging, "NoSuchTagSet", Bucket=name)
         days = [rule["Expiration"]["Days"] for rule in self._lifecycle(name) if rule.get("ID") == EXPIRY]
-        return {"bucket": name, "expire_days": days[0] if days else None, "tags": tags_of(tags, "TagSet")}
+        return {"bucket": name, "expire_days": days[0] if days else None, "tags": resources.tags_of(tags, "TagSet")}
 
     def create(self, form: Form) -> None:
         name = form.settings["bucket"]
         with translated(f"making bucket {name!r}"):
-            make_bucket(self.aws.s3, name, self.aws.region)
+            resources.make_bucket(self.aws.s3, name, self.aws.region)
         self.update(form, ("tags", "expire_days") if form.settings["expire_days"] else ("tags",))
 
     def update(self, form: Form, fields: Collection[str]) -> None:
@@ -220,8 +203,8 @@ class Buckets:
             self._expire(name, form.settings["expire_days"])
         if "tags" in fields:
             tags = ask(f"tags of bucket {name!r}", self.aws.s3.get_bucket_tagging, "NoSuchTagSet", Bucket=name)
-            merged = {**tags_of(tags, "TagSet"), **form.settings["tags"]}
-            tagging = {"TagSet": tag_pairs(merged)}
+            merged = {**resources.tags_of(tags, "TagSet"), **form.settings["tags"]}
+            tagging = {"TagSet": resources.tag_pairs(merged)}
             ask(f"tagging bucket {name!r}", self.aws.s3.put_bucket_tagging, Bucket=name, Tagging=tagging)
 
     def delete(self, name: str) -> None:

@@ -7,19 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from postroad.connections import (
-    AwsConnection,
-    ask,
-    make_event_bus,
-    make_subscription,
-    make_topic,
-    pages,
-    put_rule,
-    put_target,
-    tag_pairs,
-    tags_of,
-    translated,
-)
+from postroad.connections import AwsConnection, ask, aws_resources as resources, pages, translated
 from postroad.errors import TopicNotFound, TopologyConflict, Unavailable
 from postroad.topology.aws_properties import Form
 from postroad.topology.names import Place
@@ -43,12 +31,12 @@ class Topics:
             return None
         tags = ask(f"tags of topic {form.name!r}", self.aws.sns.list_tags_for_resource, *_MISSING, ResourceArn=arn)
         dedup = answer["Attributes"].get("ContentBasedDeduplication", None if form.settings["fifo"] else "false")
-        settings = {"fifo": form.settings["fifo"], "tags": tags_of(tags)}
+        settings = {"fifo": form.settings["fifo"], "tags": resources.tags_of(tags)}
         return settings if dedup is None else {**settings, "content_dedup": dedup == "true"}
 
     def create(self, form: Form) -> None:
         with translated(f"making topic {form.name!r}"):
-            make_topic(self.aws.sns, form.name, **form.settings)
+            resources.make_topic(self.aws.sns, form.name, **form.settings)
 
     def update(self, form: Form, fields: Collection[str]) -> None:
         arn = self.place.arn("topic", form.name)
@@ -57,7 +45,7 @@ class Topics:
             change = {"AttributeName": "ContentBasedDeduplication", "AttributeValue": value}
             ask(f"changing topic {form.name!r}", self.aws.sns.set_topic_attributes, TopicArn=arn, **change)
         if "tags" in fields:
-            tags = tag_pairs(form.settings["tags"])
+            tags = resources.tag_pairs(form.settings["tags"])
             ask(f"tagging topic {form.name!r}", self.aws.sns.tag_resource, ResourceArn=arn, Tags=tags)
 
     def delete(self, name: str) -> None:
@@ -86,7 +74,7 @@ class Subscriptions:
     def create(self, form: Form) -> None:
         settings = form.settings
         with translated(f"subscribing {form.name!r}"):
-            make_subscription(
+            resources.make_subscription(
                 self.aws.sns, settings["topic"], settings["queue"], filter=settings["filter"], raw=settings["raw"]
             )
 
@@ -142,14 +130,14 @@ class Buses:
         if ask(what, self.aws.events.describe_event_bus, *_NO_BUS, Name=form.name) is None:
             return None
         arn = self.place.arn("bus", form.name)
-        return {"tags": tags_of(ask(what, self.aws.events.list_tags_for_resource, *_NO_BUS, ResourceARN=arn))}
+        return {"tags": resources.tags_of(ask(what, self.aws.events.list_tags_for_resource, *_NO_BUS, ResourceARN=arn))}
 
     def create(self, form: Form) -> None:
         with translated(f"making bus {form.name!r}"):
-            make_event_bus(self.aws.events, form.name, tags=form.settings["tags"])
+            resources.make_event_bus(self.aws.events, form.name, tags=form.settings["tags"])
 
     def update(self, form: Form, fields: Collection[str]) -> None:
-        arn, tags = self.place.arn("bus", form.name), tag_pairs(form.settings["tags"])
+        arn, tags = self.place.arn("bus", form.name), resources.tag_pairs(form.settings["tags"])
         ask(f"tagging bus {form.name!r}", self.aws.events.tag_resource, ResourceARN=arn, Tags=tags)
 
     def delete(self, name: str) -> None:
@@ -177,7 +165,7 @@ class Rules:
             "pattern": json.loads(answer["EventPattern"]) if answer.get("EventPattern") else None,
             "schedule": answer.get("ScheduleExpression") or None,
             "target": _target(found[0]) if found else None,
-            "tags": tags_of(tags),
+            "tags": resources.tags_of(tags),
         }
 
     def create(self, form: Form) -> None:
@@ -191,7 +179,7 @@ class Rules:
         if "target" in fields:
             self._put_target(form)
         if "tags" in fields:
-            tags = tag_pairs(form.settings["tags"])
+            tags = resources.tag_pairs(form.settings["tags"])
             ask(f"tagging rule {form.name!r}", self.aws.events.tag_resource, ResourceARN=self._arn(form), Tags=tags)
 
     def delete(self, name: str) -> None:
@@ -208,12 +196,12 @@ class Rules:
     def _put_rule(self, form: Form, tags: Mapping[str, str] | None = None) -> None:
         bus, when = form.settings["bus"], {name: form.settings[name] for name in ("pattern", "schedule")}
         with translated(f"making rule {form.name!r}"):
-            put_rule(self.aws.events, form.name, bus, **when, tags=tags)
+            resources.put_rule(self.aws.events, form.name, bus, **when, tags=tags)
 
     def _put_target(self, form: Form) -> None:
-        what, settings = f"target of rule {form.name!r}", form.settings
+        what, bus, target = f"target of rule {form.name!r}", form.settings["bus"], form.settings["target"]
         with translated(what):
-            refusal = put_target(self.aws.events, form.name, settings["bus"], target_definition(settings["target"]))
+            refusal = resources.put_target(self.aws.events, form.name, bus, target_definition(target))
         if refusal is not None:
             raise Unavailable(f"{what}: {refusal}")
 
