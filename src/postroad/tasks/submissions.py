@@ -36,6 +36,8 @@ DELAYS: Final = "delays/"
 _INLINE_BYTES = 200_000
 # How long another submission of the same request may take before it counts as dead.
 _PATIENCE_MS = 5_000
+# Made once: `json.dumps` makes an encoder for each call with such options.
+_encode_sorted = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 class PutOff(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -121,7 +123,7 @@ class Submission:
 
     def digest(self) -> str:
         """Return a hash of name and input."""
-        text = json.dumps([self.message.name, self.message.input], sort_keys=True, separators=(",", ":"))
+        text = _encode_sorted([self.message.name, self.message.input])
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def lease(self, queue: str) -> Lease:
