@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -159,7 +160,7 @@ def test_a_redrive_needs_a_selector(fixture: OutboxFixture) -> None:
         fixture.outbox.redrive(key="k", canary=0, **WHO)
 
 
-@pytest.mark.parametrize("by", ["head", "key", "parked"])
+@pytest.mark.parametrize("by", ["head", "key", "mapping", "parked"])
 def test_a_parked_key_comes_back_as_a_whole(fixture: OutboxFixture, by: str) -> None:
     head, *behind = [fixture.add(tenant_id="acme") for _ in range(3)]
     elsewhere = fixture.add(key={"k": "2"})
@@ -168,6 +169,7 @@ def test_a_parked_key_comes_back_as_a_whole(fixture: OutboxFixture, by: str) -> 
     selectors: dict[str, dict[str, Any]] = {
         "head": {"event_ids": [head.event_id]},
         "key": {"key": "tr_1", "tenant_id": "acme"},
+        "mapping": {"key": MappingProxyType({"transferId": "tr_1"}), "tenant_id": "acme"},
         "parked": {"event_ids": [behind[0].event_id]},
     }
 

@@ -235,7 +235,8 @@ class HttpAgentQueue:
 
     def receive(self, *, max_messages: int = 10, wait: float = 0.0, visibility: float | None = None) -> list[Delivery]:
         """Lease events; while the server is away this raises, and the receiver asks again later."""
-        body = {"max_messages": min(max_messages, _MOST_LEASED), "wait": wait, "visibility": visibility or _VISIBILITY}
+        visibility = _VISIBILITY if visibility is None else visibility
+        body = {"max_messages": min(max_messages, _MOST_LEASED), "wait": wait, "visibility": visibility}
         try:
             self._read_order()
             answer, _ = self._server.call("POST", f"{self._path}/leases", body, patience=0.0, wait=wait)

@@ -6,7 +6,7 @@ Each change is written to the audit with the name of the operator and the reason
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -189,7 +189,7 @@ def lane_named(key: object) -> str | None:
     """Return the stored lane that the argument `key` of a redrive or replay means."""
     if key is None or isinstance(key, str):
         return key
-    if isinstance(key, dict) and key:
+    if isinstance(key, Mapping) and key:
         return ordering_key(key)
     raise ValueError(f"key: {key!r} is neither a text nor a mapping")
 
