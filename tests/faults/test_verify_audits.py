@@ -23,6 +23,7 @@ from postroad.testing.verify.audits import audit_file
 from postroad.testing.verify.scenario import History, Place
 from postroad.testing.verify.scenarios import outbox, tasks
 from postroad.testing.verify.sigterm import audit_sigterm
+from postroad.testing.verify.workload import prepare_ledger
 
 LARGE = "x" * 5_000
 
@@ -129,8 +130,14 @@ def test_attempts_that_calls_do_not_explain_are_found(
     assert [line["ok"] for line in _checks(place, "I18")] == [is_explained]
 
 
+def _prepare_outbox(place: Place) -> None:
+    prepare_ledger(place)
+    with place.backend() as backend:
+        outbox.SCENARIO.prepare(place, backend)
+
+
 def test_a_row_that_a_target_refuses_fails_at_the_limit(place: Place, history: History) -> None:
-    outbox.SCENARIO.prepare(place)
+    _prepare_outbox(place)
 
     outbox.audit_limit(place, history)
 
@@ -140,7 +147,7 @@ def test_a_row_that_a_target_refuses_fails_at_the_limit(place: Place, history: H
 def test_a_row_that_is_tried_beyond_the_limit_is_found(
     place: Place, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outbox.SCENARIO.prepare(place)
+    _prepare_outbox(place)
     decide: Any = decisions.settlement
     lenient = {"retry_max": outbox.LIMIT + 1}
     patched = lambda row, verdict, config, chance: decide(row, verdict, replace(config, **lenient), chance)  # noqa: E731
@@ -159,8 +166,7 @@ def test_a_secret_in_the_answers_of_another_tenant_is_found(place: Place, histor
         properties = {"requestId": "a", "name": "chore", "input": {"canary": tasks.canary_of("other")}}
         event = JournalEvent.create("Task Pending", tenant_id=tenant, entity_id="a", properties=properties)
         assert backend.journal().append([event])[0].ok
-
-    tasks.read_journal(place, history)
+        tasks.read_journal(place, backend, history)
 
     found = [] if tenant == "other" else ["1 answers or files have a foreign secret ['Task Pending of default']"]
     assert _broken(place, "I29") == found
@@ -172,7 +178,6 @@ def test_a_secret_in_a_log_is_found(place: Place, history: History) -> None:
     (logs / "worker-0.1").write_text(f'{{"event":"task_failed","input":"{tasks.canary_of("other")}"}}')
     with place.backend() as backend:
         backend.journal().init()
-
-    tasks.read_journal(place, history)
+        tasks.read_journal(place, backend, history)
 
     assert _broken(place, "I29") == ["1 answers or files have a foreign secret ['worker-0.1']"]

@@ -22,6 +22,7 @@ from postroad.testing.verify.run import Options
 from postroad.testing.verify.scenario import START_AGAIN, Facts, History, Place, Role, Scenario, State, find_scenario
 from postroad.testing.verify.stores import Opening
 from postroad.testing.verify.supervisor import Slot, Supervisor
+from postroad.wiring import Backend
 
 
 @pytest.fixture
@@ -36,10 +37,10 @@ def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
     scenario = Scenario(
         name="queue",
         facts=Facts(subscriptions={}, ordered=False),
-        roles={"consumer": Role(work=lambda client: None, holds=True)},
-        prepare=lambda place: None,
-        unsettled=lambda place: 0,
-        read_back=lambda place, history: None,
+        roles={"consumer": Role(work=lambda client, backend: None, holds=True)},
+        prepare=lambda place, backend: None,
+        unsettled=lambda place, backend: 0,
+        read_back=lambda place, backend, history: None,
         weight=1,
     )
     plan = Plan(scenario="queue", seed=1, messages=1, seconds=1.0, kills=1, proxy_faults=0, actions=())
@@ -94,7 +95,7 @@ def test_a_process_that_does_not_start_is_named_with_what_it_said(
 def test_a_store_that_goes_away_under_the_supervisor_makes_the_run_inconclusive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def prepare(place: Place) -> None:
+    def prepare(place: Place, backend: Backend) -> None:
         raise Unavailable("the server does not answer")
 
     broken = replace(find_scenario("queue"), prepare=prepare)

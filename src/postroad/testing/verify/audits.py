@@ -14,6 +14,7 @@ from postroad.testing.checker import check as read_history
 from postroad.testing.clock import FakeClock
 from postroad.testing.verify.scenario import History, Place
 from postroad.testing.verify.workload import check, effects_of, held, peeked
+from postroad.wiring import Backend
 
 _INTEGRITY = """
 import sqlite3, sys
@@ -67,27 +68,28 @@ def _audit_integrity(path: str, history: History) -> None:
     check(history, "I27", said == "ok", f"integrity_check: {said[-500:]}")
 
 
-def audit_queue(place: Place, history: History, name: str, *, dead: str, deduplicates: bool = False) -> None:
+def audit_queue(
+    place: Place, backend: Backend, history: History, name: str, *, dead: str, deduplicates: bool = False
+) -> None:
     """Check the counters of a drained queue (I28); with deduplication also I6 and I20."""
-    with place.backend() as backend:
-        counters = {each.spec.name: each.counters for each in backend.overviews([name])}[name]
-        if counters is None:
-            return
-        queue, letters = backend.queue(name), list(peeked(backend.queue(dead)))
-        gone = counters.acked + counters.dead + counters.expired + held(queue)
-        check(history, "I28", counters.sent == gone, f"{name}: sent {counters.sent}, settled and left {gone}")
-        check(history, "I28", counters.dead == len(letters), f"{name}: dead {counters.dead}, found {len(letters)}")
-        if deduplicates:
-            counts = read_history(Path(place.report)).counts
-            ok, most = counts.publishes_ok, counts.publishes_ok + counts.publishes_unknown
-            check(history, "I6", counters.sent <= most, f"{name}: {counters.sent} messages, {most} published")
-            check(history, "I28", counters.sent >= ok, f"{name}: sent {counters.sent}, {ok} were ok")
-            # Each fault may hide one receive: its caller never wrote it down.
-            faults = counts.kills + counts.pauses + counts.restarts + counts.proxy_faults
-            unseen = counters.received - counts.deliveries
-            seen = f"received {counters.received}, {counts.deliveries} were written down, with {faults} faults"
-            check(history, "I28", 0 <= unseen <= faults, f"{name}: {seen}")
-            _audit_repeats(place, history, queue)
+    counters = {each.spec.name: each.counters for each in backend.overviews([name])}[name]
+    if counters is None:
+        return
+    queue, letters = backend.queue(name), list(peeked(backend.queue(dead)))
+    gone = counters.acked + counters.dead + counters.expired + held(queue)
+    check(history, "I28", counters.sent == gone, f"{name}: sent {counters.sent}, settled and left {gone}")
+    check(history, "I28", counters.dead == len(letters), f"{name}: dead {counters.dead}, found {len(letters)}")
+    if deduplicates:
+        counts = read_history(Path(place.report)).counts
+        ok, most = counts.publishes_ok, counts.publishes_ok + counts.publishes_unknown
+        check(history, "I6", counters.sent <= most, f"{name}: {counters.sent} messages, {most} published")
+        check(history, "I28", counters.sent >= ok, f"{name}: sent {counters.sent}, {ok} were ok")
+        # Each fault may hide one receive: its caller never wrote it down.
+        faults = counts.kills + counts.pauses + counts.restarts + counts.proxy_faults
+        unseen = counters.received - counts.deliveries
+        seen = f"received {counters.received}, {counts.deliveries} were written down, with {faults} faults"
+        check(history, "I28", 0 <= unseen <= faults, f"{name}: {seen}")
+        _audit_repeats(place, history, queue)
 
 
 def _audit_repeats(place: Place, history: History, queue: Queue) -> None:

@@ -44,7 +44,8 @@ def main() -> int:
     # What is written beside no file of data, such as an audit on AWS, belongs to the run.
     os.chdir(config.place.directory)
     try:
-        scenario.roles[config.role].work(client)
+        with config.place.backend() as backend:
+            scenario.roles[config.role].work(client, backend)
     except TransportError:
         traceback.print_exc()
         time.sleep(_PAUSE_SECONDS)

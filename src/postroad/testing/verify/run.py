@@ -26,6 +26,7 @@ from postroad.testing.verify.plan import AT_ONCE, Plan
 from postroad.testing.verify.scenario import Scenario, StoreName, find_scenario
 from postroad.testing.verify.stores import Opening, opened, visibility
 from postroad.testing.verify.supervisor import Supervisor
+from postroad.testing.verify.workload import prepare_ledger, read_ledger
 
 Progress = Callable[[str], None]
 _IMAGES: Final = 300
@@ -166,13 +167,17 @@ def _play(
     """
     place, history = opening.place, opening.history
     try:
-        scenario.prepare(place)
+        prepare_ledger(place)
+        with place.backend() as backend:
+            scenario.prepare(place, backend)
         supervisor = Supervisor(scenario, plan, opening, options, stop)
         with supervisor.running():
             supervisor.break_things(progress)
             drained = supervisor.drain(progress)
             supervisor.end()
-        scenario.read_back(place, history)
+        read_ledger(place, history)
+        with place.backend() as backend:
+            scenario.read_back(place, backend, history)
         audit_file(place, history)
     except PostroadError as error:
         # A server that crashed is counted, and is the better explanation.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 SCENARIOS = ("queue", "topic", "bus", "outbox", "tasks", "jobs", "agents", "stream")
 START_AGAIN = 75
 """The exit code of a process that found its store away, and that a service manager would start again."""
+_LOOK_SECONDS = 0.05
 StoreName = Literal["sqlite", "postgres", "aws"]
 Outcome = Literal["ok", "fail", "unknown"]
 
@@ -173,6 +175,18 @@ class Client:
         """Let `stopping` be true from now on."""
         self._told_to_end = True
 
+    def stop_event(self) -> threading.Event:
+        """Return an event that is set when `stopping` becomes true."""
+        stop = threading.Event()
+
+        def watch() -> None:
+            while not self.stopping:
+                time.sleep(_LOOK_SECONDS)
+            stop.set()
+
+        threading.Thread(target=watch, daemon=True).start()
+        return stop
+
     def may_send(self) -> bool:
         """Return whether the next message may be sent by now."""
         return self._board.done[self.config.row] < min(self.config.quota, self._board.allowed[self.config.row])
@@ -186,7 +200,7 @@ class Client:
 class Role:
     """One kind of process. A role that `sends` gets a share of the messages; one that `holds` takes deliveries."""
 
-    work: Callable[[Client], None]
+    work: Callable[[Client, Backend], None]
     processes: int = 1
     sends: bool = False
     holds: bool = False
@@ -211,9 +225,9 @@ class Scenario:
         name: Its name on the command line.
         facts: What the checker has to know.
         roles: Its processes by the name of their role.
-        prepare: Creates queues, tables and the like, once, before any process starts.
+        prepare: Creates queues, tables and the like, beside the ledger, once, before any process starts.
         unsettled: Returns how much is still on its way; 0 when everything has drained.
-        read_back: Writes `effect`, `dead`, `left` and `check` lines when everything has ended.
+        read_back: Writes `dead`, `left` and `check` lines when everything has ended.
         weight: How many of the messages of a run with other scenarios it gets, beside theirs.
         stores: The stores that it runs on.
     """
@@ -221,9 +235,9 @@ class Scenario:
     name: str
     facts: Facts
     roles: Mapping[str, Role]
-    prepare: Callable[[Place], None]
-    unsettled: Callable[[Place], int]
-    read_back: Callable[[Place, History], None]
+    prepare: Callable[[Place, Backend], None]
+    unsettled: Callable[[Place, Backend], int]
+    read_back: Callable[[Place, Backend, History], None]
     weight: int
     stores: tuple[StoreName, ...] = ("sqlite",)
     stuck_seconds: float = 20.0

@@ -15,8 +15,8 @@ from postroad.queues import AckResult, Delivery
 from postroad.testing.verify import workload
 from postroad.testing.verify.scenario import Client, History, Place
 from postroad.testing.verify.workload import HandlerFailed, Message
+from postroad.wiring import Backend
 
-_LOOK_SECONDS = 0.05
 _HANDLER_SECONDS = 0.002
 _SETTLING = {"ack": "ack", "extend": "extend", "release": "release", "undo": "release"}
 _read_event = workload.reader("payload")
@@ -55,29 +55,27 @@ def _config(place: Place) -> BusConfig:
     )
 
 
-def subscribe(client: Client, topic: str, group: str) -> None:
+def subscribe(client: Client, backend: Backend, topic: str, group: str) -> None:
     """Handle the events of a topic as one member of a group until the run ends."""
     inbox = Inbox.open(client.place.dsn)
-    with client.place.backend() as backend:
-        transaction = functools.partial(_transaction, client, inbox, group)
-        bus = backend.bus(topic, group, fifo=True, inbox=inbox, transaction=transaction, config=_config(client.place))
+    transaction = functools.partial(_transaction, client, inbox, group)
+    bus = backend.bus(topic, group, fifo=True, inbox=inbox, transaction=transaction, config=_config(client.place))
 
-        @bus.on(Happened, name=group)
-        def handle(event: Happened, connection: Any) -> None:
-            context = postroad.current_context()
-            assert context is not None
-            time.sleep(client.random.expovariate(1 / _HANDLER_SECONDS))
-            if context.receive_count <= event.fails:
-                raise HandlerFailed
-            workload.take_effect(connection, group, event.id)
+    @bus.on(Happened, name=group)
+    def handle(event: Happened, connection: Any) -> None:
+        context = postroad.current_context()
+        assert context is not None
+        time.sleep(client.random.expovariate(1 / _HANDLER_SECONDS))
+        if context.receive_count <= event.fails:
+            raise HandlerFailed
+        workload.take_effect(connection, group, event.id)
 
-        queue = backend.queue(_queue_of(topic, group))
-        _QueueWatch(client, queue.name, group).begin(getattr(queue, "inner", queue))
-        bus.start_receiver()
-        client.at_work()
-        while not client.stopping:
-            time.sleep(_LOOK_SECONDS)
-        bus.close()
+    queue = backend.queue(_queue_of(topic, group))
+    _QueueWatch(client, queue.name, group).begin(getattr(queue, "inner", queue))
+    bus.start_receiver()
+    client.at_work()
+    client.stop_event().wait()
+    bus.close()
 
 
 class _QueueWatch:
@@ -142,22 +140,19 @@ def _transaction(client: Client, inbox: Inbox, group: str) -> Iterator[Any]:
         client.record("handled", sub=group, id=event.id, key=event.key, n=event.n, t0=began)
 
 
-def make_group(place: Place, topic: str, group: str) -> None:
+def make_group(place: Place, backend: Backend, topic: str, group: str) -> None:
     """Create the queues of a group before any process starts, so that nothing is published without them."""
     inbox = Inbox.open(place.dsn)
-    with place.backend() as backend:
-        backend.bus(topic, group, fifo=True, inbox=inbox, config=_config(place)).close()
+    backend.bus(topic, group, fifo=True, inbox=inbox, config=_config(place)).close()
 
 
-def waiting(place: Place, topic: str, groups: tuple[str, ...]) -> int:
+def waiting(backend: Backend, topic: str, groups: tuple[str, ...]) -> int:
     """Return how many events the groups of a topic have not handled yet."""
-    with place.backend() as backend:
-        return sum(workload.held(backend.queue(_queue_of(topic, group))) for group in groups)
+    return sum(workload.held(backend.queue(_queue_of(topic, group))) for group in groups)
 
 
-def read_groups(place: Place, history: History, topic: str, groups: tuple[str, ...]) -> None:
+def read_groups(backend: Backend, history: History, topic: str, groups: tuple[str, ...]) -> None:
     """Write down the dead letters of the groups, and what was left in their queues."""
-    with place.backend() as backend:
-        for group in groups:
-            for op, name in (("dead", _queue_of(topic, f"{group}--dead")), ("left", _queue_of(topic, group))):
-                workload.read_rest(history, op, group, backend.queue(name), _read_event)
+    for group in groups:
+        for op, name in (("dead", _queue_of(topic, f"{group}--dead")), ("left", _queue_of(topic, group))):
+            workload.read_rest(history, op, group, backend.queue(name), _read_event)

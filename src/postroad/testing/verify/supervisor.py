@@ -110,7 +110,7 @@ class Supervisor:
         began = moved_at = sent_at = time.monotonic()
         backlog = 0
         least: int | None = None
-        while (left := self._unsent() + self._scenario.unsettled(self._place)) > 0:
+        while (left := self._unsent() + self._unsettled()) > 0:
             now = time.monotonic()
             if least is None or self._unsent():
                 sent_at, backlog = now, left
@@ -142,6 +142,10 @@ class Supervisor:
 
     def _unsent(self) -> int:
         return sum(max(0, slot.quota - self._board.done[slot.row]) for slot in self._slots)
+
+    def _unsettled(self) -> int:
+        with self._place.backend() as backend:
+            return self._scenario.unsettled(self._place, backend)
 
     def _progress(self, phase: str) -> str:
         sent = sum(self._board.done[slot.row] for slot in self._slots)

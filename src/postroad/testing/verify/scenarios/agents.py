@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Iterator
 
 import msgspec
@@ -17,7 +15,6 @@ from postroad.wiring import Backend
 _STREAM, _LISTENERS = EVENTS_STREAM, ("dan", "eve")
 _PRODUCERS = tuple(f"k{number}" for number in range(workload.KEYS))
 _FACTS = Facts(subscriptions={_STREAM: _LISTENERS}, ordered=True)
-_LOOK_SECONDS = 0.05
 _read = workload.reader("data")
 
 
@@ -25,73 +22,59 @@ def _agents(place: Place, backend: Backend) -> Agents:
     return backend.agents(max_receives=workload.MAX_RECEIVES, visibility=place.visibility)
 
 
-def _prepare(place: Place) -> None:
-    workload.prepare_ledger(place)
-    with place.backend() as backend:
-        if place.store == "aws":
-            # The table in which runners on AWS lease their shards.
-            backend.journal().init()
-        agents = _agents(place, backend)
-        agents.provision()
-        for agent_id in (*_PRODUCERS, *_LISTENERS):
-            agents.register(agent_id)
-        agents.subscribe_many([(listener, producer) for listener in _LISTENERS for producer in _PRODUCERS])
+def _prepare(place: Place, backend: Backend) -> None:
+    if place.store == "aws":
+        # The table in which runners on AWS lease their shards.
+        backend.journal().init()
+    agents = _agents(place, backend)
+    agents.provision()
+    for agent_id in (*_PRODUCERS, *_LISTENERS):
+        agents.register(agent_id)
+    agents.subscribe_many([(listener, producer) for listener in _LISTENERS for producer in _PRODUCERS])
 
 
-def _publish(client: Client) -> None:
-    with client.place.backend() as backend:
-        agents = _agents(client.place, backend)
+def _publish(client: Client, backend: Backend) -> None:
+    agents = _agents(client.place, backend)
 
-        def publish(message: Message) -> bool:
-            data = msgspec.to_builtins(message.body)
-            event = AgentEvent(message.body.key, "happened", data, event_id=message.body.id)
-            return agents.publish([event])[0].ok
+    def publish(message: Message) -> bool:
+        data = msgspec.to_builtins(message.body)
+        event = AgentEvent(message.body.key, "happened", data, event_id=message.body.id)
+        return agents.publish([event])[0].ok
 
-        workload.publish_all(client, _STREAM, publish)
-
-
-def _fan_out(client: Client) -> None:
-    stop = threading.Event()
-    with client.place.backend() as backend:
-        runner = _agents(client.place, backend).runner(worker=client.name)
-        client.at_work()
-        running = threading.Thread(target=runner.run, args=(stop,))
-        running.start()
-        while not client.stopping:
-            time.sleep(_LOOK_SECONDS)
-        stop.set()
-        running.join()
+    workload.publish_all(client, _STREAM, publish)
 
 
-def _listen(client: Client) -> None:
+def _fan_out(client: Client, backend: Backend) -> None:
+    runner = _agents(client.place, backend).runner(worker=client.name)
+    client.at_work()
+    runner.run(client.stop_event())
+
+
+def _listen(client: Client, backend: Backend) -> None:
     listener = _LISTENERS[client.config.index % len(_LISTENERS)]
-    with client.place.backend() as backend:
-        workload.consume(client, _agents(client.place, backend).queue(listener), listener, read=_read)
+    workload.consume(client, _agents(client.place, backend).queue(listener), listener, read=_read)
 
 
-def _unsettled(place: Place) -> int:
+def _unsettled(place: Place, backend: Backend) -> int:
     """Count what is on the stream before what it became, so that nothing passes between two looks."""
-    with place.backend() as backend:
-        agents, stream = _agents(place, backend), backend.stream(_STREAM)
-        unread = workload.unread(stream, AGGREGATOR)
-        stats = [agents.stats(listener) for listener in _LISTENERS]
-        waiting = unread + sum(each.visible + each.in_flight + each.delayed + (each.held or 0) for each in stats)
-        if waiting or place.store != "aws":
-            return waiting
-        # Rows that are not in a queue yet are not counted on AWS: they are what is neither handled nor dead.
-        events = {_read(record.data).id for shard in stream.shards() for record in workload.whole(stream, shard)}
-        handled = sum(len(workload.effects_of(place, listener)) for listener in _LISTENERS)
-        return max(0, len(events) * len(_LISTENERS) - handled - workload.held(backend.queue(DEAD_QUEUE)))
+    agents, stream = _agents(place, backend), backend.stream(_STREAM)
+    unread = workload.unread(stream, AGGREGATOR)
+    stats = [agents.stats(listener) for listener in _LISTENERS]
+    waiting = unread + sum(each.visible + each.in_flight + each.delayed + (each.held or 0) for each in stats)
+    if waiting or place.store != "aws":
+        return waiting
+    # Rows that are not in a queue yet are not counted on AWS: they are what is neither handled nor dead.
+    events = {_read(record.data).id for shard in stream.shards() for record in workload.whole(stream, shard)}
+    handled = sum(len(workload.effects_of(place, listener)) for listener in _LISTENERS)
+    return max(0, len(events) * len(_LISTENERS) - handled - workload.held(backend.queue(DEAD_QUEUE)))
 
 
-def _read_back(place: Place, history: History) -> None:
-    workload.read_ledger(place, history)
-    with place.backend() as backend:
-        agents = _agents(place, backend)
-        for listener, body in _dead(place, backend, agents):
-            history.write("dead", sub=listener, id=_read(body).id)
-        for listener in _LISTENERS:
-            workload.read_rest(history, "left", listener, agents.queue(listener), _read)
+def _read_back(place: Place, backend: Backend, history: History) -> None:
+    agents = _agents(place, backend)
+    for listener, body in _dead(place, backend, agents):
+        history.write("dead", sub=listener, id=_read(body).id)
+    for listener in _LISTENERS:
+        workload.read_rest(history, "left", listener, agents.queue(listener), _read)
 
 
 def _dead(place: Place, backend: Backend, agents: Agents) -> Iterator[tuple[str, bytes]]:

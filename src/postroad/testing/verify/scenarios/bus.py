@@ -8,41 +8,35 @@ from functools import partial
 
 from postroad.errors import PostroadError
 from postroad.testing.verify import subscribers, workload
-from postroad.testing.verify.scenario import Client, Facts, History, Outcome, Place, Role, Scenario
+from postroad.testing.verify.scenario import Client, Facts, Outcome, Place, Role, Scenario
 from postroad.testing.verify.subscribers import Happened, event_of
+from postroad.wiring import Backend
 
 _TOPIC, _GROUPS = "verify", ("billing", "shipping")
 _FACTS = Facts(subscriptions={_TOPIC: _GROUPS}, ordered=True, max_receives=None)
 _OUTCOMES: dict[str, Outcome] = {"sent": "ok", "failed": "fail", "unknown": "unknown"}
 
 
-def _prepare(place: Place) -> None:
-    workload.prepare_ledger(place)
+def _prepare(place: Place, backend: Backend) -> None:
     for group in _GROUPS:
-        subscribers.make_group(place, _TOPIC, group)
+        subscribers.make_group(place, backend, _TOPIC, group)
 
 
-def _publish(client: Client) -> None:
+def _publish(client: Client, backend: Backend) -> None:
     """Publish each event once: the bus itself repeats a call with an unknown outcome, under the same event id."""
     own: Counter[str] = Counter()
-    with client.place.backend() as backend:
-        bus = backend.bus(_TOPIC, fifo=True)
-        bus.subscribe(Happened, lambda event: own.update([event.id]))
-        client.at_work()
-        for message in workload.messages(client):
-            client.record("publish", "unknown", topic=_TOPIC, **message.fields)
-            with suppress(PostroadError):
-                outcome = _OUTCOMES[bus.publish(event_of(message), key=message.body.key).remote]
-                if outcome != "unknown":
-                    client.record("publish", outcome, topic=_TOPIC, **message.fields)
-            runs = own.pop(message.body.id, 0)
-            if runs != 1:
-                client.record("check", invariant="I8", ok=False, detail=f"{message.body.id} was handled {runs} times")
-
-
-def _read_back(place: Place, history: History) -> None:
-    workload.read_ledger(place, history)
-    subscribers.read_groups(place, history, _TOPIC, _GROUPS)
+    bus = backend.bus(_TOPIC, fifo=True)
+    bus.subscribe(Happened, lambda event: own.update([event.id]))
+    client.at_work()
+    for message in workload.messages(client):
+        client.record("publish", "unknown", topic=_TOPIC, **message.fields)
+        with suppress(PostroadError):
+            outcome = _OUTCOMES[bus.publish(event_of(message), key=message.body.key).remote]
+            if outcome != "unknown":
+                client.record("publish", outcome, topic=_TOPIC, **message.fields)
+        runs = own.pop(message.body.id, 0)
+        if runs != 1:
+            client.record("check", invariant="I8", ok=False, detail=f"{message.body.id} was handled {runs} times")
 
 
 SCENARIO = Scenario(
@@ -56,8 +50,8 @@ SCENARIO = Scenario(
         },
     },
     prepare=_prepare,
-    unsettled=lambda place: subscribers.waiting(place, _TOPIC, _GROUPS),
-    read_back=_read_back,
+    unsettled=lambda place, backend: subscribers.waiting(backend, _TOPIC, _GROUPS),
+    read_back=lambda place, backend, history: subscribers.read_groups(backend, history, _TOPIC, _GROUPS),
     weight=25,
     stores=("sqlite", "aws"),
 )

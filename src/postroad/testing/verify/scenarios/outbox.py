@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +22,7 @@ from postroad.testing.verify import subscribers, workload
 from postroad.testing.verify.scenario import Client, Facts, History, Place, Role, Scenario
 from postroad.testing.verify.workload import Message
 from postroad.topics import Topic
+from postroad.wiring import Backend
 
 _TOPIC, _GROUPS = "verify-outbox", ("ledger",)
 _FACTS = Facts(subscriptions={_TOPIC: _GROUPS}, ordered=True, max_receives=None)
@@ -40,9 +40,8 @@ class _RolledBack(Exception):
     """A transaction that is given up on purpose."""
 
 
-def _prepare(place: Place) -> None:
-    workload.prepare_ledger(place)
-    subscribers.make_group(place, _TOPIC, _GROUPS[0])
+def _prepare(place: Place, backend: Backend) -> None:
+    subscribers.make_group(place, backend, _TOPIC, _GROUPS[0])
     _calls_of(place).mkdir(mode=0o700)
     with Outbox.open(place.dsn) as outbox:
         outbox.init()
@@ -50,7 +49,7 @@ def _prepare(place: Place) -> None:
         connection.execute("CREATE TABLE business (id text PRIMARY KEY)")
 
 
-def _produce(client: Client) -> None:
+def _produce(client: Client, backend: Backend) -> None:
     place, database = client.place, Inbox.open(client.place.dsn)
     with Outbox.open(place.dsn) as outbox:
         client.at_work()
@@ -79,16 +78,14 @@ def _commit(client: Client, database: Inbox, outbox: Outbox, message: Message) -
             raise _RolledBack
 
 
-def _dispatch(client: Client) -> None:
-    stop = threading.Event()
-    with client.place.backend() as backend, Outbox.open(client.place.dsn) as outbox:
+def _dispatch(client: Client, backend: Backend) -> None:
+    with Outbox.open(client.place.dsn) as outbox:
         target = backend.topic(f"{_TOPIC}.fifo", fifo=True)
         config = _CONFIG if client.place.faults else replace(_CONFIG, lease=_CALM_LEASE_SECONDS)
         dispatcher = OutboxDispatcher(outbox, _Target(client, target), config, service="verify")
         _announce_claims(client)
         client.at_work()
-        threading.Thread(target=_end, args=(client, stop), daemon=True).start()
-        dispatcher.run(stop)
+        dispatcher.run(client.stop_event())
 
 
 class _Target:
@@ -114,12 +111,6 @@ def _refusal() -> PostroadError:
 
 def _calls_of(place: Place) -> Path:
     return Path(place.directory) / "calls"
-
-
-def _end(client: Client, stop: threading.Event) -> None:
-    while not client.stopping:
-        time.sleep(_PAUSE_SECONDS)
-    stop.set()
 
 
 def _announce_claims(client: Client) -> None:
@@ -148,15 +139,14 @@ def _announce_claims(client: Client) -> None:
     wrap(store, "settle", settle)
 
 
-def _unsettled(place: Place) -> int:
+def _unsettled(place: Place, backend: Backend) -> int:
     with Outbox.open(place.dsn) as outbox:
         status = outbox.status()
-    return status.pending + status.failed + subscribers.waiting(place, _TOPIC, _GROUPS)
+    return status.pending + status.failed + subscribers.waiting(backend, _TOPIC, _GROUPS)
 
 
-def _read_back(place: Place, history: History) -> None:
-    workload.read_ledger(place, history)
-    subscribers.read_groups(place, history, _TOPIC, _GROUPS)
+def _read_back(place: Place, backend: Backend, history: History) -> None:
+    subscribers.read_groups(backend, history, _TOPIC, _GROUPS)
     with Inbox.open(place.dsn).transaction() as connection:
         business = {str(row[0]) for row in connection.execute("SELECT id FROM business").fetchall()}
         rows = connection.execute("SELECT event_id, state, attempts FROM outbox").fetchall()

@@ -18,69 +18,63 @@ _LOOK_SECONDS = 0.2
 _REDRIVE_SECONDS, _REDRIVEN = 0.5, 5
 
 
-def _prepare(place: Place) -> None:
-    workload.prepare_ledger(place)
-    with place.backend() as backend:
-        backend.create_queue(QueueSpec(_DEAD, fifo=True))
-        spec = QueueSpec(
-            _QUEUE,
-            fifo=True,
-            visibility=place.visibility,
-            max_message_bytes=MAX_MESSAGE_BYTES if place.store == "aws" else workload.LIMIT_BYTES,
-            dead_letter=_DEAD,
-            max_receives=workload.MAX_RECEIVES,
-        )
-        backend.create_queue(spec)
+def _prepare(place: Place, backend: Backend) -> None:
+    backend.create_queue(QueueSpec(_DEAD, fifo=True))
+    spec = QueueSpec(
+        _QUEUE,
+        fifo=True,
+        visibility=place.visibility,
+        max_message_bytes=MAX_MESSAGE_BYTES if place.store == "aws" else workload.LIMIT_BYTES,
+        dead_letter=_DEAD,
+        max_receives=workload.MAX_RECEIVES,
+    )
+    backend.create_queue(spec)
 
 
-def _produce(client: Client) -> None:
-    with client.place.backend() as backend:
-        queue = backend.queue(_QUEUE)
+def _produce(client: Client, backend: Backend) -> None:
+    queue = backend.queue(_QUEUE)
 
-        def send(message: Message) -> Exception | None:
-            outgoing = OutgoingMessage(message.raw, group=message.body.key, dedup_id=message.body.id)
-            return queue.send([outgoing])[0].error
+    def send(message: Message) -> Exception | None:
+        outgoing = OutgoingMessage(message.raw, group=message.body.key, dedup_id=message.body.id)
+        return queue.send([outgoing])[0].error
 
-        workload.publish_all(client, _QUEUE, send)
-
-
-def _consume(client: Client) -> None:
-    with client.place.backend() as backend:
-        workload.consume(client, backend.queue(_QUEUE), _QUEUE)
+    workload.publish_all(client, _QUEUE, send)
 
 
-def _look(client: Client) -> None:
+def _consume(client: Client, backend: Backend) -> None:
+    workload.consume(client, backend.queue(_QUEUE), _QUEUE)
+
+
+def _look(client: Client, backend: Backend) -> None:
     """Peek at the queue now and then, and write down the receive counts; peeking must not change them."""
-    with client.place.backend() as backend:
-        queue = backend.queue(_QUEUE)
-        client.at_work()
-        while not client.stopping:
-            if queue.traits.peeks_clean:
-                for message in queue.peek(limit=20):
-                    seen = workload.read_body(message.body).id
-                    client.record("peek", sub=_QUEUE, id=seen, receive_count=message.receive_count)
-            time.sleep(_LOOK_SECONDS)
+    queue = backend.queue(_QUEUE)
+    client.at_work()
+    while not client.stopping:
+        if queue.traits.peeks_clean:
+            for message in queue.peek(limit=20):
+                seen = workload.read_body(message.body).id
+                client.record("peek", sub=_QUEUE, id=seen, receive_count=message.receive_count)
+        time.sleep(_LOOK_SECONDS)
 
 
-def _operate(client: Client) -> None:
+def _operate(client: Client, backend: Backend) -> None:
     """Redrive ordered dead letters of its own now and then, and check that they come back in their order."""
     own = client.name.replace(".", "-")
     dead, back = f"{own}-dead.fifo", f"{own}-back.fifo"
-    with client.place.backend() as backend:
-        backend.create_queue(QueueSpec(dead, fifo=True))
-        backend.create_queue(QueueSpec(back, fifo=True))
-        client.at_work()
-        rounds = 0
-        while not client.stopping:
-            rounds += 1
-            try:
-                order = _redriven(backend, dead, back, rounds)
-            except PostroadError:
-                pass
-            else:
-                ok = order == sorted(order)
-                client.record("check", invariant="I9", ok=ok, detail=f"redriven in the order {order}")
-            time.sleep(_REDRIVE_SECONDS)
+    backend.create_queue(QueueSpec(dead, fifo=True))
+    backend.create_queue(QueueSpec(back, fifo=True))
+    client.at_work()
+    rounds = 0
+    while not client.stopping:
+        rounds += 1
+        try:
+            order = _redriven(backend, dead, back, rounds)
+        except PostroadError:
+            pass
+        else:
+            ok = order == sorted(order)
+            client.record("check", invariant="I9", ok=ok, detail=f"redriven in the order {order}")
+        time.sleep(_REDRIVE_SECONDS)
 
 
 def _redriven(backend: Backend, dead: str, back: str, rounds: int) -> list[int]:
@@ -98,17 +92,10 @@ def _redriven(backend: Backend, dead: str, back: str, rounds: int) -> list[int]:
     return order
 
 
-def _unsettled(place: Place) -> int:
-    with place.backend() as backend:
-        return workload.held(backend.queue(_QUEUE))
-
-
-def _read_back(place: Place, history: History) -> None:
-    workload.read_ledger(place, history)
-    with place.backend() as backend:
-        workload.read_rest(history, "dead", _QUEUE, backend.queue(_DEAD))
-        workload.read_rest(history, "left", _QUEUE, backend.queue(_QUEUE))
-    audits.audit_queue(place, history, _QUEUE, dead=_DEAD, deduplicates=True)
+def _read_back(place: Place, backend: Backend, history: History) -> None:
+    workload.read_rest(history, "dead", _QUEUE, backend.queue(_DEAD))
+    workload.read_rest(history, "left", _QUEUE, backend.queue(_QUEUE))
+    audits.audit_queue(place, backend, history, _QUEUE, dead=_DEAD, deduplicates=True)
     audit_sigterm(place, history)
 
 
@@ -117,12 +104,16 @@ SCENARIO = Scenario(
     facts=_FACTS,
     roles={
         "producer": Role(work=_produce, processes=2, sends=True),
-        "consumer": Role(work=_consume, processes=3, holds=True),
+        "consumer": Role(
+            work=_consume,
+            processes=3,
+            holds=True,
+        ),
         "looker": Role(work=_look),
         "operator": Role(work=_operate),
     },
     prepare=_prepare,
-    unsettled=_unsettled,
+    unsettled=lambda place, backend: workload.held(backend.queue(_QUEUE)),
     read_back=_read_back,
     weight=40,
     stores=("sqlite", "postgres", "aws"),

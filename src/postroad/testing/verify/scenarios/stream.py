@@ -11,6 +11,7 @@ from postroad.streams import TRIM_HORIZON, Record, ShardLease, Stream, StreamRec
 from postroad.testing.verify import workload
 from postroad.testing.verify.scenario import Client, Facts, History, Place, Role, Scenario
 from postroad.testing.verify.workload import Message
+from postroad.wiring import Backend
 
 _STREAM, _CONSUMER = "verify", "ledger"
 _SHARDS = 4
@@ -20,41 +21,37 @@ _RENEW_SECONDS = 0.5
 _FACTS = Facts(subscriptions={_STREAM: (_CONSUMER,)}, ordered=True, visibility=0)
 
 
-def _prepare(place: Place) -> None:
-    workload.prepare_ledger(place)
-    with place.backend() as backend:
-        backend.stream(_STREAM, _SHARDS)
+def _prepare(place: Place, backend: Backend) -> None:
+    backend.stream(_STREAM, _SHARDS)
 
 
-def _produce(client: Client) -> None:
-    with client.place.backend() as backend:
-        stream = backend.stream(_STREAM, _SHARDS)
+def _produce(client: Client, backend: Backend) -> None:
+    stream = backend.stream(_STREAM, _SHARDS)
 
-        def put(message: Message) -> Exception | None:
-            return stream.put([Record(key=message.body.key, data=message.raw)])[0].error
+    def put(message: Message) -> Exception | None:
+        return stream.put([Record(key=message.body.key, data=message.raw)])[0].error
 
-        workload.publish_all(client, _STREAM, put)
+    workload.publish_all(client, _STREAM, put)
 
 
-def _work(client: Client) -> None:
+def _work(client: Client, backend: Backend) -> None:
     """Read the shards of this worker's share, handle each record, and store the position after each read."""
     handler = workload.Handler(client, _CONSUMER)
-    with client.place.backend() as backend:
-        stream = backend.stream(_STREAM, _SHARDS)
-        client.at_work()
-        seconds = _LEASE_SECONDS if client.place.faults else _CALM_LEASE_SECONDS
-        leases: list[ShardLease] = []
-        renew_at = 0.0
-        while not client.stopping:
-            try:
-                if time.monotonic() >= renew_at:
-                    renew_at = time.monotonic() + _RENEW_SECONDS
-                    leases = stream.lease(_CONSUMER, client.name, seconds=seconds)
-                moved = [_advance(client, handler, stream, lease) for lease in leases]
-            except PostroadError:
-                moved = []
-            if not any(moved):
-                time.sleep(0.02)
+    stream = backend.stream(_STREAM, _SHARDS)
+    client.at_work()
+    seconds = _LEASE_SECONDS if client.place.faults else _CALM_LEASE_SECONDS
+    leases: list[ShardLease] = []
+    renew_at = 0.0
+    while not client.stopping:
+        try:
+            if time.monotonic() >= renew_at:
+                renew_at = time.monotonic() + _RENEW_SECONDS
+                leases = stream.lease(_CONSUMER, client.name, seconds=seconds)
+            moved = [_advance(client, handler, stream, lease) for lease in leases]
+        except PostroadError:
+            moved = []
+        if not any(moved):
+            time.sleep(0.02)
 
 
 def _advance(client: Client, handler: workload.Handler, stream: Stream, lease: ShardLease) -> bool:
@@ -80,27 +77,20 @@ def _handle(client: Client, handler: workload.Handler, records: Sequence[StreamR
         client.record("handled", sub=_CONSUMER, id=body.id, key=body.key, n=body.n, t0=started)
 
 
-def _unsettled(place: Place) -> int:
-    with place.backend() as backend:
-        return workload.unread(backend.stream(_STREAM, _SHARDS), _CONSUMER)
-
-
-def _read_back(place: Place, history: History) -> None:
+def _read_back(place: Place, backend: Backend, history: History) -> None:
     """Read every shard once more from its beginning: no sequence twice, none smaller than the one before."""
-    workload.read_ledger(place, history)
-    with place.backend() as backend:
-        stream = backend.stream(_STREAM, _SHARDS)
-        for shard in stream.shards():
-            read = [(record.sequence, workload.read_body(record.data).id) for record in workload.whole(stream, shard)]
-            sequences = [sequence for sequence, _ in read]
-            grows = all(earlier < later for earlier, later in pairwise(sequences))
-            workload.check(history, "I21", grows, f"sequences of {shard} grow")
-            for record in workload.behind(stream, _CONSUMER, shard):
-                history.write("left", sub=_CONSUMER, id=workload.read_body(record.data).id)
-            handled = workload.effects_of(place, _CONSUMER)
-            passed = [each for sequence, each in read if sequence <= (stream.position(_CONSUMER, shard) or "")]
-            missed = [each for each in passed if each not in handled]
-            workload.check(history, "I21", not missed, f"the checkpoint of {shard} passed {missed[:3]} unhandled")
+    stream = backend.stream(_STREAM, _SHARDS)
+    for shard in stream.shards():
+        read = [(record.sequence, workload.read_body(record.data).id) for record in workload.whole(stream, shard)]
+        sequences = [sequence for sequence, _ in read]
+        grows = all(earlier < later for earlier, later in pairwise(sequences))
+        workload.check(history, "I21", grows, f"sequences of {shard} grow")
+        for record in workload.behind(stream, _CONSUMER, shard):
+            history.write("left", sub=_CONSUMER, id=workload.read_body(record.data).id)
+        handled = workload.effects_of(place, _CONSUMER)
+        passed = [each for sequence, each in read if sequence <= (stream.position(_CONSUMER, shard) or "")]
+        missed = [each for each in passed if each not in handled]
+        workload.check(history, "I21", not missed, f"the checkpoint of {shard} passed {missed[:3]} unhandled")
 
 
 SCENARIO = Scenario(
@@ -111,7 +101,7 @@ SCENARIO = Scenario(
         "worker": Role(work=_work, processes=2, holds=True),
     },
     prepare=_prepare,
-    unsettled=_unsettled,
+    unsettled=lambda place, backend: workload.unread(backend.stream(_STREAM, _SHARDS), _CONSUMER),
     read_back=_read_back,
     weight=50,
 )

@@ -23,6 +23,7 @@ from postroad.tasks import Reconciler, TaskContext, TaskProducer, TaskWorker, en
 from postroad.testing.verify import workload
 from postroad.testing.verify.scenario import Client, Facts, History, Place, Role, Scenario
 from postroad.testing.verify.workload import Body, Message
+from postroad.wiring import Backend
 
 TOPIC = "tasks"
 TASK = "verify-chore"
@@ -43,12 +44,10 @@ _STATES = {
 _JOB_STATES = {"Job Created": "created", "Job Completed": "completed", "Job Failure Detected": "failed"}
 
 
-def prepare(place: Place) -> None:
-    """Create the ledger, the journal and the queues of tasks."""
-    workload.prepare_ledger(place)
-    with place.backend() as backend:
-        backend.journal().init()
-        ensure_queues(backend, TOPIC)
+def prepare(place: Place, backend: Backend) -> None:
+    """Create the journal and the queues of tasks."""
+    backend.journal().init()
+    ensure_queues(backend, TOPIC)
 
 
 def input_of(client: Client, message: Message, *, last: bool = True, tenant: str = _TENANTS[0]) -> dict[str, Any]:
@@ -87,67 +86,64 @@ def _inbox(dsn: str) -> Inbox:
     return Inbox.open(dsn)
 
 
-def _submit(client: Client) -> None:
+def _submit(client: Client, backend: Backend) -> None:
     """Submit tasks of one tenant; the next producer has another one."""
     tenant = _TENANTS[client.config.index % len(_TENANTS)]
-    with client.place.backend() as backend:
-        producer = TaskProducer(backend, tenant_id=tenant)
+    producer = TaskProducer(backend, tenant_id=tenant)
 
-        def submit(message: Message) -> None:
-            producer.submit(TASK, input_of(client, message, tenant=tenant), request_id=message.body.id)
+    def submit(message: Message) -> None:
+        producer.submit(TASK, input_of(client, message, tenant=tenant), request_id=message.body.id)
 
-        workload.publish_all(client, TOPIC, submit)
+    workload.publish_all(client, TOPIC, submit)
 
 
-def work(client: Client) -> None:
+def work(client: Client, backend: Backend) -> None:
     """Run tasks and advance jobs until the run ends."""
-    with client.place.backend() as backend:
-        worker = TaskWorker(
-            backend,
-            imports=[__name__],
-            concurrency=2,
-            wait=0.2,
-            visibility_extension=client.place.visibility,
-            extension_interval=client.place.visibility / 4,
-            max_attempts=20,
-            worker_id=client.name,
-            drain_timeout=5.0,
-        )
-        # Who its children are; the file stays when this process is killed.
-        children = Path(client.place.directory) / f"children-{os.getpid()}"
-        with ThreadPoolExecutor(1) as thread:
-            running = thread.submit(worker.run)
-            client.at_work()
-            while not client.stopping and not running.done():
-                pids = worker.child_pids()
-                client.announce(holding=bool(pids))
-                children.write_text(" ".join(map(str, pids)))
-                time.sleep(_LOOK_SECONDS)
-            worker.stop()
-            # A store that was away at the start raises here, and the process is started again.
-            running.result()
-        (Path(client.place.directory) / f"metrics-{client.name}").write_bytes(generate_latest())
+    worker = TaskWorker(
+        backend,
+        imports=[__name__],
+        concurrency=2,
+        wait=0.2,
+        visibility_extension=client.place.visibility,
+        extension_interval=client.place.visibility / 4,
+        max_attempts=20,
+        worker_id=client.name,
+        drain_timeout=5.0,
+    )
+    # Who its children are; the file stays when this process is killed.
+    children = Path(client.place.directory) / f"children-{os.getpid()}"
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(worker.run)
+        client.at_work()
+        while not client.stopping and not running.done():
+            pids = worker.child_pids()
+            client.announce(holding=bool(pids))
+            children.write_text(" ".join(map(str, pids)))
+            time.sleep(_LOOK_SECONDS)
+        worker.stop()
+        # A store that was away at the start raises here, and the process is started again.
+        running.result()
+    (Path(client.place.directory) / f"metrics-{client.name}").write_bytes(generate_latest())
 
 
-def watch(client: Client) -> None:
+def watch(client: Client, backend: Backend) -> None:
     """Look for children that live on after their worker, and send what a broken submission left unsent."""
     since: dict[int, float] = {}
-    with client.place.backend() as backend:
-        reconcilers = [Reconciler(backend, tenant_id=each, stale_after=_STALE_SECONDS) for each in _TENANTS]
-        client.at_work()
-        look_at = time.monotonic()
-        while not client.stopping:
-            now = time.monotonic()
-            since = {pid: since.get(pid, now) for pid in _abandoned(client.place)}
-            for pid in [pid for pid, first in since.items() if now - first > _ORPHAN_SECONDS]:
-                client.record("child", id=f"process {pid}", run=0, pid=pid, event="orphan")
-                since[pid] = math.inf
-            if now >= look_at:
-                look_at = now + _STALE_SECONDS
-                for reconciler in reconcilers:
-                    with suppress(PostroadError):
-                        reconciler.run_once()
-            time.sleep(_WATCH_SECONDS)
+    reconcilers = [Reconciler(backend, tenant_id=each, stale_after=_STALE_SECONDS) for each in _TENANTS]
+    client.at_work()
+    look_at = time.monotonic()
+    while not client.stopping:
+        now = time.monotonic()
+        since = {pid: since.get(pid, now) for pid in _abandoned(client.place)}
+        for pid in [pid for pid, first in since.items() if now - first > _ORPHAN_SECONDS]:
+            client.record("child", id=f"process {pid}", run=0, pid=pid, event="orphan")
+            since[pid] = math.inf
+        if now >= look_at:
+            look_at = now + _STALE_SECONDS
+            for reconciler in reconcilers:
+                with suppress(PostroadError):
+                    reconciler.run_once()
+        time.sleep(_WATCH_SECONDS)
 
 
 def _abandoned(place: Place) -> set[int]:
@@ -166,45 +162,41 @@ def _is_alive(pid: int) -> bool:
         return False
 
 
-def unsettled(place: Place) -> int:
+def unsettled(place: Place, backend: Backend) -> int:
     """Return how many tasks have not ended."""
-    with place.backend() as backend:
-        states = [tasks_by_state(backend.journal(), tenant) for tenant in _TENANTS]
+    states = [tasks_by_state(backend.journal(), tenant) for tenant in _TENANTS]
     return sum(len(each["pending"]) + len(each["processing"]) for each in states)
 
 
-def ended(place: Place, *event_types: str) -> set[str]:
+def ended(backend: Backend, *event_types: str) -> set[str]:
     """Return the tasks or jobs that have an event of one of these types."""
-    with place.backend() as backend:
-        journal = backend.journal()
-        asked = product(_TENANTS, event_types)
-        events = (every_event(journal, "GSI4", tenant=tenant, event_type=each) for tenant, each in asked)
-        return {event.entity_id for each in events for event in each}
+    journal = backend.journal()
+    asked = product(_TENANTS, event_types)
+    events = (every_event(journal, "GSI4", tenant=tenant, event_type=each) for tenant, each in asked)
+    return {event.entity_id for each in events for event in each}
 
 
-def read_back(place: Place, history: History, failure: str) -> None:
-    """Write down the effects, the events as they were committed, and what failed for good by an event of this type."""
-    workload.read_ledger(place, history)
-    for failed in ended(place, failure):
+def read_back(place: Place, backend: Backend, history: History, failure: str) -> None:
+    """Write down the events as they were committed, and what failed for good by an event of this type."""
+    for failed in ended(backend, failure):
         history.write("dead", sub=TOPIC, id=failed)
-    read_journal(place, history)
+    read_journal(place, backend, history)
 
 
-def read_journal(place: Place, history: History) -> None:
+def read_journal(place: Place, backend: Backend, history: History) -> None:
     """Write down what the journal has, and check that the states agree with it (I26) and tenants are apart (I29)."""
     from postroad.journal.maintenance import verify
 
     offset = time.monotonic() - time.time()
     differences, foreign = [], []
-    with place.backend() as backend:
-        for tenant in _TENANTS:
-            events = list(every_event(backend.journal(), "PK", tenant=tenant))
-            # The lines of one file are in the order of their times.
-            with closing(History(place.history, f"journal-{tenant}")) as committed:
-                for event in events:
-                    _commit(committed, event, event.timestamp / 1_000 + offset)
-            differences += verify(backend.journal(), tenant).differences
-            foreign += [f"{event.event_type} of {tenant}" for event in events if _has_foreign(event, tenant)]
+    for tenant in _TENANTS:
+        events = list(every_event(backend.journal(), "PK", tenant=tenant))
+        # The lines of one file are in the order of their times.
+        with closing(History(place.history, f"journal-{tenant}")) as committed:
+            for event in events:
+                _commit(committed, event, event.timestamp / 1_000 + offset)
+        differences += verify(backend.journal(), tenant).differences
+        foreign += [f"{event.event_type} of {tenant}" for event in events if _has_foreign(event, tenant)]
     workload.check(history, "I26", not differences, f"{len(differences)} states differ from their events")
     foreign += [
         path.name
