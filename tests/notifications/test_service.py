@@ -22,6 +22,7 @@ from tests.waiting import eventually
 from postroad import connect
 from postroad.notifications import NotificationStore
 from postroad.queues import OutgoingMessage, QueueSpec
+from postroad.settings import Settings
 from postroad.up.notifications import send_notifications
 from postroad.wiring import Backend
 
@@ -108,7 +109,7 @@ def test_under_up_the_part_works_without_a_port(
     with made("memory://") as backend:
         for name, value in environment(backend, store, apple, tmp_path).items():
             monkeypatch.setenv(name, value)
-        running = threading.Thread(target=send_notifications, args=(backend, stop), daemon=True)
+        running = threading.Thread(target=send_notifications, args=(backend, Settings(), stop), daemon=True)
         running.start()
         backend.queue("offline-queue").send([OutgoingMessage(missed().to_json())])
 
@@ -124,7 +125,7 @@ def test_under_up_the_part_idles_while_no_queue_is_named(monkeypatch: pytest.Mon
         monkeypatch.delenv(name, raising=False)
     stop = threading.Event()
     with connect("memory://") as backend:
-        running = threading.Thread(target=send_notifications, args=(backend, stop), daemon=True)
+        running = threading.Thread(target=send_notifications, args=(backend, Settings(), stop), daemon=True)
         running.start()
 
         idle = running.is_alive()

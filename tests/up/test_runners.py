@@ -11,8 +11,8 @@ from tests.waiting import eventually
 from postroad.errors import Unavailable
 from postroad.settings import Settings
 from postroad.up import runners
-from postroad.up.children import DEATHS_TO_FAIL, PartReport
-from postroad.up.runners import RunnerPart, Runners
+from postroad.up.children import DEATHS_TO_FAIL, PartReport, Report
+from postroad.up.runners import Runners
 from postroad.wiring import Backend, connect
 
 
@@ -22,8 +22,8 @@ class FakeLink:
     def __init__(self) -> None:
         self.reports: list[PartReport] = []
 
-    def report(self, *parts: PartReport) -> None:
-        self.reports += parts
+    def send(self, report: Report) -> None:
+        self.reports += report.parts
 
     @property
     def last(self) -> PartReport | None:
@@ -48,7 +48,7 @@ def test_a_part_whose_store_is_away_says_what_it_waits_for_and_goes_on_when_it_i
 
     with connect("memory://") as backend:
         runners_of_part = Runners(supervisor, backend, Settings(), stop)  # type: ignore[arg-type]  # a link, as far as it is used
-        running = threading.Thread(target=runners_of_part.run, args=([RunnerPart("part", work)],))
+        running = threading.Thread(target=runners_of_part.run, args=({"part": work},))
         running.start()
         try:
             eventually(lambda: len(lives) > 3 * DEATHS_TO_FAIL)

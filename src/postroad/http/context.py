@@ -10,12 +10,14 @@ import hmac
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import msgspec
 
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import InvalidCursor, PostroadError
+from postroad.http import redrives
 from postroad.http.access import AgentAccess, LeasedMessages, OutboxAccess, RateLimits, WorkAccess
 from postroad.http.idempotency import AnswerStore, KeyLocks
 from postroad.http.live import LiveOverviews
@@ -23,7 +25,6 @@ from postroad.http.metrics import RequestMetrics
 from postroad.http.operations import Operations
 from postroad.http.overview import Overviews
 from postroad.http.polls import MAX_OPEN, Polls
-from postroad.http.redrives import KIND, Redrives
 from postroad.http.server_sent_events import AgentStreams
 from postroad.http.sessions import FailedLogins, Sessions
 from postroad.http.threads import Threads
@@ -111,12 +112,11 @@ class Context:
             threads=self.threads,
         )
         self.live = LiveOverviews(self.overviews, self.polls)
-        self.redrives = Redrives(backend)
         self.operations = Operations(
             backend.items(),
             tenant=settings.tenant,
             clock=clock,
-            kinds={"task.retry": self.work.retry_tasks, KIND: self.redrives.work},
+            kinds={"task.retry": self.work.retry_tasks, redrives.KIND: partial(redrives.work, backend)},
             alone=backend.joins_writes,
         )
 

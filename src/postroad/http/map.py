@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -22,71 +22,62 @@ _MOST_AGENTS: Final = 100
 _TASKS: Final = "tasks"
 
 
-class MapMaker:
-    """Draws the map of one server from what was measured, and from the topics, handlers and agents."""
+def draw_map(backend: Backend, settings: Settings, agents: Agents, found: Measured, *, whole: bool = True) -> Map:
+    """Return the map; this reads the store.
 
-    def __init__(self, backend: Backend, settings: Settings, agents: Agents) -> None:
-        self._backend = backend
-        self._settings = settings
-        self._agents = agents
-
-    def draw(self, found: Measured, *, whole: bool = True) -> Map:
-        """Return the map; this reads the store.
-
-        Args:
-            found: What was measured.
-            whole: False for a map that can be drawn: of many queues, those that hold most and what they are joined to.
-        """
-        drawing = _Drawing()
-        queues = found.queues if whole else drawn(found)
-        self._add_queues(drawing, queues, found.dead_letter_queues)
-        for topic, queue in self._backend.ports.topics.subscribers([each.spec.name for each in queues]):
+    Args:
+        backend: The store.
+        settings: The modules that are loaded, the queues of tasks and the topic of the outbox.
+        agents: The agents.
+        found: What was measured.
+        whole: False for a map that can be drawn: of many queues, those that hold most and what they are joined to.
+    """
+    drawing = _Drawing()
+    queues = found.queues if whole else drawn(found)
+    for each in queues:
+        kind: NodeKind = "dead_letter" if each.spec.name in found.dead_letter_queues else "queue"
+        drawing.add(MapNode(f"queue:{each.spec.name}", kind, each.spec.name, size(each)))
+        if each.spec.dead_letter is not None:
+            drawing.join(f"queue:{each.spec.name}", f"queue:{each.spec.dead_letter}", "dead_letter")
+    for topic, queue in backend.ports.topics.subscribers([each.spec.name for each in queues]):
+        drawing.add(MapNode(f"topic:{topic}", "topic", topic))
+        drawing.join(f"topic:{topic}", f"queue:{queue}", "subscription")
+    if len(queues) == len(found.queues):
+        for topic in backend.topics():
             drawing.add(MapNode(f"topic:{topic}", "topic", topic))
-            drawing.join(f"topic:{topic}", f"queue:{queue}", "subscription")
-        if len(queues) == len(found.queues):
-            for topic in self._backend.topics():
-                drawing.add(MapNode(f"topic:{topic}", "topic", topic))
-        for name in self._backend.streams():
-            drawing.add(MapNode(f"stream:{name}", "stream", name))
-        self._add_outbox(drawing, found.outbox)
-        self._add_handlers(drawing)
-        self._add_agents(drawing)
-        return drawing.map()
+    for name in backend.streams():
+        drawing.add(MapNode(f"stream:{name}", "stream", name))
+    if found.outbox is not None:
+        pending = found.outbox.pending if isinstance(found.outbox, OutboxStatus) else None
+        drawing.add(MapNode("outbox", "outbox", "outbox", pending))
+        if settings.outbox_topic is not None:
+            drawing.join("outbox", f"topic:{settings.outbox_topic}", "publish")
+    _add_handlers(drawing, settings)
+    _add_agents(drawing, agents)
+    return drawing.map()
 
-    def _add_queues(self, drawing: _Drawing, queues: Iterable[QueueOverview], letters: Collection[str]) -> None:
-        for each in queues:
-            kind: NodeKind = "dead_letter" if each.spec.name in letters else "queue"
-            drawing.add(MapNode(f"queue:{each.spec.name}", kind, each.spec.name, size(each)))
-            if each.spec.dead_letter is not None:
-                drawing.join(f"queue:{each.spec.name}", f"queue:{each.spec.dead_letter}", "dead_letter")
 
-    def _add_outbox(self, drawing: _Drawing, found: OutboxStatus | str | None) -> None:
-        if found is None:
-            return
-        drawing.add(MapNode("outbox", "outbox", "outbox", found.pending if isinstance(found, OutboxStatus) else None))
-        if (topic := self._settings.outbox_topic) is not None:
-            drawing.join("outbox", f"topic:{topic}", "publish")
+def _add_handlers(drawing: _Drawing, settings: Settings) -> None:
+    """Add the handlers and tasks of the modules that this server has loaded."""
+    for _, bus in buses_of(settings.load):
+        if (queue := bus.group_queue) is not None:
+            for name in bus.handler_names:
+                drawing.add(MapNode(f"handler:{queue}:{name}", "handler", name))
+                drawing.join(f"queue:{queue}", f"handler:{queue}:{name}", "handle")
+    for task in default_tasks.definitions():
+        queue = task.queue or next(iter(settings.task_queues), _TASKS)
+        drawing.add(MapNode(f"handler:task:{task.name}", "handler", task.name))
+        drawing.join(f"queue:{queue}", f"handler:task:{task.name}", "handle")
 
-    def _add_handlers(self, drawing: _Drawing) -> None:
-        """Add the handlers and tasks of the modules that this server has loaded."""
-        for _, bus in buses_of(self._settings.load):
-            if (queue := bus.group_queue) is not None:
-                for name in bus.handler_names:
-                    drawing.add(MapNode(f"handler:{queue}:{name}", "handler", name))
-                    drawing.join(f"queue:{queue}", f"handler:{queue}:{name}", "handle")
-        for task in default_tasks.definitions():
-            queue = task.queue or next(iter(self._settings.task_queues), _TASKS)
-            drawing.add(MapNode(f"handler:task:{task.name}", "handler", task.name))
-            drawing.join(f"queue:{queue}", f"handler:task:{task.name}", "handle")
 
-    def _add_agents(self, drawing: _Drawing) -> None:
-        with suppress(ConfigurationError, NotFound, NotPermitted):
-            for agent in self._agents.list(limit=_MOST_AGENTS).items:
-                stats = self._agents.stats(agent.agent_id)
-                depth = (stats.visible or 0) + (stats.in_flight or 0) + (stats.delayed or 0)
-                drawing.add(MapNode(f"agent:{agent.agent_id}", "agent", agent.agent_id, depth))
-                for each in self._agents.subscriptions(agent.agent_id, limit=_MOST_AGENTS).items:
-                    drawing.join(f"agent:{each.producer_id}", f"agent:{agent.agent_id}", "subscription")
+def _add_agents(drawing: _Drawing, agents: Agents) -> None:
+    with suppress(ConfigurationError, NotFound, NotPermitted):
+        for agent in agents.list(limit=_MOST_AGENTS).items:
+            stats = agents.stats(agent.agent_id)
+            depth = (stats.visible or 0) + (stats.in_flight or 0) + (stats.delayed or 0)
+            drawing.add(MapNode(f"agent:{agent.agent_id}", "agent", agent.agent_id, depth))
+            for each in agents.subscriptions(agent.agent_id, limit=_MOST_AGENTS).items:
+                drawing.join(f"agent:{each.producer_id}", f"agent:{agent.agent_id}", "subscription")
 
 
 def drawn(found: Measured) -> Sequence[QueueOverview]:

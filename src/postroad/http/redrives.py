@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -21,74 +20,62 @@ from postroad.wiring import Backend
 KIND = "queue.redrive"
 
 
-class Redrives:
-    """Moves dead letters of one store back."""
+def preview(backend: Backend, queue: str, wanted: Redrive) -> RedriveReport:
+    """Count what would move, and change nothing."""
+    check(backend, queue, wanted)
+    return redrive(backend, queue, dry_run=True, **_chosen(wanted))
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
 
-    def preview(self, queue: str, wanted: Redrive) -> RedriveReport:
-        """Count what would move, and change nothing."""
-        self.check(queue, wanted)
-        return self._dry_run(queue, wanted)
+def check(backend: Backend, queue: str, wanted: Redrive) -> dict[str, Any]:
+    """Return the redrive as an operation stores it; refuse wrong bounds and destinations that cannot be."""
+    for name in filter(None, (queue, wanted.to)):
+        open_queue(backend, name)
+    Bounds(limit=wanted.limit, rate=wanted.rate, canary=wanted.canary)
+    try:
+        Destinations(backend, queue, wanted.to).refuse_if_unused()
+    except AmbiguousSource:
+        # Its messages may say where they came from.
+        redrive(backend, queue, dry_run=True, **_chosen(wanted))
+    return {"queue": queue, "wanted": msgspec.to_builtins(wanted)}
 
-    def _dry_run(self, queue: str, wanted: Redrive) -> RedriveReport:
-        bounds = {"limit": wanted.limit, "rate": wanted.rate, "canary": wanted.canary}
-        return redrive(self._backend, queue, to=wanted.to, match=_match(wanted), dry_run=True, **bounds)  # type: ignore[arg-type]
 
-    def check(self, queue: str, wanted: Redrive) -> dict[str, Any]:
-        """Return the redrive as an operation stores it; refuse wrong bounds and destinations that cannot be."""
-        for name in filter(None, (queue, wanted.to)):
-            open_queue(self._backend, name)
-        Bounds(limit=wanted.limit, rate=wanted.rate, canary=wanted.canary)
-        try:
-            Destinations(self._backend, queue, wanted.to).refuse_if_unused()
-        except AmbiguousSource:
-            # Its messages may say where they came from.
-            self._dry_run(queue, wanted)
-        return {"queue": queue, "wanted": msgspec.to_builtins(wanted)}
+def work(backend: Backend, run: OperationRun) -> Mapping[str, Any]:
+    """Move what the operation names."""
+    wanted = msgspec.convert(run.params["wanted"], Redrive)
+    before = _Moved(run, backend)
+    left = None if wanted.limit is None else max(0, wanted.limit - before.total)
+    if left == 0:
+        nothing = RedriveReport(
+            run_id=run.id, status="limit", matched=0, moved=0, returned=0, skipped={}, destinations={}
+        )
+        return _as_document(before.added_to(nothing))
 
-    def work(self, run: OperationRun) -> Mapping[str, Any]:
-        """Move what the operation names."""
-        wanted = msgspec.convert(run.params["wanted"], Redrive)
-        before = _Moved(run, self._backend)
-        left = None if wanted.limit is None else max(0, wanted.limit - before.total)
-        if left == 0:
-            return _as_document(before.added_to(_nothing(run.id)))
-        try:
-            report = redrive(
-                self._backend,
-                run.params["queue"],
-                to=wanted.to,
-                match=_match(wanted),
-                limit=left,
-                rate=wanted.rate,
-                canary=wanted.canary,
-                # The store's own redrive could neither be counted nor continued.
-                native=False,
-                reason=wanted.reason,
-                actor=run.actor,
-                run_id=run.id,
-                progress=before.show,
-                each_step=before.step,
-                sleep=_waiting(run.stop),
-            )
-        except _Interrupted:
-            return {"status": INTERRUPTED}
-        before.show(report)
-        return _as_document(before.added_to(report))
+    def wait(seconds: float) -> None:
+        if run.stop.wait(seconds):
+            raise _Interrupted
+
+    try:
+        report = redrive(
+            backend,
+            run.params["queue"],
+            **{**_chosen(wanted), "limit": left},
+            # The store's own redrive could neither be counted nor continued.
+            native=False,
+            reason=wanted.reason,
+            actor=run.actor,
+            run_id=run.id,
+            progress=before.show,
+            each_step=before.step,
+            sleep=wait,
+        )
+    except _Interrupted:
+        return {"status": INTERRUPTED}
+    before.show(report)
+    return _as_document(before.added_to(report))
 
 
 class _Interrupted(Exception):
     """The server stops."""
-
-
-def _waiting(stop: threading.Event) -> Callable[[float], None]:
-    def wait(seconds: float) -> None:
-        if stop.wait(seconds):
-            raise _Interrupted
-
-    return wait
 
 
 class _Moved:
@@ -133,13 +120,11 @@ class _Moved:
         )
 
 
-def _nothing(run_id: str) -> RedriveReport:
-    return RedriveReport(run_id=run_id, status="limit", matched=0, moved=0, returned=0, skipped={}, destinations={})
-
-
-def _match(wanted: Redrive) -> Match:
+def _chosen(wanted: Redrive) -> dict[str, Any]:
+    """Return which dead letters to move, where to, how many and how fast."""
     given = wanted.match
-    return Match(fingerprint=given.fingerprint, key=given.key, event_type=given.event_type, ids=tuple(given.ids))
+    match = Match(fingerprint=given.fingerprint, key=given.key, event_type=given.event_type, ids=tuple(given.ids))
+    return {"to": wanted.to, "match": match, "limit": wanted.limit, "rate": wanted.rate, "canary": wanted.canary}
 
 
 def _as_document(report: RedriveReport) -> Mapping[str, Any]:

@@ -187,7 +187,7 @@ async def _serve(supervisor: SupervisorLink, context: Context, listener: socket.
         threading.Thread(target=context.operations.resume, name="operations", daemon=True).start()
     sampling = asyncio.create_task(context.overviews.keep_sampling())
     supervisor.listen(on_notice)
-    supervisor.report(PartReport(name="server", state="running"))
+    supervisor.send(Report(parts=(PartReport(name="server", state="running"),)))
     await stopping.wait()
     sampling.cancel()
     await context.stop()

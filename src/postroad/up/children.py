@@ -115,10 +115,6 @@ class SupervisorLink:
         self._quiet = config.quiet
         write_logs(config.settings, quiet=config.quiet)
 
-    def report(self, *parts: PartReport) -> None:
-        """Report the state of the child's parts."""
-        self.send(Report(parts=parts))
-
     def send(self, report: Report) -> None:
         """Send a report; exit if the supervisor is gone."""
         with self._lock:

@@ -216,7 +216,10 @@ def run_up(
         cleanup.callback(up_file.release)
         listener = _listen(settings.host, settings.port)
         cleanup.callback(listener.close)
-        _empty(beside(settings.url, METRICS))
+        # What an earlier run has measured is gone.
+        measured = beside(settings.url, METRICS)
+        shutil.rmtree(measured, ignore_errors=True)
+        measured.mkdir(mode=0o700)
         admin = token or kept_secret(beside(settings.url, "token"), PREFIX)
         host = f"[{settings.host.strip('[]')}]" if ":" in settings.host else settings.host
         url = f"http://{host}:{listener.getsockname()[1]}"
@@ -231,12 +234,6 @@ def run_up(
             subscribe(backend)
         config = ChildConfig(settings=settings, admin=admin, parent=os.getpid(), report_to=-1, demo=demo, quiet=quiet)
         return asyncio.run(_run(config, listener, console, open_browser=open_browser, narrated=narrated))
-
-
-def _empty(directory: Path) -> None:
-    """Make the folder for metrics, without what an earlier run has measured."""
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(mode=0o700)
 
 
 def _checked(settings: Settings, *, demo: bool) -> str | None:
@@ -266,11 +263,10 @@ async def _run(
 ) -> int:
     supervisor = Supervisor(listener)
     supervisor.obey_signals()
-    runner_parts = tuple(part.name for part in RUNNER_PARTS)
     changed = supervisor.announce
     children = [
         Child("server", config, parts=("server",), listener=listener, changed=changed),
-        Child("runners", config, parts=runner_parts, listener=None, changed=changed),
+        Child("runners", config, parts=tuple(RUNNER_PARTS), listener=None, changed=changed),
     ]
     if config.demo:
         # On a terminal a line for each event of the demo would hide everything else.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from postroad.errors import ConfigurationError, InvalidName
 from postroad.queues import Queue
-from postroad.settings import NotificationSettings, notification_settings
+from postroad.settings import NotificationSettings, Settings, notification_settings
 from postroad.wiring import Backend
 
 if TYPE_CHECKING:
@@ -35,13 +35,13 @@ _VARIABLES: Final = {
 _LARGEST_KEY: Final = 65_536
 
 
-def send_notifications(backend: Backend, stop: threading.Event) -> None:
+def send_notifications(backend: Backend, settings: Settings, stop: threading.Event) -> None:
     """Send notifications until `stop` is set; do nothing if the environment names no queue."""
-    settings = notification_settings()
-    if settings.idle:
+    wanted = notification_settings()
+    if wanted.idle:
         stop.wait()
         return
-    with senders(settings) as given, notification_worker(backend, settings, given) as worker:
+    with senders(wanted) as given, notification_worker(backend, wanted, given) as worker:
         worker.run(stop)
 
 

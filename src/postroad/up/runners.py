@@ -8,9 +8,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +28,6 @@ from postroad.wiring import Backend, buses_of, connect, run as receive
 
 if TYPE_CHECKING:
     from postroad.bus import Bus
-    from postroad.tasks import Role
 
 
 # What is left after this time is released before the supervisor kills the child.
@@ -44,10 +42,13 @@ _REFUSED = 77
 
 def run_tasks(backend: Backend, settings: Settings, stop: threading.Event) -> None:
     """Run tasks until `stop` is set; do nothing if the queues of tasks do not exist."""
+    from postroad.jobs.dispatcher import ROLES, worker_roles
     from postroad.tasks.threads import RoleThreads
 
+    # The health of tasks is a part of its own.
+    names = set(ROLES) - ({"health"} if settings.task_events else {"health", "events"})
     try:
-        roles = _worker_roles(backend, settings)
+        roles = worker_roles(backend, queue=settings.task_queues, **settings.identity, roles=names)
     except QueueNotFound:
         stop.wait()
         return
@@ -57,14 +58,6 @@ def run_tasks(backend: Backend, settings: Settings, stop: threading.Event) -> No
     _when_set(stop, over.set, "postroad-worker-stop")
     with RoleThreads(roles, ended=over.set):
         _work(backend, settings, over)
-
-
-def _worker_roles(backend: Backend, settings: Settings) -> list[Role]:
-    from postroad.jobs.dispatcher import ROLES, worker_roles
-
-    # The health of tasks is a part of its own.
-    roles = set(ROLES) - ({"health"} if settings.task_events else {"health", "events"})
-    return worker_roles(backend, queue=settings.task_queues, tenant_id=settings.tenant, app=settings.app, roles=roles)
 
 
 def run_health(backend: Backend, settings: Settings, stop: threading.Event) -> None:
@@ -77,7 +70,7 @@ def run_health(backend: Backend, settings: Settings, stop: threading.Event) -> N
 
     over = threading.Event()
     _when_set(stop, over.set, "postroad-health-stop")
-    with RoleThreads([health_role(backend, tenant_id=settings.tenant, app=settings.app)], ended=over.set):
+    with RoleThreads([health_role(backend, **settings.identity)], ended=over.set):
         over.wait()
 
 
@@ -93,8 +86,7 @@ def _work(backend: Backend, settings: Settings, stop: threading.Event) -> None:
         backend,
         **options,
         imports=settings.load,
-        tenant_id=settings.tenant,
-        app=settings.app,
+        **settings.identity,
         concurrency=settings.concurrency,
         # A longer time to end leaves less time to finish: both have to fit into the time of a stop.
         drain_timeout=max(0.0, _STOP_SECONDS - options["kill_grace"]),
@@ -263,24 +255,18 @@ def sweep(backend: Backend, settings: Settings) -> int:
     return forgotten
 
 
-@dataclass(frozen=True, slots=True)
-class RunnerPart:
-    """A part: its name, and the function that runs it until it is stopped."""
-
-    name: str
-    run: Callable[[Backend, Settings, threading.Event], None]
-
-
-RUNNER_PARTS = (
-    RunnerPart("hello", say_hello),
-    RunnerPart("dispatcher", run_dispatcher),
-    RunnerPart("housekeeping", run_housekeeping),
-    RunnerPart("agents", move_events),
-    RunnerPart("notifications", lambda backend, settings, stop: send_notifications(backend, stop)),
-    RunnerPart("bus", run_buses),
-    RunnerPart("worker", run_tasks),
-    RunnerPart("health", run_health),
-)
+Run = Callable[[Backend, Settings, threading.Event], None]
+"""Runs a part until it is stopped."""
+RUNNER_PARTS: Mapping[str, Run] = {
+    "hello": say_hello,
+    "dispatcher": run_dispatcher,
+    "housekeeping": run_housekeeping,
+    "agents": move_events,
+    "notifications": send_notifications,
+    "bus": run_buses,
+    "worker": run_tasks,
+    "health": run_health,
+}
 
 
 def play_demo(backend: Backend, settings: Settings, stop: threading.Event) -> None:
@@ -290,14 +276,14 @@ def play_demo(backend: Backend, settings: Settings, stop: threading.Event) -> No
     play(backend, settings, stop)
 
 
-DEMO_PARTS = (RunnerPart("demo", play_demo),)
+DEMO_PARTS: Mapping[str, Run] = {"demo": play_demo}
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 30.0
 _STEADY_SECONDS = 2.0
 _log = get_logger("runners")
 
 
-def run(supervisor: SupervisorLink, parts: Sequence[RunnerPart]) -> None:
+def run(supervisor: SupervisorLink, parts: Mapping[str, Run]) -> None:
     """Run the parts until the supervisor stops this child."""
     settings = supervisor.config.settings
     # Threads that import one package at the same time may find it half loaded.
@@ -326,24 +312,24 @@ class Runners:
         self._lock = threading.Lock()
         self._reports: dict[str, PartReport] = {}
 
-    def run(self, parts: Sequence[RunnerPart]) -> None:
+    def run(self, parts: Mapping[str, Run]) -> None:
         """Run the parts and return when all have stopped."""
-        threads = [threading.Thread(target=self._keep_running, args=(part,), name=part.name) for part in parts]
+        threads = [threading.Thread(target=self._keep_running, args=part, name=part[0]) for part in parts.items()]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
 
-    def _keep_running(self, part: RunnerPart) -> None:
+    def _keep_running(self, part: str, run: Run) -> None:
         stop, restarts = self._stop, Restarts()
         while not stop.is_set():
             # One that died counts as running again when it has run for a while: it may die at once.
             self._report(part, "starting" if restarts.total else "running", restarts)
             started_at = time.monotonic()
             try:
-                self._run_when_it_can(part, restarts)
+                self._run_when_it_can(part, run, restarts)
             except Exception:
-                _log.exception("part_failed", part=part.name)
+                _log.exception("part_failed", part=part)
             if stop.is_set():
                 return
             restarts = restarts.died(time.monotonic(), started_at=started_at)
@@ -354,7 +340,7 @@ class Runners:
             stop.wait(restarts.delay)
             restarts = restarts.started_again()
 
-    def _run_when_it_can(self, part: RunnerPart, restarts: Restarts) -> None:
+    def _run_when_it_can(self, part: str, run: Run, restarts: Restarts) -> None:
         """Run the part; while something that it needs is unavailable, report it and try again, which is no death."""
         pause = _FIRST_PAUSE
         missing: str | None = None
@@ -362,20 +348,20 @@ class Runners:
             started_at = time.monotonic()
             try:
                 with self._recovering(part, restarts) if missing or restarts.total else nullcontext():
-                    part.run(self._backend, self._settings, self._stop)
+                    run(self._backend, self._settings, self._stop)
                 return
             except PostroadError as error:
                 if time.monotonic() - started_at > _STEADY_SECONDS:
                     pause, missing = _FIRST_PAUSE, None
                 reported, missing = missing, f"{error} {error.remedy}"
             if missing != reported:
-                _log.warning("part_waiting", part=part.name, error=missing)
+                _log.warning("part_waiting", part=part, error=missing)
             self._report(part, "starting", restarts, missing)
             self._stop.wait(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 
     @contextmanager
-    def _recovering(self, part: RunnerPart, restarts: Restarts) -> Iterator[None]:
+    def _recovering(self, part: str, restarts: Restarts) -> Iterator[None]:
         """Report that a part that failed runs again, once it has run for a while."""
         steady = threading.Timer(_STEADY_SECONDS, self._report, (part, "running", restarts))
         steady.start()
@@ -385,12 +371,12 @@ class Runners:
             steady.cancel()
             steady.join()
 
-    def _report(self, part: RunnerPart, state: PartState, restarts: Restarts, missing: str | None = None) -> None:
+    def _report(self, part: str, state: PartState, restarts: Restarts, missing: str | None = None) -> None:
         with self._lock:
-            self._reports[part.name] = PartReport(
-                name=part.name,
+            self._reports[part] = PartReport(
+                name=part,
                 state=state,
                 restarts=restarts.total,
                 missing=msgspec.UNSET if missing is None else missing,
             )
-            self._supervisor.report(*self._reports.values())
+            self._supervisor.send(Report(parts=tuple(self._reports.values())))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 from litestar import Response, get, post
 from litestar.params import PathParameter
 from litestar.response import Redirect
 
-from postroad.agents import checked_event_types, now_text
+from postroad.agents import Page as AgentsPage, checked_event_types, now_text
 from postroad.errors import NotFound
 from postroad.http import forms
 from postroad.http.idempotency import perform
@@ -54,6 +55,7 @@ _SUBSCRIBING = forms.Subscribing()
 _ROWS: Final = 20
 _FEW: Final = 6
 _MANY: Final = 50
+Row = TypeVar("Row")
 User = Annotated[str, PathParameter(description="The user's id.")]
 
 
@@ -75,12 +77,12 @@ async def create_agent(request: ApiRequest, data: NewAgentBody = _NEW_AGENT) -> 
 @route("GET /agents", "read", Page[AgentRow])
 async def list_agents(request: ApiRequest, limit: Limit = 20, cursor: Cursor = None) -> Page[AgentRow]:
     """List all agents, a page at a time."""
+    find = partial(request.agents.list, limit=limit)
+    return await page(request, "agents", cursor, lambda after: _rows(agent_row, find(cursor=after)))
 
-    def find(after: str | None) -> tuple[list[AgentRow], str | None]:
-        found = request.agents.list(limit=limit, cursor=after)
-        return [agent_row(agent) for agent in found.items], found.next_cursor
 
-    return await page(request, "agents", cursor, find)
+def _rows(row: Callable[[Any], Row], found: AgentsPage[Any]) -> tuple[list[Row], str | None]:
+    return [row(each) for each in found.items], found.next_cursor
 
 
 @route(f"GET {_ONE}", "read", AgentDetail, 404, agent="agent")
@@ -142,12 +144,8 @@ async def list_subscriptions(
     request: ApiRequest, agent: AgentId, limit: Limit = 20, cursor: Cursor = None
 ) -> Page[SubscriptionRow]:
     """List the agent's subscriptions, a page at a time."""
-
-    def find(after: str | None) -> tuple[list[SubscriptionRow], str | None]:
-        found = request.agents.subscriptions(agent, limit=limit, cursor=after)
-        return [subscription_row(each) for each in found.items], found.next_cursor
-
-    return await page(request, f"agents/{agent}/subscriptions", cursor, find)
+    find, of = partial(request.agents.subscriptions, agent, limit=limit), f"agents/{agent}/subscriptions"
+    return await page(request, of, cursor, lambda after: _rows(subscription_row, find(cursor=after)))
 
 
 @route(f"GET {_ONE}/subscribers", "read", Page[SubscriberRow], 404, agent="agent")
@@ -155,12 +153,8 @@ async def list_subscribers(
     request: ApiRequest, agent: AgentId, limit: Limit = 20, cursor: Cursor = None
 ) -> Page[SubscriberRow]:
     """List the agent's subscribers, a page at a time."""
-
-    def find(after: str | None) -> tuple[list[SubscriberRow], str | None]:
-        found = request.agents.subscribers(agent, limit=limit, cursor=after)
-        return [subscriber_row(each) for each in found.items], found.next_cursor
-
-    return await page(request, f"agents/{agent}/subscribers", cursor, find)
+    find, of = partial(request.agents.subscribers, agent, limit=limit), f"agents/{agent}/subscribers"
+    return await page(request, of, cursor, lambda after: _rows(subscriber_row, find(cursor=after)))
 
 
 @route(f"PUT {_GRANT}", "admin", None, 404, status=204, agent="producer", bodiless=True)

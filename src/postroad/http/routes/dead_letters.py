@@ -14,10 +14,9 @@ from litestar.params import QueryParameter
 from litestar.response import Redirect
 
 from postroad.errors import PostroadError
-from postroad.http import attention, forms
+from postroad.http import attention, forms, redrives
 from postroad.http.idempotency import Answer, perform
 from postroad.http.openapi import answers, example, route
-from postroad.http.redrives import KIND
 from postroad.http.requests import ApiRequest, QueueName, actor_of, checked
 from postroad.http.routes.tasks import start_operation
 from postroad.http.routes.ui import PAGE, filled, form, redirect, shown
@@ -48,14 +47,16 @@ All = Annotated[int, QueryParameter(name="all", ge=0, le=1, description="1 to ex
 async def redrive_queue(request: ApiRequest, queue: QueueName, data: RedriveBody) -> Response[Any]:
     """Move dead letters back; the operation goes on by itself, also after a restart."""
     if data.dry_run:
-        return await perform(request, lambda: Answer(200, request.context.redrives.preview(checked(queue), data)))
+        backend = request.context.backend
+        return await perform(request, lambda: Answer(200, redrives.preview(backend, checked(queue), data)))
     return await start_operation(request, lambda: _recorded(request, queue, data))
 
 
 def _recorded(request: ApiRequest, queue: str, data: forms.Redrive) -> str:
     """Record a redrive as an operation, and return its id."""
     context = request.context
-    return context.operations.record(KIND, context.redrives.check(checked(queue), data), actor=actor_of(request))
+    params = redrives.check(context.backend, checked(queue), data)
+    return context.operations.record(redrives.KIND, params, actor=actor_of(request))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,7 @@ async def redrive_group(request: ApiRequest, queue: QueueName) -> Response[str] 
             operation = await context.run(lambda: _recorded(request, queue, wanted))
             context.operations.run(operation)
             return redirect("/ui/dead-letters", queue=queue, operation=operation)
-        report = await context.run(lambda: context.redrives.preview(checked(queue), wanted))
+        report = await context.run(lambda: redrives.preview(context.backend, checked(queue), wanted))
     except PostroadError as error:
         return await _page(request, queue, error=error)
     return await _page(request, queue, dry_run=DryRun(queue, given.get("fingerprint", ""), report, given))

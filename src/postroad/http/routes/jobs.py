@@ -78,7 +78,6 @@ async def resume_job(request: ApiRequest, job: JobId) -> Response[Any]:
 
 
 def _resume(request: ApiRequest, job: str) -> JobResumed:
-    """Run the failed tasks of a job again."""
     resumed = found("job", job, lambda: request.context.work.jobs.resume(job))
     return JobResumed(job, resumed.resumed_tasks)
 
@@ -90,7 +89,6 @@ async def cancel_job(request: ApiRequest, job: JobId) -> Response[Any]:
 
 
 def _cancel(request: ApiRequest, job: str) -> JobCancelled:
-    """Cancel a job: waiting tasks do not start, running ones are killed."""
     cancelled = found("job", job, lambda: request.context.work.jobs.cancel(job))
     return JobCancelled(job, cancelled.cancelled_tasks)
 

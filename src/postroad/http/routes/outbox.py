@@ -63,56 +63,43 @@ async def show_outbox(request: ApiRequest) -> OutboxShown:
 @route("POST /outbox/redrive", "operate", OutboxRedriven, 404, 409)
 async def redrive_outbox(request: ApiRequest, data: RedriveBody) -> Response[Any]:
     """Publish failed or parked events again, with their ids and in their order."""
-    return await perform_waiting(request, lambda: redrive_events(request, data))
+    return await perform_waiting(request, lambda: request.context.run(lambda: _redrive(request, data)))
 
 
-async def redrive_events(request: ApiRequest, data: forms.OutboxRedrive) -> OutboxRedriven:
+def _redrive(request: ApiRequest, data: forms.OutboxRedrive) -> OutboxRedriven:
     """Redrive what the form names."""
     selection: dict[str, Any] = {"key": data.key, "tenant_id": data.tenant, "type": data.type, "group": data.group}
-    is_chosen = bool(data.event_ids) or any(selection.values())
-    context, by = request.context, actor_of(request)
-    selection["limit"] = data.limit
-
-    def redrive() -> OutboxRedriven:
-        outbox = context.outbox.outbox
-        if not is_chosen:
-            raise InvalidInput(
-                "event_ids: nothing says which events",
-                field="event_ids",
-                remedy="Name event ids, a key, a tenant, a type or a group; nothing was changed.",
-            )
-        if data.dry_run:
-            found = outbox.redrive(data.event_ids, by=by, reason=data.reason, dry_run=True, **selection)
-            return OutboxRedriven([str(each) for each in found], dry_run=True)
-        detail = {"reason": data.reason, "events": data.event_ids, "request_id": request.request_id, **selection}
-        with recorded(context.backend.audit_log(), "outbox.redrive", _TARGET, detail, actor=by) as done:
-            found = outbox.redrive(data.event_ids, by=by, reason=data.reason, canary=data.canary, **selection)
-            done["redriven"] = len(found)
-        return OutboxRedriven([str(each) for each in found], dry_run=False)
-
-    return await context.run(redrive)
+    outbox, by = request.context.outbox.outbox, actor_of(request)
+    if not data.event_ids and not any(selection.values()):
+        raise InvalidInput(
+            "event_ids: nothing says which events",
+            field="event_ids",
+            remedy="Name event ids, a key, a tenant, a type or a group; nothing was changed.",
+        )
+    chosen = {"by": by, "reason": data.reason, "limit": data.limit, **selection}
+    detail = {"reason": data.reason, "events": data.event_ids, **selection, "limit": data.limit}
+    log = None if data.dry_run else request.context.backend.audit_log()
+    with recorded(log, "outbox.redrive", _TARGET, detail, actor=by) as done:
+        found = outbox.redrive(data.event_ids, canary=data.canary, dry_run=data.dry_run, **chosen)
+        done["redriven"] = len(found)
+    return OutboxRedriven([str(each) for each in found], dry_run=data.dry_run)
 
 
 @route("POST /outbox/skip", "operate", OutboxSkipped, 404, 409)
 async def skip_outbox(request: ApiRequest, data: SkipBody) -> Response[Any]:
     """Give up a failed or parked event: its key continues, and the next message of the key names the gap."""
-    return await perform_waiting(request, lambda: skip_event(request, data))
+    return await perform_waiting(request, lambda: request.context.run(lambda: _skip(request, data)))
 
 
-async def skip_event(request: ApiRequest, data: forms.OutboxSkip) -> OutboxSkipped:
+def _skip(request: ApiRequest, data: forms.OutboxSkip) -> OutboxSkipped:
     """Skip the event that the form names."""
-    context, by = request.context, actor_of(request)
-
-    def skip() -> OutboxSkipped:
-        outbox = context.outbox.outbox
-        if outbox.get(data.event_id) is None:
-            raise NotFound(f'the outbox has no event "{data.event_id[:100]}"', field="event_id")
-        detail = {"reason": data.reason, "event": data.event_id, "request_id": request.request_id}
-        with recorded(context.backend.audit_log(), "outbox.skip", _TARGET, detail, actor=by):
-            outbox.skip(data.event_id, by=by, reason=data.reason)
-        return OutboxSkipped(data.event_id)
-
-    return await context.run(skip)
+    outbox, by = request.context.outbox.outbox, actor_of(request)
+    if outbox.get(data.event_id) is None:
+        raise NotFound(f'the outbox has no event "{data.event_id[:100]}"', field="event_id")
+    detail = {"reason": data.reason, "event": data.event_id}
+    with recorded(request.context.backend.audit_log(), "outbox.skip", _TARGET, detail, actor=by):
+        outbox.skip(data.event_id, by=by, reason=data.reason)
+    return OutboxSkipped(data.event_id)
 
 
 @get("/ui/outbox", **PAGE)
@@ -143,7 +130,7 @@ async def redrive_key(request: ApiRequest) -> Response[str] | Redirect:
     """Publish the failed and parked events of one key or one group again."""
     try:
         data = filled(await request.fields(), forms.OutboxRedrive, "key", "tenant", "group", "reason")
-        done = await redrive_events(request, data)
+        done = await request.context.run(lambda: _redrive(request, data))
     except PostroadError as error:
         return await _page(request, error=error)
     return redirect("/ui/outbox", redriven=len(done.redriven))
@@ -153,7 +140,8 @@ async def redrive_key(request: ApiRequest) -> Response[str] | Redirect:
 async def skip_head(request: ApiRequest) -> Response[str] | Redirect:
     """Give one event up, so that its key goes on."""
     try:
-        done = await skip_event(request, filled(await request.fields(), forms.OutboxSkip, "event_id", "reason"))
+        data = filled(await request.fields(), forms.OutboxSkip, "event_id", "reason")
+        done = await request.context.run(lambda: _skip(request, data))
     except PostroadError as error:
         return await _page(request, error=error)
     return redirect("/ui/outbox", skipped=done.skipped)

@@ -13,7 +13,7 @@ from postroad.errors import RouteNotFound
 from postroad.http.context import Demo
 from postroad.http.idempotency import perform
 from postroad.http.live import Viewer
-from postroad.http.map import MapMaker
+from postroad.http.map import draw_map
 from postroad.http.metrics import CONTENT_TYPE, exposition
 from postroad.http.openapi import route
 from postroad.http.overview import Measured
@@ -64,8 +64,7 @@ async def _map(request: ApiRequest, *, whole: bool) -> Map:
     """Return the map, of all queues or of as many as can be drawn."""
     context = request.context
     found = await context.overviews.measured()
-    maker = MapMaker(context.backend, context.settings, request.agents)
-    return await context.run(lambda: maker.draw(found, whole=whole))
+    return await context.run(lambda: draw_map(context.backend, context.settings, request.agents, found, whole=whole))
 
 
 @route("GET /metrics", "read", str, says="Metrics as text.", media_type=CONTENT_TYPE)

@@ -116,7 +116,6 @@ async def retry_task(request: ApiRequest, task: RequestId) -> Response[Any]:
 
 
 def _retry(request: ApiRequest, task: str) -> TaskChanged:
-    """Run a failed or cancelled task again, in the name of the caller."""
     handle = found("task", task, lambda: request.context.work.retry_task(task, actor=actor_of(request)))
     return TaskChanged(task, handle.run, "pending")
 
@@ -128,7 +127,6 @@ async def cancel_task(request: ApiRequest, task: RequestId) -> Response[Any]:
 
 
 def _cancel(request: ApiRequest, task: str) -> TaskChanged:
-    """Prevent a task from running, or kill it if it runs, in the name of the caller."""
     state = found("task", task, lambda: request.context.work.cancel_task(task, actor=actor_of(request)))
     return TaskChanged(task, state.run, state.state)
 

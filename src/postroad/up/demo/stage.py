@@ -42,14 +42,11 @@ class Stage:
         extra = 1 + _BURST_CHANCE * (sum(_BURST) / 2 - 1)
         while True:
             pause = self.chance.expovariate(per_second / extra)
-            if self._over(pause):
+            if self.quiet.wait(pause) or self.stop.is_set():
                 return
             burst = self.chance.randint(*_BURST) if self.chance.random() < _BURST_CHANCE else 1
             for _ in range(burst):
                 yield
-
-    def _over(self, pause: float) -> bool:
-        return self.quiet.wait(pause) or self.stop.is_set()
 
     @contextmanager
     def working(self, *work: Callable[[threading.Event], object]) -> Iterator[None]:

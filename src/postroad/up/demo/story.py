@@ -13,6 +13,7 @@ from functools import partial
 
 from postroad.errors import ConfigurationError, without_credentials
 from postroad.settings import Settings, beside, data_path
+from postroad.tasks import ensure_queues
 from postroad.telemetry import counted, recorded
 from postroad.up.demo import agents, bus, notifications, outbox, tasks
 from postroad.up.demo.database import DemoDatabase
@@ -87,7 +88,7 @@ def prepare(backend: Backend, settings: Settings) -> None:
     backend.items().put(_MARK, b"{}")
     with closing(demo_database(settings.url)) as database:
         outbox.prepare(backend, database)
-        tasks.prepare(backend, settings.tenant, settings.app)
+        ensure_queues(backend)
         agents.prepare(backend)
         notifications.prepare(backend, database)
         if not Story(backend, database).failure().dead_letters:

@@ -6,10 +6,9 @@ import threading
 from collections import Counter
 
 from postroad.jobs import Jobs
-from postroad.tasks import TaskProducer, ensure_queues
+from postroad.tasks import TaskProducer
 from postroad.up.demo.database import record_published
 from postroad.up.demo.stage import Stage
-from postroad.wiring import Backend
 
 SCENE = "tasks"
 MODULE = "postroad.up.demo.store_tasks"
@@ -25,11 +24,6 @@ GRAPH = (
     {"taskId": "font-pairing", "name": "font-pairing", "dependsOn": ["scrape-store"]},
     {"taskId": "compile-result", "name": "compile-result", "dependsOn": ["color-tags", "font-pairing"]},
 )
-
-
-def prepare(backend: Backend, tenant: str, app: str) -> None:
-    """Create the queue of tasks, if it is missing."""
-    ensure_queues(backend)
 
 
 def play(stage: Stage) -> None:
