@@ -22,7 +22,6 @@ from postroad.telemetry import counted, legible, recorded
 if TYPE_CHECKING:
     from postroad.agents import AgentEvent, Agents
     from postroad.queues import Delivery, Queue
-    from postroad.views import EventAccepted
 
 AgentId = Annotated[str, argument("ID", "The agent.")]
 Listener = Annotated[str, argument("LISTENER", "The agent that subscribes.")]
@@ -263,6 +262,7 @@ def publish(
 ) -> None:
     """Publish one event, or the events of a file with one JSON object per line."""
     from postroad.agents import AgentEvent
+    from postroad.views import accepted
 
     if file is not None:
         if producer is not None:
@@ -273,7 +273,7 @@ def publish(
         raise InvalidInput("give PRODUCER, TYPE and JSON, or --file", field="producer")
     event = AgentEvent(producer, event_type, json_value(data, "data", InvalidEvent), timestamp, event_id)
     with agents_of(call) as agents:
-        document = _publish(agents, event)
+        document = accepted(*agents.publish_each([event]))
     call.show(document, f"published {legible(document.event_id)}")
 
 
@@ -320,6 +320,8 @@ def run(call: Call, once: Annotated[bool, flag("--once", "Stop when nothing is l
 
 
 def _publish_file(call: Call, name: str) -> None:
+    from postroad.views import accepted
+
     published = 0
     with (
         agents_of(call) as agents,
@@ -330,7 +332,7 @@ def _publish_file(call: Call, name: str) -> None:
             if not line.strip():
                 continue
             try:
-                document = _publish(agents, _event(line))
+                document = accepted(*agents.publish_each([_event(line)]))
             except PostroadError as error:
                 raise InvalidEvent(
                     f"line {number}: {error.message}",
@@ -370,13 +372,6 @@ def _event(line: bytes) -> AgentEvent:
     # Publishing refuses a field that is missing or has the wrong type.
     wanted: Any = fields.get
     return AgentEvent(*(wanted(name) for name in ("agentId", "eventType", "data", "timestamp", "eventId")))
-
-
-def _publish(agents: Agents, event: AgentEvent) -> EventAccepted:
-    from postroad.views import accepted
-
-    [outcome] = agents.publish_each([event])
-    return accepted(outcome)
 
 
 def _deliveries(queue: Queue, most: int | None, silence: float) -> Iterator[Delivery]:

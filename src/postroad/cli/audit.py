@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -38,7 +37,7 @@ def audited(
 def list_(call: Call) -> None:
     """List who changed what, oldest first."""
     records = list(audit_log(call).read())
-    call.show({"items": [asdict(record) for record in records]}, *([_line(each) for each in records] or ["no records"]))
+    call.show({"items": records}, *([_line(each) for each in records] or ["no records"]))
 
 
 @verb("audit verify", "--url sqlite:///work.db")
@@ -50,7 +49,7 @@ def verify(
     log = audit_log(call)
     check = log.verify(head=head)
     result = f"ok, {counted(check.records, 'record')}" if check.ok else f"broken at line {check.bad_line} of {log.path}"
-    call.show(asdict(check), result, f"head {check.head}", ok=check.ok)
+    call.show(check, result, f"head {check.head}", ok=check.ok)
 
 
 def _line(record: AuditRecord) -> str:

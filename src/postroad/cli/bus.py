@@ -40,7 +40,7 @@ TypeFilter = Annotated[list[str] | None, option("T", "Only this type; repeatable
 MaxReceives = Annotated[
     int | None, option("N", "Receives before an event becomes a dead letter; max_attempts needs it.")
 ]
-_TYPES_HELP = "The types that it receives, or all."
+Types = Annotated[str | None, option("A,B", "The types that it receives, or all.")]
 _ALL = "all"
 
 
@@ -57,6 +57,7 @@ def publish(
     from postroad.bus.groups import names_of
     from postroad.bus.tail import envelope_for, message_for
     from postroad.events import Codec
+    from postroad.views import EventPublished
 
     text = sys.stdin.buffer.read() if payload == "-" else payload
     fields = json_object(text, "payload", example="""'{"id": 7}'""")
@@ -73,8 +74,7 @@ def publish(
         with suppress(PostroadError):
             if not port.subscriptions():
                 write(f'note: nobody is subscribed to topic "{port.name}"', sys.stderr)
-    document = {"event_id": str(envelope.event_id)}
-    call.show(document, json.dumps(document))
+    write_json(EventPublished(str(envelope.event_id)))
 
 
 @verb("bus tail", "orders --type orders.placed", until_stopped=True)
@@ -237,7 +237,7 @@ def create_group(
     call: Call,
     topic: TopicName,
     group: GroupName,
-    types: Annotated[str | None, option("A,B", _TYPES_HELP)] = None,
+    types: Types = None,
     fifo: Fifo = False,
     max_receives: MaxReceives = None,
 ) -> None:
@@ -255,7 +255,7 @@ def set_group(
     call: Call,
     topic: TopicName,
     group: GroupName,
-    types: Annotated[str | None, option("A,B", _TYPES_HELP)] = None,
+    types: Types = None,
     max_receives: MaxReceives = None,
 ) -> None:
     """Change what a group receives, and how often, from now on; messages in its queue stay."""

@@ -69,7 +69,7 @@ def cost(
         return
     found = estimate_cost(messages_per_day * passes, **options)
     call.show(
-        asdict(found),
+        found,
         f"requests for each message of a queue: {found.requests_per_message:g}",
         f"{counted(found.requests, 'request')}, {found.billable_requests:,} of them paid: ${found.request_usd:,.2f}",
         f"transfer: ${found.transfer_usd:,.2f}",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 from postroad.cli.call import Call, verb
@@ -43,7 +42,7 @@ def doctor(
         )
     findings = (*found, *_weak_tokens(call.settings()))
     ok = not any(strict or finding.severity == "error" for finding in findings)
-    document = {"ok": ok, "findings": [asdict(finding) for finding in findings]}
+    document = {"ok": ok, "findings": findings}
     shown = table(["SEVERITY", "CODE", "FINDING AND REMEDY"], map(_finding, findings), "nothing found")
     call.show(document, shown, ok=ok)
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
-from uuid import UUID
 
 from postroad.cli.audit import audited
 from postroad.cli.call import Call, verb
@@ -85,7 +84,7 @@ def status(
         lines.append(f"a transaction that added events has been open for {age}")
     if found.target_error is not None:
         lines.append(legible(f"the target is not available: {found.target_error}"))
-    replace(call, json=call.json or format == "json").show(asdict(found), *lines)
+    replace(call, json=call.json or format == "json").show(found, *lines)
 
 
 def _gauges(found: OutboxStatus, service: str) -> Iterator[str]:
@@ -116,14 +115,14 @@ def failed(
         if groups:
             found = outbox.failed_groups()
             cells: Iterator[list[Any]] = ([each.group, each.event_type, each.count, each.error] for each in found)
-            call.show(_listed(found), table(["GROUP", "TYPE", ">ROWS", "ERROR"], cells, nothing))
+            call.show({"items": found, "next_cursor": None}, table(["GROUP", "TYPE", ">ROWS", "ERROR"], cells, nothing))
             return
         rows = outbox.failed(limit=limit + 1, after=None if after is None else min(int(after), _LAST_SEQ))
     cursor = str(rows[limit - 1].seq) if len(rows) > limit else None
     shown = rows[:limit]
     cells = ([row.event_id, row.event_type, row.lane, row.attempts, row.last_error] for row in shown)
     headings = ["EVENT", "TYPE", "KEY", ">ATTEMPTS", "ERROR"]
-    call.show(_listed(shown, cursor), table(headings, cells, nothing), *more(cursor, "--after"))
+    call.show({"items": shown, "next_cursor": cursor}, table(headings, cells, nothing), *more(cursor, "--after"))
 
 
 @verb("outbox keys", "--dsn sqlite:///app.db")
@@ -133,7 +132,7 @@ def keys(call: Call, at: OutboxOptions, limit: Limit = 50) -> None:
         found = outbox.keys(limit=limit)
     cells = ([key.tenant_id, key.lane, key.head, key.state, key.waiting, key.reason] for key in found)
     headings = ["TENANT", "KEY", "HEAD", "STATE", ">WAITING", "WHY"]
-    call.show(_listed(found), table(headings, cells, "no key is held back"))
+    call.show({"items": found, "next_cursor": None}, table(headings, cells, "no key is held back"))
 
 
 @verb("outbox why", "0190b5b8-0000-7000-8000-000000000001")
@@ -162,21 +161,13 @@ def audit(call: Call, at: OutboxOptions, limit: Limit = 100) -> None:
     """List what was redriven and skipped by hand, newest first."""
     with at.open(call) as outbox:
         entries = outbox.audit(limit=limit)
-    cells = ([_text(e.at), e.actor, e.action, e.event_id, f"{e.before} > {e.after}", e.reason] for e in entries)
+    cells = ([_utc(e.at), e.actor, e.action, e.event_id, f"{e.before} > {e.after}", e.reason] for e in entries)
     headings = ["AT", "WHO", "ACTION", "EVENT", "STATE", "WHY"]
-    call.show(_listed(entries), table(headings, cells, "nothing was done by hand"))
+    call.show({"items": entries, "next_cursor": None}, table(headings, cells, "nothing was done by hand"))
 
 
-def _listed(rows: Iterable[Any], next_cursor: str | None = None) -> dict[str, Any]:
-    """Return records as the document of a list, with ids and times as text."""
-    items = [{name: _text(value) for name, value in asdict(row).items()} for row in rows]
-    return {"items": items, "next_cursor": next_cursor}
-
-
-def _text(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return value.isoformat().replace("+00:00", "Z")
-    return str(value) if isinstance(value, UUID) else value
+def _utc(at: datetime) -> str:
+    return at.isoformat().replace("+00:00", "Z")
 
 
 @verb("outbox alarms", "--format prometheus")
@@ -269,10 +260,11 @@ def redrive(
             found = outbox.redrive(event_ids or (), by=by, reason=reason, dry_run=True, **selection)
         else:
             detail = {"events": event_ids or [], **selection}
-            with audited(call, "outbox.redrive", at.table, by, reason, detail) as done:
-                waits = f"waiting at most 60s until the canary of {counted(canary, 'event')} is sent" if canary else ""
-                with call.working(waits or "redriving"):
-                    found = outbox.redrive(event_ids or (), by=by, reason=reason, canary=canary, **selection)
+            waits = (
+                f"waiting at most 60s until the canary of {counted(canary, 'event')} is sent" if canary else "redriving"
+            )
+            with audited(call, "outbox.redrive", at.table, by, reason, detail) as done, call.working(waits):
+                found = outbox.redrive(event_ids or (), by=by, reason=reason, canary=canary, **selection)
                 done["redriven"] = len(found)
     ids = [str(event_id) for event_id in found]
     summary = f"{'would redrive' if dry_run else 'redrove'} {counted(len(ids), 'event')}"

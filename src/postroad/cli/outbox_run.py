@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -110,7 +109,7 @@ def run(
                 report = dispatcher.run_once()
             else:
                 report = dispatcher.drain(_DRAIN_SECONDS, stop=stop) if drain else dispatcher.run(stop)
-    write_json(asdict(report))
+    write_json(report)
 
 
 def _respond(

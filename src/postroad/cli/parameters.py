@@ -173,13 +173,10 @@ class OutboxOptions:
         from postroad.outbox import AesGcmCipher, Outbox
 
         cipher = None if keyfile is None else AesGcmCipher.from_file(keyfile)
-        outbox = Outbox.open(chosen_dsn(call, self.dsn), table=self.table, schema=self.schema, cipher=cipher)
-        try:
+        with Outbox.open(chosen_dsn(call, self.dsn), table=self.table, schema=self.schema, cipher=cipher) as outbox:
             if ready:
                 outbox.require_schema()
             yield outbox
-        finally:
-            outbox.close()
 
 
 def require(**given: object) -> None:

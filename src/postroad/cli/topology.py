@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,7 +16,7 @@ from postroad.errors import ConfigurationError, InvalidInput, PostroadError
 from postroad.settings import nearest
 
 if TYPE_CHECKING:
-    from postroad.topology import Action, Drift, Topology
+    from postroad.topology import Drift, Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +119,9 @@ def plan(call: Call, chosen: TopologyOptions, code: Code = None, prune: Prune = 
         found = make_plan(topology, backend, code=code, prune=prune)
     document = {
         "digest": found.digest,
-        "actions": [_action(action) for action in found.actions],
+        "actions": found.actions,
         "unchanged": found.unchanged,
-        "unverifiable": list(found.unverifiable),
+        "unverifiable": found.unverifiable,
     }
     unverifiable = (f"cannot be verified here: {each}" for each in found.unverifiable)
     end = [f"{found.unchanged} unchanged", f"digest {found.digest}"]
@@ -152,9 +152,9 @@ def apply(
         with call.working(f"applying {topology.name}"):
             result = apply_plan(topology, backend, expect=expect, allow_replace=allow_replace, **options)
     document = {
-        "applied": [_action(action) for action in result.applied],
-        "failed": [{**_action(action), "error": why} for action, why in result.failed],
-        "skipped": [_action(action) for action in result.skipped],
+        "applied": result.applied,
+        "failed": [{**asdict(action), "error": why} for action, why in result.failed],
+        "skipped": result.skipped,
     }
     failures = [f"failed: {action.kind} {action.name}: {why}" for action, why in result.failed]
     done = [f"{len(result.applied)} applied, {len(result.failed)} failed, {len(result.skipped)} skipped"]
@@ -169,8 +169,7 @@ def drift(call: Call, chosen: TopologyOptions) -> None:
     topology = chosen.load(call)
     with call.backend(or_empty=True) as backend:
         found = look(topology, backend)
-    items = [{"kind": d.kind, "name": d.name, "field": d.field, "want": d.want, "have": d.have} for d in found]
-    call.show({"items": items}, *([_drift_line(each) for each in found] or ["no drift"]), ok=not found)
+    call.show({"items": found}, *([_drift_line(each) for each in found] or ["no drift"]), ok=not found)
 
 
 @verb("topology render", "tasks --stage dev --format cloudformation")
@@ -184,7 +183,25 @@ def render(
     account: Annotated[str | None, option("A", "The 12 digits of the policies' account.")] = None,
 ) -> None:
     """Print the topology as a CloudFormation template, as one IAM policy per component, or as JSON."""
-    document = _rendered(chosen.load(call), format, region, account)
+    from postroad.topology import iam_policy, render_cloudformation
+    from postroad.topology.lint import check
+
+    topology = chosen.load(call)
+    if format == "json":
+        check(topology)
+        document = json.loads(topology.to_json())
+    elif format == "cloudformation":
+        document = render_cloudformation(topology)
+    elif region is None or account is None:
+        missing = "region" if region is None else "account"
+        raise InvalidInput(
+            f"{missing}: policies need --region and --account",
+            field=missing,
+            remedy="Name the region, and the account by its 12 digits.",
+        )
+    else:
+        names = [component.name for component in topology.components]
+        document = {name: iam_policy(topology, name, region=region, account=account) for name in names}
     call.show(document, json.dumps(document, indent=2))
 
 
@@ -196,39 +213,11 @@ def alarms(call: Call, chosen: TopologyOptions) -> None:
     topology = chosen.load(call)
     with call.backend() as backend:
         states = evaluate_alarms(topology, backend)
-    items = [{"name": s.name, "state": s.state, "value": s.value, "threshold": s.threshold} for s in states]
     lines = [
         f"{s.state:<8} {s.name}  {'-' if s.value is None else f'{s.value:g}'} (threshold {s.threshold:g})"
         for s in states
     ]
-    call.show({"items": items}, *(lines or ["no alarms"]), ok=all(state.state != "alarm" for state in states))
-
-
-def _rendered(topology: Topology, format: str, region: str | None, account: str | None) -> Any:
-    from postroad.topology import iam_policy, render_cloudformation
-    from postroad.topology.lint import check
-
-    if format == "json":
-        check(topology)
-        return json.loads(topology.to_json())
-    if format == "cloudformation":
-        return render_cloudformation(topology)
-    if region is None or account is None:
-        missing = "region" if region is None else "account"
-        raise InvalidInput(
-            f"{missing}: policies need --region and --account",
-            field=missing,
-            remedy="Name the region, and the account by its 12 digits.",
-        )
-    return {
-        component.name: iam_policy(topology, component.name, region=region, account=account)
-        for component in topology.components
-    }
-
-
-def _action(action: Action) -> dict[str, Any]:
-    changes = {field: list(pair) for field, pair in action.changes.items()}
-    return {"verb": action.verb, "kind": action.kind, "name": action.name, "changes": changes, "reason": action.reason}
+    call.show({"items": states}, *(lines or ["no alarms"]), ok=all(state.state != "alarm" for state in states))
 
 
 def _lines(actions: Any) -> Iterator[str]:
