@@ -14,7 +14,9 @@ from typing import Literal
 
 import pytest
 
+import postroad
 from postroad.errors import Unavailable
+from postroad.streams import TRIM_HORIZON, Record
 from postroad.testing.verify import run as running, supervisor as supervising
 from postroad.testing.verify.nemeses import Nemeses, RunFailed
 from postroad.testing.verify.plan import Action, Plan
@@ -22,6 +24,7 @@ from postroad.testing.verify.run import Options
 from postroad.testing.verify.scenario import START_AGAIN, Facts, History, Place, Role, Scenario, State, find_scenario
 from postroad.testing.verify.stores import Opening
 from postroad.testing.verify.supervisor import Slot, Supervisor
+from postroad.testing.verify.workload import unread
 from postroad.wiring import Backend
 
 
@@ -108,3 +111,17 @@ def test_a_store_that_goes_away_under_the_supervisor_makes_the_run_inconclusive(
 
     assert report.verdict == "inconclusive"
     assert "Unavailable: the server does not answer" in report.reasons
+
+
+def test_every_record_of_a_long_backlog_is_counted_so_that_progress_is_seen() -> None:
+    with postroad.connect("memory://") as backend:
+        stream = backend.stream("verify", 1)
+        (shard,) = stream.shards()
+        for _ in range(5):
+            stream.put([Record(key="k", data=b"x")] * 500)
+        all_of_it = unread(stream, "ledger")
+        (lease,) = stream.lease("ledger", "worker", seconds=60)
+        handled = stream.read(shard, after=TRIM_HORIZON, limit=10)
+        stream.checkpoint("ledger", shard, handled[-1].sequence, lease=lease)
+
+        assert (all_of_it, unread(stream, "ledger")) == (2_500, 2_490)

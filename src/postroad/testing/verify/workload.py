@@ -321,19 +321,19 @@ def held(queue: Queue) -> int:
 
 
 def unread(stream: Stream, consumer: str) -> int:
-    """Return how many records, of the next 1,000 in each shard, a consumer has not passed."""
+    """Return how many records a consumer has not passed, all of them: a supervisor waits while the number falls."""
     return sum(len(behind(stream, consumer, shard)) for shard in stream.shards())
 
 
 def behind(stream: Stream, consumer: str, shard: str) -> list[StreamRecord]:
-    """Return the next records of a shard that a consumer has not passed."""
-    return stream.read(shard, after=stream.position(consumer, shard) or TRIM_HORIZON, limit=1_000)
+    """Return the records of a shard that a consumer has not passed."""
+    return whole(stream, shard, after=stream.position(consumer, shard) or TRIM_HORIZON)
 
 
-def whole(stream: Stream, shard: str) -> list[StreamRecord]:
-    """Return all records of a shard."""
+def whole(stream: Stream, shard: str, *, after: str = TRIM_HORIZON) -> list[StreamRecord]:
+    """Return all records of a shard, or those after a position."""
     found: list[StreamRecord] = []
-    while page := stream.read(shard, after=found[-1].sequence if found else TRIM_HORIZON, limit=1_000):
+    while page := stream.read(shard, after=found[-1].sequence if found else after, limit=1_000):
         found += page
     return found
 
