@@ -207,7 +207,8 @@ def test_a_row_whose_lease_a_crash_forgot_is_counted_as_sent_once(
         second = dispatcher_of(fixture.outbox, Recorder()).drain()
 
         holding.let_go.set()
-        eventually(lambda: sent(fixture) == 7 and len(holding.published) % 7 == 0)
+        # After the crash both claim rows anew, and which of them gets which is a matter of chance.
+        eventually(lambda: sent(fixture) == 7)
         stop.set()
         assert first.result(120).sent + second.sent == 7
         assert fixture.run("SELECT DISTINCT attempts FROM outbox") == [(1,)]

@@ -139,7 +139,7 @@ def aps(payload: PushPayload) -> dict[str, Any]:
 def _body(push: PushNotification) -> bytes:
     payload = push.payload
     alert = {"title": payload.title, "body": payload.body}
-    return msgspec.json.encode({"aps": {"alert": alert, **aps(payload)}, **payload.data})
+    return msgspec.json.encode({**payload.data, "aps": {"alert": alert, **aps(payload)}})
 
 
 def _result(answer: Answer, token: str, now: datetime) -> TokenResult:
