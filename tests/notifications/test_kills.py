@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,7 @@ def test_messages_survive_killed_workers_failing_providers_and_dead_tokens(
     apple.fail("a0", *[Fault(400, "BadPriority")] * MESSAGES * 3)
     hook = RealtimeHook(backend.queue("offline-queue"), is_online=lambda user: False, deliver=lambda message: False)
     for number in range(MESSAGES):
-        hook.on_message(missed(f"m{number}", user=f"user{number % USERS}"))
+        hook.on_message(missed(f"m{number}", user=f"user{number % USERS}", at=datetime.now(UTC)))
 
     first, second = workers.start(), workers.start()
     for victim, share in ((first, 4), (second, 2)):

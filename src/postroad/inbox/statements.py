@@ -96,14 +96,14 @@ _POSTGRES: Final = Statements(
     lock="SELECT pg_advisory_xact_lock(hashtext('postroad {inbox}'))",
     prune="""
 DELETE FROM {inbox} WHERE ctid = ANY(ARRAY(SELECT ctid FROM {inbox}
- WHERE status = 'done' AND processedat < {later} ORDER BY processedat LIMIT ? FOR UPDATE SKIP LOCKED))""",
+ WHERE status = 'done' AND processedat <= {later} ORDER BY processedat LIMIT ? FOR UPDATE SKIP LOCKED))""",
 )
 _SQLITE: Final = Statements(
     # A writing transaction on SQLite is a lock already.
     lock="SELECT 1",
     prune="""
 DELETE FROM {inbox} WHERE (consumer, eventid) IN (SELECT consumer, eventid FROM {inbox}
- WHERE status = 'done' AND processedat < {later} ORDER BY processedat LIMIT ?)""",
+ WHERE status = 'done' AND processedat <= {later} ORDER BY processedat LIMIT ?)""",
     # In one of SQLite's milliseconds an effect can be begun, forgotten and begun again.
     clock=lambda: (time.time_ns() // 1_000,),
 )

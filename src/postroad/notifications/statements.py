@@ -124,15 +124,15 @@ ON CONFLICT (push_id, token_hash) DO UPDATE SET outcome = excluded.outcome, atte
   updated_at = excluded.updated_at"""
     prune_delivered: str = """
 DELETE FROM {offline_messages} WHERE (user_id, message_id) IN (
-  SELECT user_id, message_id FROM {offline_messages} WHERE delivered_at < ? ORDER BY delivered_at LIMIT ?
+  SELECT user_id, message_id FROM {offline_messages} WHERE delivered_at <= ? ORDER BY delivered_at LIMIT ?
   {skip_locked})"""
     prune_undelivered: str = """
 DELETE FROM {offline_messages} WHERE (user_id, message_id) IN (
-  SELECT user_id, message_id FROM {offline_messages} WHERE delivered_at IS NULL AND stored_at < ? ORDER BY stored_at
+  SELECT user_id, message_id FROM {offline_messages} WHERE delivered_at IS NULL AND stored_at <= ? ORDER BY stored_at
   LIMIT ? {skip_locked})"""
     prune_results: str = """
 DELETE FROM {push_results} WHERE (push_id, token_hash) IN (
-  SELECT push_id, token_hash FROM {push_results} WHERE updated_at < ? ORDER BY updated_at LIMIT ? {skip_locked})"""
+  SELECT push_id, token_hash FROM {push_results} WHERE updated_at <= ? ORDER BY updated_at LIMIT ? {skip_locked})"""
 
 
 def statements(tables: Tables) -> Statements:

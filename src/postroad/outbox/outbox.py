@@ -367,7 +367,7 @@ class Outbox:
         return replay.run(event_ids, progress)
 
     def prune(self, *, older_than: timedelta = timedelta(days=7), batch: int = 1_000) -> int:
-        """Delete events sent or skipped longer than `older_than` ago, `batch` in a transaction; return how many."""
+        """Delete events sent or skipped at least `older_than` ago, `batch` in a transaction; return how many."""
         pruned, size = 0, _positive("batch", batch)
         while (deleted := prune_batch(self.database, self.tables, older_than=older_than, batch=size)) == size:
             pruned += deleted

@@ -233,7 +233,7 @@ def grants(tables: Tables, role: Role, to: str) -> str:
 # Rows that another transaction has locked are left for the next time, so that this one does not wait.
 _PRUNE: Final = """
 DELETE FROM {outbox} WHERE id IN (
-  SELECT id FROM {outbox} WHERE state IN ('SENT', 'SKIPPED') AND updatedat < {ago}
+  SELECT id FROM {outbox} WHERE state IN ('SENT', 'SKIPPED') AND updatedat <= {ago}
    ORDER BY updatedat LIMIT ? {skip_locked})
 """
 # Databases cannot count back further than their calendar.
@@ -241,7 +241,7 @@ _LONGEST: Final = timedelta(days=365_000)
 
 
 def prune_batch(database: Database, tables: Tables, *, older_than: timedelta, batch: int) -> int:
-    """Delete up to `batch` rows that were sent or skipped longer ago, and return how many."""
+    """Delete up to `batch` rows that were sent or skipped so long ago, or longer, and return how many."""
     given: object = older_than
     if not isinstance(given, timedelta) or given < timedelta(0):
         raise ValueError(f"older_than: {older_than!r} is not a timedelta of 0 or more")

@@ -291,6 +291,26 @@ def test_cut_connections_are_made_anew_and_nothing_is_lost(
     eventually(lambda: dispatcher.ready)
 
 
+def test_a_connection_that_is_cut_while_the_wake_up_begins_is_made_anew(
+    on_postgres: OutboxFixture, recorder: Recorder, dispatcher_of: MakeDispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask, was_cut = postgres.Listener._ask_for_quiet, threading.Event()
+
+    def ask_over_a_cut_connection(listener: postgres.Listener, milliseconds: int) -> None:
+        if not was_cut.is_set():
+            _cut_all_others(on_postgres.dsn)
+            was_cut.set()
+        ask(listener, milliseconds)
+
+    monkeypatch.setattr(postgres.Listener, "_ask_for_quiet", ask_over_a_cut_connection)
+    dispatcher = dispatcher_of(on_postgres.outbox, recorder)
+    dispatcher.start()
+    assert was_cut.wait(120)
+    on_postgres.add()
+
+    eventually(lambda: on_postgres.outbox.status().sent == 1)
+
+
 def test_an_open_transaction_holds_its_own_key_only(
     on_postgres: OutboxFixture, recorder: Recorder, dispatcher_of: MakeDispatcher
 ) -> None:

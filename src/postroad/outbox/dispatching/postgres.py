@@ -227,17 +227,23 @@ class Listener:
 
     def start(self) -> bool:
         """Start the thread; return False, and start nothing, if a notification to itself does not arrive."""
+        try:
+            if not self._hears_itself():
+                self._close()
+                return False
+            self._ask_for_quiet(0)
+        except psycopg.Error as error:
+            raise self._database.translate(error) from error
+        self._thread.start()
+        return True
+
+    def _hears_itself(self) -> bool:
         self._connection = self._connected()
         # Notify over another connection: behind a pooler that shares its connections, this one receives nothing.
         test = uuid.uuid4().hex
         with self._database.transaction() as session:
             session.rows(_NOTIFY, (CHANNEL, test))
-        if test not in (notice.payload for notice in self._connection.notifies(timeout=_TEST_SECONDS)):
-            self._close()
-            return False
-        self._ask_for_quiet(0)
-        self._thread.start()
-        return True
+        return test in (notice.payload for notice in self._connection.notifies(timeout=_TEST_SECONDS))
 
     def stop(self) -> None:
         self._stop.set()
