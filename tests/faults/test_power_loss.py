@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,35 @@ def test_a_file_is_recorded_from_its_making_to_its_new_name(tmp_path: Path) -> N
         Names("", {"done": 1, "draft": None}),
         Names("", {"done": None}),
     ]
+
+
+def test_a_file_that_is_opened_while_it_gets_its_name_is_the_one_that_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, openers = os.link, []
+
+    def append() -> None:
+        file = os.open(tmp_path / "done", os.O_WRONLY | os.O_APPEND)
+        os.write(file, b"two")
+        os.close(file)
+
+    def link_while_another_opens(source: Path, target: Path) -> None:
+        link(source, target)
+        openers.append(threading.Thread(target=append))
+        openers[0].start()
+        # It must wait until the name is recorded; without that it would be done by now.
+        openers[0].join(0.3)
+
+    monkeypatch.setattr(os, "link", link_while_another_opens)
+    with recorded(tmp_path) as recording:
+        file = os.open(tmp_path / "draft", os.O_WRONLY | os.O_CREAT)
+        os.write(file, b"one ")
+        os.close(file)
+        os.link(tmp_path / "draft", tmp_path / "done")
+        openers[0].join()
+
+    written = [(step.owner, step.data) for step in recording.steps if isinstance(step, Write)]
+    assert written == [(1, b"one "), (1, b"two")]
 
 
 def test_writes_truncations_removals_and_syncs_of_sqlite_are_recorded_and_its_shared_memory_is_not(

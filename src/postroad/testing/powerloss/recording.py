@@ -75,7 +75,8 @@ class Recording:
     def __init__(self, root: Path, *, syncs: bool = True) -> None:
         self.steps: list[Step] = []
         self._root, self._syncs = os.path.realpath(root), syncs
-        self._lock = threading.Lock()
+        self.changing = threading.RLock()
+        """Held while a name changes and while a file is opened: no step of others comes between deed and record."""
         self._numbers = itertools.count(FOLDER + 1)
         self._names: dict[str, int] = {"": FOLDER}
         self._open: dict[int, tuple[str, int]] = {}
@@ -83,7 +84,7 @@ class Recording:
 
     def add(self, step: Step) -> None:
         """Add a step."""
-        with self._lock:
+        with self.changing:
             self.steps.append(step)
 
     def place(self, path: Any, dir_fd: int | None = None) -> str | None:
@@ -98,7 +99,7 @@ class Recording:
 
     def file(self, name: str) -> int:
         """Return the number of the file or folder of this name, a new one if the name is new."""
-        with self._lock:
+        with self.changing:
             if name not in self._names:
                 self._names[name] = next(self._numbers)
                 self.steps.append(Names(_folder(name), {name: self._names[name]}))
@@ -106,7 +107,7 @@ class Recording:
 
     def name(self, files: dict[str, int | None]) -> None:
         """Record that these names, all in one folder, mean other files now."""
-        with self._lock:
+        with self.changing:
             for name, file in files.items():
                 if file is None:
                     self._names.pop(name, None)
@@ -185,9 +186,10 @@ class _Calls:
         self._os = {name: getattr(os, name) for name in _CALLS}
 
     def open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
-        descriptor: int = self._os["open"](path, flags, mode, dir_fd=dir_fd)
-        if (name := self._recording.place(path, dir_fd)) is not None:
-            self._recording.opened(descriptor, name)
+        with self._recording.changing:
+            descriptor: int = self._os["open"](path, flags, mode, dir_fd=dir_fd)
+            if (name := self._recording.place(path, dir_fd)) is not None:
+                self._recording.opened(descriptor, name)
         return descriptor
 
     def close(self, descriptor: int) -> None:
@@ -203,28 +205,33 @@ class _Calls:
         self._recording.sync_descriptor(descriptor, partial(self._os["fsync"], descriptor))
 
     def mkdir(self, path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
-        self._os["mkdir"](path, mode, dir_fd=dir_fd)
-        self._name(FOLDER, path, dir_fd)
+        with self._recording.changing:
+            self._os["mkdir"](path, mode, dir_fd=dir_fd)
+            self._name(FOLDER, path, dir_fd)
 
     def unlink(self, path: Any, *, dir_fd: int | None = None) -> None:
-        self._os["unlink"](path, dir_fd=dir_fd)
-        self._name(None, path, dir_fd)
+        with self._recording.changing:
+            self._os["unlink"](path, dir_fd=dir_fd)
+            self._name(None, path, dir_fd)
 
     def rmdir(self, path: Any, *, dir_fd: int | None = None) -> None:
-        self._os["rmdir"](path, dir_fd=dir_fd)
-        self._name(None, path, dir_fd)
+        with self._recording.changing:
+            self._os["rmdir"](path, dir_fd=dir_fd)
+            self._name(None, path, dir_fd)
 
     def link(self, source: Any, target: Any, **given: Any) -> None:
-        self._os["link"](source, target, **given)
-        old = self._recording.place(source)
-        if old is not None:
-            self._name(self._recording.file(old), target, None)
+        with self._recording.changing:
+            self._os["link"](source, target, **given)
+            old = self._recording.place(source)
+            if old is not None:
+                self._name(self._recording.file(old), target, None)
 
     def rename(self, source: Any, target: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None) -> None:
-        self._os["rename"](source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
-        old, new = self._recording.place(source, src_dir_fd), self._recording.place(target, dst_dir_fd)
-        if old is not None and new is not None:
-            self._recording.name({new: self._recording.file(old), old: None})
+        with self._recording.changing:
+            self._os["rename"](source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+            old, new = self._recording.place(source, src_dir_fd), self._recording.place(target, dst_dir_fd)
+            if old is not None and new is not None:
+                self._recording.name({new: self._recording.file(old), old: None})
 
     def _name(self, file: int | None, path: Any, dir_fd: int | None) -> None:
         name = self._recording.place(path, dir_fd)
@@ -253,16 +260,18 @@ class _Disk(apsw.VFS):
         if place is None:
             delete()
             return
-        self._recording.name({place: None})
-        self._recording.sync([_folder(place)] if syncdir else [], delete)
+        with self._recording.changing:
+            self._recording.name({place: None})
+            self._recording.sync([_folder(place)] if syncdir else [], delete)
 
 
 class _File(apsw.VFSFile):
     """A file of SQLite during a recording."""
 
     def __init__(self, recording: Recording, place: str, name: Any, flags: list[int]) -> None:
-        super().__init__(_BASE, name, flags)
-        self._recording, self._number = recording, recording.file(place)
+        with recording.changing:
+            super().__init__(_BASE, name, flags)
+            self._recording, self._number = recording, recording.file(place)
         is_new = flags[0] & apsw.SQLITE_OPEN_CREATE and flags[0] & _SYNCS_ITS_FOLDER
         self._folders = [_folder(place)] if is_new else []
 
