@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -58,7 +58,8 @@ def _config(place: Place) -> BusConfig:
 def subscribe(client: Client, backend: Backend, topic: str, group: str) -> None:
     """Handle the events of a topic as one member of a group until the run ends."""
     inbox = Inbox.open(client.place.dsn)
-    transaction = functools.partial(_transaction, client, inbox, group)
+    watch = _QueueWatch(client, _queue_of(topic, group), group)
+    transaction = functools.partial(_transaction, client, inbox, group, watch.receipts)
     bus = backend.bus(topic, group, fifo=True, inbox=inbox, transaction=transaction, config=_config(client.place))
 
     @bus.on(Happened, name=group)
@@ -71,7 +72,7 @@ def subscribe(client: Client, backend: Backend, topic: str, group: str) -> None:
         workload.take_effect(connection, group, event.id)
 
     queue = backend.queue(_queue_of(topic, group))
-    _QueueWatch(client, queue.name, group).begin(getattr(queue, "inner", queue))
+    watch.begin(getattr(queue, "inner", queue))
     bus.start_receiver()
     client.at_work()
     client.stop_event().wait()
@@ -84,6 +85,8 @@ class _QueueWatch:
     def __init__(self, client: Client, queue_name: str, sub: str) -> None:
         self._client, self._queue_name, self._sub = client, queue_name, sub
         self._held: set[str] = set()
+        self.receipts: dict[tuple[str, int], str] = {}
+        """The receipts of this process, by event and number of the receive."""
 
     def begin(self, queue: object) -> None:
         """Watch every queue of the same kind as this one from now on."""
@@ -102,7 +105,9 @@ class _QueueWatch:
                 self._held.update(each.receipt for each in deliveries)
                 self._client.announce(holding=True)
                 for delivery in deliveries:
-                    self._client.record("receive", sub=self._sub, t0=began, **workload.received(delivery, _read_event))
+                    fields = workload.received(delivery, _read_event)
+                    self.receipts[fields["id"], delivery.receive_count] = delivery.receipt
+                    self._client.record("receive", sub=self._sub, t0=began, **fields)
             return deliveries
 
         return call
@@ -131,13 +136,14 @@ class _QueueWatch:
 
 
 @contextmanager
-def _transaction(client: Client, inbox: Inbox, group: str) -> Iterator[Any]:
+def _transaction(client: Client, inbox: Inbox, group: str, receipts: Mapping[tuple[str, int], str]) -> Iterator[Any]:
     """Open the transaction of a handler; once it is committed, the event is handled, now or at an earlier delivery."""
     context, began = postroad.current_context(), time.monotonic()
     with inbox.transaction() as connection:
         yield connection
     if context is not None and isinstance(event := context.event, Happened):
-        client.record("handled", sub=group, id=event.id, key=event.key, n=event.n, t0=began)
+        receipt = receipts[event.id, context.receive_count]
+        client.record("handled", sub=group, id=event.id, key=event.key, n=event.n, t0=began, receipt=receipt)
 
 
 def make_group(place: Place, backend: Backend, topic: str, group: str) -> None:
