@@ -44,7 +44,7 @@ _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(dict[str, Any])
 _made = itertools.count()
 # Ids repeat: an id that was accepted before costs only a look-up.
-_remembered = functools.lru_cache(maxsize=8_192, typed=True)
+_remembered = functools.lru_cache(maxsize=2_048, typed=True)
 
 
 class JournalEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -158,7 +158,7 @@ WHERE task.entity IN (VALUES (?))
 _ENDED: Final = "ended "
 """The start of the channel of a task, which is touched when it ends."""
 _MARGIN_MS: Final = 60_000
-_MOST_KNOWN: Final = 50_000
+_MOST_KNOWN: Final = 10_000
 _NO_PROGRESS: Final = Progress()
 
 Row = tuple[int, int, int, int, bytes, int, int | None, int, bytes]
