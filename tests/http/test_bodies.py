@@ -7,10 +7,12 @@ import http.client
 import json
 import socket
 from collections.abc import Iterator
+from unittest.mock import Mock
 
 import pytest
 from tests.http.api import ADMIN, Api, Serve
 
+from postroad.http.app import DeadlineProtocol
 from postroad.queues import QueueSpec
 
 SEND = "/queues/orders/messages"
@@ -185,8 +187,6 @@ def test_a_slow_body_is_408(serve: Serve) -> None:
 
 
 def test_headers_that_never_end_close_the_connection(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    from postroad.http.app import DeadlineProtocol
-
     monkeypatch.setattr(DeadlineProtocol, "header_seconds", 0.2)
     with api.connect() as silent, api.connect() as slow, api.connect() as second:
         slow.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n")
@@ -252,3 +252,17 @@ def _closed(connection: socket.socket) -> bool:
     except ConnectionResetError:
         pass
     return True
+
+
+def test_the_head_of_an_answer_is_sent_together_with_its_body(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    api.client.get("/health")
+    [connection] = api.connections
+    assert isinstance(connection, DeadlineProtocol)
+    write = Mock(wraps=connection.transport.write)
+    monkeypatch.setattr(connection.transport, "write", write)
+
+    answer = api.client.get("/health")
+
+    [sent] = filter(None, (call.args[0] for call in write.call_args_list))
+    assert sent.startswith(b"HTTP/1.1 200")
+    assert sent.endswith(answer.content)

@@ -12,6 +12,7 @@ from tests.waiting import eventually
 
 import postroad
 from postroad import Backend, Delivery, OutgoingMessage, Queue, QueueSpec
+from postroad.queues.sqlite.claims import Parking
 from postroad.queues.sqlite.state import QueueState, write_spec
 
 
@@ -74,6 +75,18 @@ def test_what_is_too_much_for_one_receiver_is_left_for_the_next(queue: Queue) ->
 
     assert receiver.bodies() == [f"{number:02d}".encode() for number in range(10)]
     assert [delivery.body for delivery in left] == [b"10", b"11", b"12"]
+
+
+def test_a_receiver_that_begins_to_wait_behind_a_send_is_woken_by_its_commit(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receiver = Receiver(queue)
+    # The send looked before the receiver was there.
+    monkeypatch.setattr(Parking, "has_waiting", lambda *_: False)
+
+    queue.send([OutgoingMessage("first")])
+
+    assert receiver.bodies() == [b"first"]
 
 
 def test_nothing_is_handed_over_before_the_commit_of_a_transaction(backend: Backend, queue: Queue) -> None:

@@ -115,7 +115,12 @@ class Claimer:
 
     def deliver(self, tx: Transaction, state: QueueState) -> None:
         """Before the commit, lease what was sent to receivers waiting in this process, and wake those in others."""
-        if not state.unserved:
+        if state.unserved:
+            return
+        if not self.parking.has_waiting(state.id):
+            # One that begins to wait before the commit is woken by it, like those in other processes.
+            tx.touch(channel(state.id))
+        else:
             state.unserved = True
             tx.before_commit(partial(self._serve, tx, state.id))
 
@@ -270,6 +275,10 @@ class Parking:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiters: dict[int, deque[Waiter]] = {}
+
+    def has_waiting(self, queue_id: int) -> bool:
+        """Return whether a receiver waits now; one may come or go at any time."""
+        return bool(self._waiters.get(queue_id))
 
     def park(self, queue_id: int, waiter: Waiter) -> None:
         """Let the next send serve this receiver."""
