@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 from tests.notifications.people import Provider, push_to
@@ -126,6 +127,32 @@ def test_a_sender_that_raises_counts_as_one_that_did_not_answer(store: Notificat
         ("permanent", "token refused"),
         ("retry", "OSError"),
     ]
+
+
+@pytest.mark.parametrize("tokens", [("t1",), ("t1", "t2", "t3")])
+def test_a_sender_that_returns_no_result_counts_as_one_that_did_not_answer(
+    store: NotificationStore, tokens: tuple[str, ...]
+) -> None:
+    class Forgetful:
+        def send(self, push: PushNotification, token: str, *, push_id: str) -> Any:
+            return None
+
+    results = PushProcessor(store, fcm=Forgetful()).handle(push_to(*tokens), push_id="p1")
+
+    assert [(result.outcome, result.reason) for result in results] == [("retry", "TypeError")] * len(tokens)
+
+
+def test_a_sender_that_exits_ends_the_push_and_the_answers_of_other_devices_are_kept(store: NotificationStore) -> None:
+    class Exiting(Provider):
+        def send(self, push: PushNotification, token: str, *, push_id: str) -> TokenResult:
+            if token == "bad":
+                raise SystemExit
+            return super().send(push, token, push_id=push_id)
+
+    with pytest.raises(SystemExit):
+        PushProcessor(store, fcm=Exiting()).handle(push_to("t1", "bad", "t2"), push_id="p1")
+
+    assert [result.outcome for result in store.results("p1")] == ["sent", "sent"]
 
 
 def test_devices_are_asked_a_few_at_a_time(store: NotificationStore) -> None:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple, TypeVar
@@ -25,12 +26,13 @@ Done = TypeVar("Done")
 
 
 def done_in_parallel(things: Sequence[Thing], work: Callable[[Thing], Done], *, threads: int) -> Iterator[list[Done]]:
-    """Yield what the work returned, in groups, as soon as there is some; the work must not raise."""
+    """Yield what the work returned, in groups, as soon as there is some; raise its first error after the others."""
     if len(things) == 1 or threads == 1:
         yield from ([work(thing)] for thing in things)
         return
     waiting: SimpleQueue[Thing] = SimpleQueue()
-    done: SimpleQueue[Done] = SimpleQueue()
+    done: SimpleQueue[Future[Done]] = SimpleQueue()
+    failed: list[Future[Done]] = []
     for thing in things:
         waiting.put(thing)
     for _ in range(min(threads, len(things))):
@@ -39,12 +41,21 @@ def done_in_parallel(things: Sequence[Thing], work: Callable[[Thing], Done], *, 
     while left:
         group = [done.get(), *_there(done)]
         left -= len(group)
-        yield group
+        failed += [each for each in group if each.exception() is not None]
+        yield [each.result() for each in group if each not in failed]
+    if failed:
+        failed[0].result()
 
 
-def _run(waiting: SimpleQueue[Thing], done: SimpleQueue[Done], work: Callable[[Thing], Done]) -> None:
+def _run(waiting: SimpleQueue[Thing], done: SimpleQueue[Future[Done]], work: Callable[[Thing], Done]) -> None:
     for thing in _there(waiting):
-        done.put(work(thing))
+        ended: Future[Done] = Future()
+        try:
+            ended.set_result(work(thing))
+        except BaseException as error:
+            # The caller waits for each of them, so not one may be left out.
+            ended.set_exception(error)
+        done.put(ended)
 
 
 def _there(queue: SimpleQueue[Thing]) -> Iterator[Thing]:
@@ -255,7 +266,9 @@ class PushProcessor:
         self, sender: PushSender, push: PushNotification, target: Target, push_id: str, breaker: ProviderBreaker | None
     ) -> TokenResult:
         try:
-            answer = sender.send(push, bare(target.token, target.platform), push_id=push_id)
+            answer: object = sender.send(push, bare(target.token, target.platform), push_id=push_id)
+            if not isinstance(answer, TokenResult):
+                raise TypeError(f"send returned {type(answer).__name__}; return a TokenResult")
         except InvalidNotification as error:
             if breaker is not None:
                 breaker.undecided()

@@ -182,8 +182,7 @@ class Leases:
         for held, failure in zip(helds, failures, strict=True):
             if failure is None:
                 held.covered_until = until
-                if self.on_extended is not None:
-                    self.on_extended(held.delivery)
+                self._call(self.on_extended, held.delivery)
             elif isinstance(failure, NotSupported):
                 self._can_extend = False
             else:
@@ -191,8 +190,16 @@ class Leases:
                 # Tried again soon, while the lease may still be valid.
                 held.covered_until += self.visibility / 8
                 self.observe("heartbeat_failed", held.delivery, error=failure)
-                if held.lost and self.on_lost is not None:
-                    self.on_lost(held.delivery)
+                if held.lost:
+                    self._call(self.on_lost, held.delivery)
+
+    def _call(self, function: Callable[[Delivery], object] | None, delivery: Delivery) -> None:
+        """Call a function of the user's own; what it raises must not keep other leases from being extended."""
+        try:
+            if function is not None:
+                function(delivery)
+        except BaseException as error:
+            self.observe("chore_failed", None, error=error)
 
 
 _MOST_ACKS = 10

@@ -46,7 +46,7 @@ def log_to(name: str) -> Observe:
         if delivery is not None:
             trace_id = tracing.trace_id(delivery.attributes.get(tracing.TRACE_ATTRIBUTE))
             fields |= {"message_id": delivery.message_id, "receives": delivery.receive_count, "trace_id": trace_id}
-        shown = {key: str(value) if isinstance(value, Exception) else value for key, value in fields.items()}
+        shown = {key: str(value) if isinstance(value, BaseException) else value for key, value in fields.items()}
         present = {key: value for key, value in shown.items() if value is not None}
         get_logger("receiving").log(level, line, receiver=name, **present)
 
@@ -205,7 +205,7 @@ class Settlement:
         self.leases.let_go([held])
         try:
             moved = self.dead_letters(held.queue, held.delivery, reason=outcome.reason, error=outcome.error)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self.observe("settle_failed", held.delivery, error=error)
             return False
         if moved:

@@ -197,8 +197,10 @@ class Work:
                     deliveries = steps.send(self._decided(deliveries))
             except StopIteration:
                 pass
-            except Exception as error:
-                # A message that is not settled comes back by itself when its visibility ends.
+            except BaseException as error:
+                if self._raises and not isinstance(error, Exception):
+                    raise
+                # A message that is not settled comes back by itself when its visibility ends. This thread goes on.
                 self.settlement.observe("receive_failed", None, error=error)
                 self.settlement.give_back(self._withdraw(group))
             finally:

@@ -80,6 +80,7 @@ LOG_EVENTS = (
     "outbox_prune_refused",
     "outbox_published",
     "outbox_retried",
+    "outbox_run_failed",
     "outbox_stale",
     "outbox_started",
     "outbox_stop_timed_out",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 from tests.outbox.dispatching.conftest import QUICK, MakeDispatcher
 from tests.outbox.dispatching.publishers import Recorder, failing
-from tests.outbox.fixtures import OutboxFixture
+from tests.outbox.fixtures import OutboxFixture, an_event
 
 from postroad.errors import RowRejected
 from postroad.outbox import AesGcmCipher, DispatcherConfig, Outbox
@@ -145,6 +146,20 @@ def test_a_row_that_holds_no_event_is_failed_at_once_and_others_flow(
     [(state, attempts, error)] = fixture.run("SELECT state, attempts, lasterror FROM outbox WHERE id = ?", row_id)
     assert (state, attempts) == ("FAILED", 1)
     assert error.startswith("malformed: ")
+
+
+def test_a_row_whose_text_is_not_utf8_is_failed_at_once_and_others_flow(
+    on_sqlite: OutboxFixture, recorder: Recorder, dispatcher_of: MakeDispatcher
+) -> None:
+    latin = json.dumps(json.loads(an_event(payload={"name": "café"}).to_json()), ensure_ascii=False).encode("latin-1")
+    on_sqlite.run("INSERT INTO outbox (id, eventtype, payload) VALUES ('r1', 't', CAST(? AS TEXT))", latin)
+    on_sqlite.add(key={"transferId": "tr_2"}, payload={"n": 2})
+
+    report = dispatcher_of(on_sqlite.outbox, recorder).drain()
+
+    assert (report.sent, report.failed) == (1, 1)
+    [(state, error)] = on_sqlite.run("SELECT state, lasterror FROM outbox WHERE id = 'r1'")
+    assert (state, error.split(":")[0]) == ("FAILED", "malformed")
 
 
 def test_a_row_above_the_limit_is_failed_as_too_large(

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import psycopg
 import pytest
@@ -17,7 +18,7 @@ from tests.outbox.fixtures import OutboxFixture, an_event
 from tests.pooler import pooler
 from tests.waiting import eventually
 
-from postroad import OutgoingMessage, SendResult
+from postroad import DomainEvent, OutgoingMessage, SendResult
 from postroad.connections import PostgresDatabase
 from postroad.errors import ConfigurationError, SchemaMismatch, TargetUnavailable, Unavailable
 from postroad.outbox import DispatcherConfig, Outbox
@@ -309,6 +310,42 @@ def test_a_connection_that_is_cut_while_the_wake_up_begins_is_made_anew(
     on_postgres.add()
 
     eventually(lambda: on_postgres.outbox.status().sent == 1)
+
+
+def test_after_an_error_that_nobody_expects_a_started_dispatcher_runs_again(
+    fixture: OutboxFixture, recorder: Recorder, dispatcher_of: MakeDispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dispatcher = dispatcher_of(fixture.outbox, recorder)
+    claim, failed = dispatcher._store.claim, threading.Event()
+
+    def fail_once(limit: int, **options: Any) -> Any:
+        if not failed.is_set():
+            failed.set()
+            raise RuntimeError("a bug")
+        return claim(limit, **options)
+
+    monkeypatch.setattr(dispatcher._store, "claim", fail_once)
+    dispatcher.start()
+    assert failed.wait(120)
+    fixture.add()
+
+    eventually(lambda: fixture.outbox.status().sent == 1)
+
+
+def test_a_render_that_exits_fails_its_row_and_others_flow(
+    fixture: OutboxFixture, recorder: Recorder, dispatcher_of: MakeDispatcher
+) -> None:
+    def render(event: DomainEvent) -> OutgoingMessage:
+        if event.payload["n"] == 1:
+            raise SystemExit("no")
+        return OutgoingMessage(event.to_json())
+
+    dispatcher = dispatcher_of(fixture.outbox, recorder, replace(QUICK, retry_max=1), render=render)
+    dispatcher.start()
+    fixture.add(payload={"n": 1})
+    fixture.add(key={"transferId": "tr_2"}, payload={"n": 2})
+
+    eventually(lambda: (fixture.outbox.status().sent, fixture.outbox.status().failed) == (1, 1))
 
 
 def test_an_open_transaction_holds_its_own_key_only(

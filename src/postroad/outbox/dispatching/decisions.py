@@ -138,7 +138,7 @@ class Plan:
                 message = self._build(row)
             except Unbuildable as error:
                 verdict: Verdict = error.verdict
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 verdict = verdict_of(error)
             else:
                 call.entries.append((run, run.rows.popleft(), message))

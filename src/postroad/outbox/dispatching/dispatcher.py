@@ -187,12 +187,13 @@ class OutboxDispatcher:
             return self._pump.take_report()
 
     def _run_on(self) -> None:
-        """Run in the thread that `start` made, and start again after errors of the database."""
+        """Run in the thread that `start` made, and start again after errors of the database, and after any other."""
         while not self._stopping.is_set():
             try:
                 self._run()
-            except PostroadError as error:
-                self._event_log.write("outbox_database_lost", error=described(error))
+            except BaseException as error:
+                lost = isinstance(error, PostroadError)
+                self._event_log.write("outbox_database_lost" if lost else "outbox_run_failed", error=described(error))
                 self._stopping.wait(_RECONNECT[-1])
 
     def _finish(self) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 
 from postroad.connections import Row
-from postroad.errors import ConfigurationError, PostroadError, Unavailable
+from postroad.errors import ConfigurationError, Unavailable
 from postroad.outbox.dispatching import postgres_statements as sql
 from postroad.outbox.dispatching.config import Policy
 from postroad.outbox.dispatching.decisions import released
@@ -266,7 +266,8 @@ class Listener:
                     self._wake()
                 self._receive()
                 failures = 0
-            except (psycopg.Error, PostroadError):
+            except Exception:
+                # Whatever it was, a new connection may be better; the dispatcher polls meanwhile.
                 self._close()
                 self._stop.wait(_PAUSES[min(failures, len(_PAUSES) - 1)])
                 failures += 1

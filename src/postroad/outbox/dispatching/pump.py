@@ -31,7 +31,7 @@ _standard = logging.getLogger("postroad.outbox")
 _WARNINGS = frozenset(
     {
         *("outbox_retried", "outbox_failed", "outbox_stale", "outbox_target_unavailable", "outbox_database_lost"),
-        *("outbox_listen_unavailable", "outbox_stop_timed_out", "outbox_prune_refused"),
+        *("outbox_listen_unavailable", "outbox_stop_timed_out", "outbox_prune_refused", "outbox_run_failed"),
     }
 )
 _OF_ROWS = {"sent": "outbox_published", "retried": "outbox_retried", "failed": "outbox_failed"}

@@ -58,8 +58,9 @@ _ANY_LEASED: Final = """
 SELECT 1 FROM {outbox}
  WHERE {open} AND held IN (0, 1, 2) AND coalesce(tenant, '') = ? AND lane = ? AND lease_until > {now} LIMIT 1
 """
+# Bytes, as text that is not UTF-8 would fail the claim, and with it the rows of all keys.
 _ROWS: Final = """
-SELECT id, seq, payload, attempts, redrives, {free} FROM {outbox}
+SELECT id, seq, CAST(payload AS BLOB), attempts, redrives, {free} FROM {outbox}
  WHERE {open} AND held IN (0, 1, 2) AND coalesce(tenant, '') = ? AND lane = ? AND seq >= ? ORDER BY seq LIMIT ?
 """
 _HOLD: Final = """
@@ -275,7 +276,9 @@ class SQLiteDispatchStore:
             if not free:
                 return
             session.change(self._sql(_LEASE), (self._owner, token, self._lease, row_id))
-            yield ClaimedRow(row_id, key, number, payload, attempts, redrives, token, gap, head.waited)
+            # What is not UTF-8 becomes an escape that JSON does not have: the row is malformed.
+            text = payload.decode(errors="backslashreplace")
+            yield ClaimedRow(row_id, key, number, text, attempts, redrives, token, gap, head.waited)
             gap = ()
 
     def _settle(self, session: FileSession, each: Settlement) -> bool:
