@@ -203,4 +203,4 @@ def test_an_error_of_several_lines_reads_alike_where_it_failed_and_where_it_died
     failure = failure_of(story)
     assert failure is not None
     assert (failure.message, failure.count) == ("no such book", 2)
-    assert story.summary.endswith(details[1])
+    assert story.summary.endswith("ValueError: no such book [ledger.py:book]")
