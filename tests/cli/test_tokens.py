@@ -62,3 +62,9 @@ def test_what_is_refused_changes_no_token(postroad: Postroad, arguments: tuple[s
 
     assert (refused.code, refused.problem["type"]) == (code, f"/errors/{slug}")
     assert TOKENS.read_bytes() == before
+
+
+def test_the_remedy_of_an_unknown_token_names_the_command_that_lists_them(postroad: Postroad) -> None:
+    refused = postroad("token", "revoke", "nobody", "--confirm", "nobody", "--json")
+
+    assert "`postroad token list`" in refused.problem["remedy"]

@@ -52,6 +52,15 @@ def test_the_link_logs_in_and_its_token_stays_in_no_address(new_context: NewCont
     assert server.ready["token"] not in page.url
 
 
+def test_the_link_logs_in_from_a_window_that_shows_the_login(new_context: NewContext, server: Served) -> None:
+    page = new_context().new_page()
+    page.goto(f"{server.url}/login")
+
+    page.goto(server.ready["login_url"])
+
+    page.wait_for_url(f"{server.url}/ui/")
+
+
 def test_the_cookie_is_for_this_site_and_twelve_hours(server: Served) -> None:
     answer = httpx.post(f"{server.url}/login", data={"token": server.ready["token"]}, verify=False)
 

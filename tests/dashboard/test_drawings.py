@@ -67,7 +67,8 @@ def test_texts_are_as_people_read_them() -> None:
     assert "3 min ago" in ago(NOW - timedelta(minutes=3), NOW)
     assert 'datetime="2026-03-01T12:00:05Z"' in ago("2026-03-01T12:00:05.250Z", NOW)
     assert "in 5 s" in ago("2026-03-01T12:00:05.250Z", NOW)
-    assert with_code("run `a <b>` & wait") == "run <code>a &lt;b&gt;</code> &amp; wait"
+    assert with_code("run `a-<b>` & wait") == "run <code>a-&lt;b&gt;</code> &amp; wait"
+    assert with_code("run `a --<b>`") == "run <code><span>a</span> <span>--&lt;b&gt;</span></code>"
     assert with_code("5` long") == "5` long"
 
 

@@ -73,6 +73,14 @@ def test_an_event_leads_to_its_story_and_so_does_an_id(page: Page, works: Served
 
 
 @BROWSER
+def test_the_summary_of_a_story_does_not_repeat_its_heading(page: Page, works: Served) -> None:
+    page.goto(f"{works.url}/ui/events/five.price-check")
+
+    expect(page.locator("h1")).to_contain_text("five.price-check")
+    expect(page.locator("[data-summary]")).not_to_contain_text("five.price-check")
+
+
+@BROWSER
 def test_the_next_page_keeps_the_filters(page: Page, works: Served) -> None:
     for number in range(50):
         submit(works, f"listed-{number}")

@@ -50,6 +50,14 @@ CONTRASTS = """() => {
 }"""
 
 
+TEXT_LINES = """cells => cells.map(cell => {
+  const text = document.createRange();
+  text.selectNodeContents(cell);
+  return new Set([...text.getClientRects()].map(part => Math.round(part.top))).size;
+})"""
+LINES = "each => each.map(one => Math.round(one.clientHeight / parseFloat(getComputedStyle(one).lineHeight)))"
+
+
 @pytest.mark.parametrize("width", [1440, 390])
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_no_page_scrolls_sideways_and_all_text_can_be_read(
@@ -168,9 +176,21 @@ def test_the_overview_weighs_at_most_150_kb_and_the_script_less_than_20(server: 
     assert httpx.get(f"{server.url}/static/favicon.svg", verify=False).headers["content-type"] == "image/svg+xml"
 
 
+def test_the_audit_breaks_neither_the_name_of_an_action_nor_of_a_person(page: Page, server: Served) -> None:
+    server.make_queue("audited-with-a-long-name")
+    purge = {"confirm": "audited-with-a-long-name", "reason": "orders of the old shop " * 20}
+    server.client.post("/queues/audited-with-a-long-name/purge", json=purge).raise_for_status()
+
+    page.goto(f"{server.url}/ui/audit")
+
+    row = page.locator("tr[data-seq]", has_text="orders of the old shop").first
+    lines = row.locator("[data-label=Action], [data-label=Who]").evaluate_all(TEXT_LINES)
+    assert lines == [1, 1]
+
+
 def test_an_empty_server_says_on_every_page_what_would_appear_and_how(browser: Browser, tmp_path: Path) -> None:
     with served(tmp_path) as empty:
-        page = logged_in(browser.new_context(), empty)
+        page = logged_in(browser.new_context(viewport={"width": 390, "height": 844}), empty)
         expect(page.locator("[data-attentions] .well")).to_have_text("All well. Nothing needs attention.")
         for path in ("/ui/dead-letters", "/ui/outbox", "/ui/audit", "/ui/health", "/ui/queues?name=x"):
             page.goto(empty.url + path)
@@ -178,4 +198,5 @@ def test_an_empty_server_says_on_every_page_what_would_appear_and_how(browser: B
         for path in ("/ui/dead-letters", "/ui/outbox", "/ui/audit", "/ui/health"):
             page.goto(empty.url + path)
             assert "postroad " in " ".join(page.locator(".empty code").all_inner_texts()), path
+            assert set(page.locator(".empty code span").evaluate_all(LINES)) == {1}, path
         page.context.close()

@@ -198,3 +198,9 @@ def test_what_does_not_exist_is_a_page_with_a_remedy(page: Page, server: Served)
     expect(page.locator("main")).to_contain_text('queue "ordrs" does not exist')
     expect(page.locator("main")).to_contain_text('Did you mean "orders"?')
     assert page.locator("nav").count() == 1
+
+
+def test_an_unknown_page_says_so_once(page: Page, server: Served) -> None:
+    page.goto(f"{server.url}/ui/nothing")
+
+    assert page.locator("main").inner_text().lower().count("there is nothing at this address") == 1

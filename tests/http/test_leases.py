@@ -129,6 +129,7 @@ def test_a_receipt_that_is_stale_or_invented_says_so(api: Api) -> None:
     assert answer.status_code == 200
     assert [result["ok"] for result in results] == [False, False, True]
     assert results[0]["error"]["type"] == "/errors/stale-receipt"
+    assert results[0]["error"]["detail"] == "the receipt is no longer valid"
 
 
 @pytest.mark.parametrize(

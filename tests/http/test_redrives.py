@@ -58,6 +58,7 @@ def test_a_dry_run_counts_and_changes_nothing(api: Api) -> None:
 def test_dead_letters_go_back_and_the_operation_says_so(api: Api) -> None:
     dead_letters(api, 20)
 
+    api.client.headers["X-Request-Id"] = "asked-once"
     document = ended(api, begin(api, reason="fixed"))
 
     assert (document["state"], document["moved"], document["matched"], document["error"]) == ("done", 20, 20, None)
@@ -69,6 +70,7 @@ def test_dead_letters_go_back_and_the_operation_says_so(api: Api) -> None:
         ("queue.redrive.start", "admin", "orders-dlq"),
         ("queue.redrive.end", "admin", "orders-dlq"),
     ]
+    assert [each.detail["request_id"] for each in records] == ["asked-once", "asked-once"]
 
 
 @pytest.mark.parametrize(

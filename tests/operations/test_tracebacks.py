@@ -188,3 +188,19 @@ def test_the_history_of_a_message_of_another_file_has_none(backend: Backend) -> 
     assert isinstance(backend.message_history(), MessageHistory)
     assert lines(backend, "5aae5204-db9a-8487-8000-020000000001") == []
     assert lines(backend, "no id") == []
+
+
+def test_an_error_of_several_lines_reads_alike_where_it_failed_and_where_it_died(backend: Backend) -> None:
+    message_id, queue = send(backend), backend.queue("jobs")
+    error = BOOKED.replace("no", "no\nsuch book", 1)
+    queue.release([received(backend)], error=error)
+
+    queue.reject([received(backend)], reason="handler_failed", error=error)
+
+    story = why(backend, message_id, tenant="default", app="postroad")
+    details = [step.detail for step in story.steps if not step.ok]
+    assert details == ["ValueError: no such book [ledger.py:book]"] * 2
+    failure = failure_of(story)
+    assert failure is not None
+    assert (failure.message, failure.count) == ("no such book", 2)
+    assert story.summary.endswith("ValueError: no such book [ledger.py:book]")

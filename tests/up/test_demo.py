@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -151,7 +152,8 @@ def test_the_repair_over_http_is_recorded_and_needs_a_demo(start_up: StartUp, tm
     assert (answer.status_code, answer.json()["failure"]["state"]) == (200, "healthy")
     assert (by_form.status_code, by_form.headers["location"]) == (303, "/ui/")
     assert forged.status_code == 403
-    assert audit.count("demo.repair.end") == 2
+    actions = Counter(json.loads(line)["action"] for line in audit.splitlines())
+    assert actions == {"demo.repair.start": 2, "demo.repair.end": 2, "demo.repair.refused": 1}
 
 
 def test_without_a_demo_there_is_nothing_to_show_or_repair(up: Up, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from postroad.dashboard.charts import spark
 from postroad.dashboard.stories import later, moment, said, visible
-from postroad.dashboard.texts import ago, error_parts, number, seconds, size, with_code
+from postroad.dashboard.texts import ago, as_code, error_parts, number, seconds, size, with_code
 from postroad.telemetry import counted
 from postroad.views import Scope
 
@@ -105,7 +105,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(ago=ago, counted=counted, number=number, seconds=seconds, size=size)
-    made.filters.update(spark=spark, error_parts=error_parts, with_code=with_code)
+    made.filters.update(spark=spark, error_parts=error_parts, as_code=as_code, with_code=with_code)
     made.filters.update(moment=moment, later=later, said=said)
     made.finalize = visible
     return made

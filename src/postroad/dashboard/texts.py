@@ -66,5 +66,11 @@ def with_code(text: str) -> Markup:
     parts = text.split("`")
     if len(parts) % 2 == 0:
         return Markup("{}").format(text)
-    code = [Markup("<code>{}</code>").format(part) for part in parts[1::2]]
+    code = [as_code(part) for part in parts[1::2]]
     return Markup("").join(each for pair in zip(parts[::2], [*code, ""], strict=True) for each in pair)
+
+
+def as_code(text: str) -> Markup:
+    """Return code that breaks between its words; browsers would also break a command behind each hyphen."""
+    words = [Markup("<span>{}</span>").format(word) for word in text.split(" ")]
+    return Markup("<code>{}</code>").format(Markup(" ").join(words) if len(words) > 1 else text)

@@ -255,7 +255,7 @@ class Forbidden(PostroadError):
     """The token is valid, but its scope does not allow this."""
 
     status = 403
-    remedy = "Use a token of the scope that the message names; an admin makes one with POST /tokens."
+    remedy = "Use a token of the scope that the message names; `postroad token create` or POST /tokens makes one."
 
 
 class ForeignForm(Forbidden):
@@ -293,7 +293,7 @@ class BodyTooSlow(PostroadError):
 class TokenNotFound(NotFound):
     """There is no token with this name."""
 
-    remedy = "Name a token that GET /tokens lists."
+    remedy = "`postroad token list` and GET /tokens show all."
 
 
 class TokenExists(Conflict):

@@ -20,7 +20,7 @@ _OPERATORS: Final = ("operate", "admin")
 _RECORDED_ELSEWHERE: Final = frozenset(
     {
         *("queue.purge", "queue.redrive", "dead-letter.redrive", "outbox.redrive", "outbox.skip"),
-        *("task.retry", "task.cancel", "logout"),
+        *("task.retry", "task.cancel", "demo.repair", "logout"),
     }
 )
 _VERBS: Final = {"POST": "create", "PUT": "create", "DELETE": "delete"}

@@ -15,7 +15,7 @@ import msgspec
 from postroad.clock import Clock
 from postroad.errors import NotFound, PostroadError
 from postroad.items import ABSENT, Expect, Item, Items
-from postroad.telemetry import get_logger, legible, redact
+from postroad.telemetry import REQUEST_ID, get_logger, legible, redact
 from postroad.views import OperationShown, OperationState
 
 KEEP: Final = timedelta(days=7)
@@ -50,6 +50,8 @@ class OperationRecord(msgspec.Struct, frozen=True, kw_only=True):
     matched: int = 0
     error: str | None = None
     report: dict[str, Any] | None = None
+    request_id: str | None = None
+    """The request that asked for it, for the audit."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -108,7 +110,14 @@ class Operations:
     def record(self, kind: str, params: Mapping[str, Any], *, actor: str) -> str:
         """Record an operation and return its id; `run` begins it, now or, after a crash, at the next start."""
         operation_id = uuid.uuid4().hex
-        record = OperationRecord(kind=kind, params=dict(params), actor=actor, owner=self._me, at=self._now())
+        record = OperationRecord(
+            kind=kind,
+            params=dict(params),
+            actor=actor,
+            owner=self._me,
+            at=self._now(),
+            request_id=REQUEST_ID.get(),
+        )
         self._put(operation_id, record, ABSENT)
         return operation_id
 
@@ -181,7 +190,7 @@ class Operations:
             write_progress=lambda value: self._items.put(self._progress + operation_id, value),
         )
         ended: dict[str, Any] = {}
-        worker = threading.Thread(target=self._do, args=(before.kind, run, ended), name="operation-work", daemon=True)
+        worker = threading.Thread(target=self._do, args=(before, run, ended), name="operation-work", daemon=True)
         mine: int | None = self._put(operation_id, self._signed(before, run), version)
         if mine is None:
             return
@@ -214,9 +223,10 @@ class Operations:
             else:
                 return
 
-    def _do(self, kind: str, run: OperationRun, ended: dict[str, Any]) -> None:
+    def _do(self, record: OperationRecord, run: OperationRun, ended: dict[str, Any]) -> None:
+        REQUEST_ID.set(record.request_id)
         try:
-            report = dict(self._kinds[kind](run))
+            report = dict(self._kinds[record.kind](run))
             why = _STOPPED.get(report.get("status", ""))
             ended |= {"state": "done" if why is None else "stopped", "error": why or None, "report": report}
         except Exception as error:

@@ -218,9 +218,9 @@ def recorded(
     if log is None:
         yield {}
         return
-    if (request_id := REQUEST_ID.get()) is not None:
-        detail = {**detail, "request_id": request_id}
-    log.append(f"{action}.start", target, detail, actor=actor)
+    request_id = REQUEST_ID.get()
+    request = {} if request_id is None else {"request_id": request_id}
+    log.append(f"{action}.start", target, {**detail, **request}, actor=actor)
     done: dict[str, Any] = {}
     try:
         yield done
@@ -229,10 +229,10 @@ def recorded(
         failure = {"interrupted": True} if isinstance(error, KeyboardInterrupt) else {}
         # The caller has to see the first error.
         with suppress(ConfigurationError):
-            log.append(f"{action}.end", target, {**done, **failure, "error": text}, actor=actor)
+            log.append(f"{action}.end", target, {**done, **failure, "error": text, **request}, actor=actor)
         raise
     try:
-        log.append(f"{action}.end", target, done, actor=actor)
+        log.append(f"{action}.end", target, {**done, **request}, actor=actor)
     except ConfigurationError as error:
         raise ConfigurationError(
             f"{action} of {target} is done ({done}), and its end could not be recorded: {error}",

@@ -261,7 +261,8 @@ class Leases:
             receipt = read_receipt(delivery.receipt)
             found: Any = one(tx.connection, statement, (*receipt, *arguments)) if receipt.agent == agent else None
             if found is None:
-                error = StaleReceipt(f"message {delivery.message_id}: the lease is over")
+                message = f"message {delivery.message_id}: " if delivery.message_id else ""
+                error = StaleReceipt(f"{message}the lease is over")
                 results.append(AckResult(False, error))
             else:
                 if taken is not None:

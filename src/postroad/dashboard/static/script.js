@@ -158,6 +158,8 @@
 
   addEventListener("DOMContentLoaded", () => {
     logIn();
+    // A link that is opened in a window of this page changes only the fragment.
+    addEventListener("hashchange", logIn);
     for (const button of all("button[data-theme-toggle]")) button.addEventListener("click", switchTheme);
     addShortcuts();
     if (document.querySelector("[data-live], [data-tally]")) listen();

@@ -13,7 +13,7 @@ from postroad.arguments import check, seconds_between, whole_number
 from postroad.clock import SystemClock
 from postroad.engine import Transaction, every, one
 from postroad.errors import QueueNotFound, StorageFull
-from postroad.queues.markers import TRACEBACK, legible, traceback_of
+from postroad.queues.markers import legible, traceback_of
 from postroad.queues.port import (
     AckResult,
     Decide,
@@ -143,7 +143,7 @@ class SQLiteQueue:
     def reject(self, deliveries: Sequence[Delivery], *, reason: str, error: str | None = None) -> list[AckResult]:
         check(reason, Note | None, "reason")
         check(error, Note | None, "error")
-        text = None if error is None else error.partition(TRACEBACK)[0]
+        text = None if error is None else legible(error)
         return self._write(self._store.verbs.reject, deliveries, reason, text, traceback_of(error), relieves=True)
 
     def undo(self, deliveries: Sequence[Delivery], *, after: float = 0.0) -> list[AckResult]:

@@ -374,4 +374,6 @@ def _receipts(deliveries: Deliveries) -> list[tuple[int, int]]:
 
 
 def _stale(delivery: Delivery) -> AckResult:
-    return AckResult(False, StaleReceipt(f"message {delivery.message_id}: the receipt is no longer valid"))
+    # Over HTTP only the receipt is known.
+    message = f"message {delivery.message_id}: " if delivery.message_id else ""
+    return AckResult(False, StaleReceipt(f"{message}the receipt is no longer valid"))
