@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from postroad import Backend, OutgoingMessage, QueueSpec, connect
+from postroad.connections import aws_rights
+from postroad.connections.aws import AwsConnection
+from postroad.operations import Match, redrive
 from postroad.receiving import Ack, Receiver, Reject
 from postroad.testing import FaultProxy
-from postroad.topology import Component, QueueDecl, Topology, iam_policy
+from postroad.topology import BusDecl, Component, QueueDecl, TopicDecl, Topology, iam_policy
 
 pytestmark = pytest.mark.aws
 Work = Callable[[Backend], None]
-_SQS = {
+_OF_BATCHES = {
     "SendMessageBatch": "SendMessage",
     "DeleteMessageBatch": "DeleteMessage",
     "ChangeMessageVisibilityBatch": "ChangeMessageVisibility",
+    "PublishBatch": "Publish",
 }
 """The permission that IAM wants for a batch is that of the single call."""
-_ACTIONS = (*_SQS, *_SQS.values(), "ReceiveMessage", "GetQueueUrl", "GetQueueAttributes", "CreateQueue", "ListQueues")
+_SQS = (
+    *("SendMessage", "DeleteMessage", "ChangeMessageVisibility", "ReceiveMessage", "GetQueueUrl", "GetQueueAttributes"),
+    *("CreateQueue", "ListQueues", "SetQueueAttributes", "ListQueueTags", "ListDeadLetterSourceQueues"),
+    *("StartMessageMoveTask", "CancelMessageMoveTask", "ListMessageMoveTasks"),
+)
+_SNS = ("Publish", "CreateTopic", "ListTopics", "GetTopicAttributes", "Subscribe", "ListSubscriptionsByTopic")
+_EVENTS = ("PutEvents", "CreateEventBus", "ListEventBuses", "DescribeEventBus", "PutRule", "ListRules")
+_SERVICES = {"sqs": _SQS, "sns": _SNS, "events": _EVENTS}
+_ACTIONS = {action: f"{service}:{action}" for service, actions in _SERVICES.items() for action in actions}
+_ACTIONS |= {batch: _ACTIONS[single] for batch, single in _OF_BATCHES.items()}
+"""The permission of each call; a call that is not here is allowed to nobody."""
 
 
 @pytest.fixture
@@ -41,6 +57,7 @@ def shop(ministack_url: str, unique: Callable[[str], str]) -> Topology:
             Component("sender", sends=(name,)),
             Component("consumer", consumes=(name,)),
             Component("observer", observes=(name, dead)),
+            Component("operator", operates=(dead,)),
         ),
     )
     with connect(f"aws://us-east-1?endpoint_url={ministack_url}") as backend:
@@ -52,12 +69,12 @@ def shop(ministack_url: str, unique: Callable[[str], str]) -> Topology:
 
 def _used(proxy: FaultProxy, allowed: set[str], work: Work) -> set[str]:
     """Do the work where every call that the policy does not allow is refused; return the IAM actions that it used."""
-    for action in _ACTIONS:
-        if f"sqs:{_SQS.get(action, action)}" not in allowed:
+    for action, permission in _ACTIONS.items():
+        if permission not in allowed:
             proxy.add("forbidden", match=action)
     with connect(f"aws://us-east-1?endpoint_url={proxy.url}") as backend:
         work(backend)
-    return {f"sqs:{_SQS.get(seen.action, seen.action)}" for seen in proxy.seen if seen.status == 200}
+    return {_ACTIONS.get(seen.action, seen.action) for seen in proxy.seen if seen.status == 200}
 
 
 def _allowed(topology: Topology, component: str) -> set[str]:
@@ -114,3 +131,41 @@ def test_sec11_an_observer_uses_exactly_what_it_is_allowed(proxy: FaultProxy, sh
     used = _used(proxy, allowed, observe)
 
     assert used == allowed
+
+
+def test_sec11_a_publisher_uses_exactly_what_it_is_allowed(
+    proxy: FaultProxy, aws: AwsConnection, unique: Callable[[str], str]
+) -> None:
+    name = unique("news")
+    arns = aws.sns.create_topic(Name=name)["TopicArn"], aws.events.create_event_bus(Name=name)["EventBusArn"]
+    publisher = Component("publisher", publishes=(name,))
+    allowed = _allowed(Topology("shop", (TopicDecl(name), BusDecl(name)), (publisher,)), "publisher")
+
+    def publish(backend: Backend) -> None:
+        results = [backend.topic(arn).publish([OutgoingMessage("{}", {"EventType": "placed"})])[0] for arn in arns]
+        assert all(result.ok for result in results)
+
+    used = _used(proxy, allowed, publish)
+
+    assert used == allowed
+
+
+def test_sec11_an_operator_uses_exactly_what_it_is_allowed(
+    proxy: FaultProxy, shop: Topology, ministack_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The audit record goes into the working directory.
+    monkeypatch.chdir(tmp_path)
+    dead, name = (each.name for each in shop.of("queue"))
+    allowed = _allowed(shop, "operator")
+    _send(dead, ministack_url)
+    moved: list[int] = []
+
+    def operate(backend: Backend) -> None:
+        redriven = partial(redrive, backend, dead, to=name, reason="mended", native=False)
+        moved.extend(redriven(match=chosen).moved for chosen in (Match(key="nobody"), None))
+
+    used = _used(proxy, allowed, operate)
+
+    assert moved == [0, 2]
+    # The emulator has no move tasks; test_redrive_by_sqs.py makes their calls.
+    assert used == allowed - set(aws_rights.MOVE)

@@ -19,11 +19,12 @@ from postroad.journal import JournalEvent
 from postroad.outbox.dispatching import decisions, pump
 from postroad.queues import OutgoingMessage
 from postroad.testing.verify import sigterm
-from postroad.testing.verify.audits import audit_file
+from postroad.testing.verify.audits import audit_file, audit_references
 from postroad.testing.verify.scenario import History, Place
 from postroad.testing.verify.scenarios import outbox, tasks
 from postroad.testing.verify.sigterm import audit_sigterm
 from postroad.testing.verify.workload import prepare_ledger
+from postroad.wiring import Backend
 
 LARGE = "x" * 5_000
 
@@ -72,6 +73,18 @@ def test_blobs_that_outlive_their_messages_for_the_retention_are_no_violation(pl
     assert len(_checks(place, "I27")) == 3
     assert _broken(place, "I27") == []
     assert all(blob.exists() for blob in blobs)
+
+
+def test_a_queue_that_goes_away_during_the_audit_is_passed_over(
+    place: Place, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _leave_large_bodies(place)
+    names = Backend.queues
+    monkeypatch.setattr(Backend, "queues", lambda backend: ["own-of-a-killed-process", *names(backend)])
+
+    audit_references(place, history)
+
+    assert [check["detail"] for check in _checks(place, "I27")] == ["0 of 1 messages refer to a missing blob"]
 
 
 def test_a_message_whose_blob_is_gone_is_found(place: Place, history: History) -> None:

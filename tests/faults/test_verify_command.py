@@ -75,6 +75,9 @@ def test_a_plan_has_all_kills_half_of_them_on_holders_and_a_quiet_quarter(capsys
         (["--messages", "-5"], "messages"),
         (["--messages", "abc"], "messages"),
         (["--seconds", "0"], "seconds"),
+        (["--seconds", "nan"], "seconds"),
+        (["--seconds", "inf"], "seconds"),
+        (["--seconds", "9" * 400], "seconds"),
         (["--kills", "-1"], "kills"),
         (["--scenario", "nope"], "queue"),
         (["--store", "oracle"], "postgres"),
@@ -105,6 +108,17 @@ def test_a_directory_with_other_files_is_not_replaced(tmp_path: Path, capsys: py
     assert run(["verify", "--report", str(tmp_path)]) == 2
     assert "not empty" in capsys.readouterr().err
     assert (tmp_path / "thesis.txt").exists()
+
+
+@pytest.mark.parametrize("place", ["thesis.txt", "thesis.txt/report"])
+def test_a_report_that_cannot_be_a_directory_is_exit_2(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+
+    assert run(["verify", "--report", str(tmp_path / place)]) == 2
+    assert "--report" in capsys.readouterr().err
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
 
 
 @pytest.mark.slow

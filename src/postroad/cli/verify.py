@@ -12,17 +12,28 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
+import typer
+
 from postroad import signals
 from postroad.cli.call import Call, verb
 from postroad.cli.display import table
-from postroad.cli.parameters import argument, flag, option
+from postroad.cli.parameters import argument, duration, flag, option
 from postroad.errors import InvalidInput
 from postroad.telemetry import counted, legible
 
 _MOST_SHOWN = 10
 _MUTANT_SECONDS = 10.0
 _SEEDS = 1_000_000
+_LONGEST_SECONDS = 604_800
 ScenarioName = Literal["all", "queue", "topic", "bus", "outbox", "tasks", "jobs", "agents", "stream"]
+
+
+def flow_time(text: str) -> float:
+    """Return the seconds that messages flow."""
+    seconds = duration(text)
+    if not 1 <= seconds <= _LONGEST_SECONDS:
+        raise typer.BadParameter(f'"{text}" is not a time from 1s to 7d')
+    return seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +53,9 @@ class PlanOptions:
     )
     messages: Annotated[int | None, option("N", "Messages in all.", min=1)] = None
     kills: Annotated[int | None, option("N", "Processes to kill; 0 for a run without faults.", min=0)] = None
-    seconds: Annotated[float | None, option("SECONDS", "How long messages flow and faults happen.", min=1)] = None
+    seconds: Annotated[
+        float | None, option("DURATION", "How long messages flow and faults happen.", parser=flow_time)
+    ] = None
     seed: Annotated[int | None, option("N", "Repeats the plan of an earlier run.", min=0)] = None
 
     def plans(self, seed: int) -> list[Any]:
@@ -150,9 +163,16 @@ def clear_report(directory: Path) -> None:
     """Remove an earlier report; refuse a directory that holds anything else."""
     from postroad.testing.verify.scenario import SCENARIOS
 
-    if not directory.is_dir() or not any(directory.iterdir()):
-        return
-    if not (directory / "report.json").is_file():
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        holds_other_files = any(directory.iterdir()) and not (directory / "report.json").is_file()
+    except OSError as error:
+        raise InvalidInput(
+            f"--report: {directory} cannot be used: {error.strerror}",
+            field="report",
+            remedy="Name a directory that you may write to.",
+        ) from error
+    if holds_other_files:
         raise InvalidInput(
             f"--report: {directory} is not empty, and holds no earlier report",
             field="report",

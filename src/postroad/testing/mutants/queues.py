@@ -176,6 +176,13 @@ def unsubscribe_drops_others() -> None:
     wrap(SQLiteTopic, "unsubscribe", unsubscribe)
 
 
+@mutant("own-events-forgotten", "a bus handles its own events again when they come back", "I8", scenario="bus", kills=2)
+def own_events_forgotten() -> None:
+    from postroad.bus.publisher import Publisher
+
+    wrap(Publisher, "_remember", lambda *_: None)
+
+
 @mutant("fanout-key-by-millisecond", "events of one millisecond overwrite each other", "I1", scenario="agents", kills=2)
 def fanout_key_by_millisecond() -> None:
     from postroad.agents.sqlite.store import SQLiteAgentStore

@@ -44,7 +44,7 @@ def _queue_of(topic: str, group: str) -> str:
     return f"{topic}--{group}.fifo"
 
 
-def _config(place: Place) -> BusConfig:
+def config(place: Place) -> BusConfig:
     """Return the settings of a subscriber: short waits, and the visibility and receives of the scenario."""
     return BusConfig(
         wait_time_seconds=0.2,
@@ -60,7 +60,7 @@ def subscribe(client: Client, backend: Backend, topic: str, group: str) -> None:
     inbox = Inbox.open(client.place.dsn)
     watch = _QueueWatch(client, _queue_of(topic, group), group)
     transaction = functools.partial(_transaction, client, inbox, group, watch.receipts)
-    bus = backend.bus(topic, group, fifo=True, inbox=inbox, transaction=transaction, config=_config(client.place))
+    bus = backend.bus(topic, group, fifo=True, inbox=inbox, transaction=transaction, config=config(client.place))
 
     @bus.on(Happened, name=group)
     def handle(event: Happened, connection: Any) -> None:
@@ -149,7 +149,7 @@ def _transaction(client: Client, inbox: Inbox, group: str, receipts: Mapping[tup
 def make_group(place: Place, backend: Backend, topic: str, group: str) -> None:
     """Create the queues of a group before any process starts, so that nothing is published without them."""
     inbox = Inbox.open(place.dsn)
-    backend.bus(topic, group, fifo=True, inbox=inbox, config=_config(place)).close()
+    backend.bus(topic, group, fifo=True, inbox=inbox, config=config(place)).close()
 
 
 def waiting(backend: Backend, topic: str, groups: tuple[str, ...]) -> int:
