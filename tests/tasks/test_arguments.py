@@ -278,6 +278,9 @@ def test_a_decorator_that_passes_everything_on_does_not_hide_the_arguments() -> 
         ("shakier", 1, "Shakier: shakier"),
         ("network", 1, "ConnectionError"),
         ("value", 1, "ValueError"),
+        ("shaky+shaky", 2, 2),
+        ("shaky+shakier", 1, "ExceptionGroup: several"),
+        ("shaky+value", 1, "ExceptionGroup: several"),
     ],
 )
 def test_the_nearest_class_that_a_task_names_decides_about_another_attempt(
