@@ -148,6 +148,15 @@ def test_a_run_that_is_stopped_before_it_begins_ends_at_once(bob: AgentHandle, i
         bob.run(stop)
 
 
+def test_an_event_of_threads_does_not_stop_a_run_on_a_loop(bob: AgentHandle) -> None:
+    bob.on()(lambda event: None)
+    over: Any = threading.Event()
+    over.set()
+
+    with pytest.raises(InvalidInput, match=r"stop: Event is not an asyncio\.Event"):
+        asyncio.run(asyncio.wait_for(bob.arun(over), NEVER_SECONDS))
+
+
 @pytest.mark.parametrize("is_async", [True, False])
 def test_a_run_ends_with_an_error_when_its_agent_is_deleted(agents: Agents, bob: AgentHandle, is_async: bool) -> None:
     bob.on()(lambda event: agents.delete("bob"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -50,6 +51,27 @@ def test_what_comes_from_something_not_retryable_is_not_retryable_either(
     bus.receive_once()
 
     assert dead_letter(queues) == ("not_retryable", "RuntimeError: billing failed")
+
+
+def test_what_a_task_group_raises_is_not_retryable_if_a_member_is_not(
+    make_bus: MakeBus, queue: Queue, queues: SQLiteQueues
+) -> None:
+    bus = make_bus(queue, REMOTE)
+
+    @bus.on(Placed)
+    async def bill(event: Placed) -> None:
+        async def fail() -> None:
+            raise NonRetryable("no such order")
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fail())
+
+    bus.publish(Placed())
+    bus.receive_once()
+
+    letter = dead_letter(queues)
+    assert letter is not None
+    assert letter[0] == "not_retryable"
 
 
 def test_others_go_on_after_a_handler_that_is_not_retryable(

@@ -44,6 +44,20 @@ def test_a_narrower_one_wraps_texts_and_never_a_name(width: int) -> None:
     assert {"KeyError:", "price", "16:28:51"} <= set(" ".join(lines).split())
 
 
+@pytest.mark.parametrize("width", range(70, 112))
+def test_the_words_of_several_texts_stay_whole_beside_each_other(width: int) -> None:
+    headings = ["SCHEDULE", "WHEN", "ZONE", "NEXT", "LAST", "LAST REQUEST ID"]
+    rows: list[list[object]] = [
+        ["nightly_report_of_everything", "0 3 * * *", "Europe/Athens", "2026-11-19 01:00:00Z", None, None],
+        ["refresh", "every 10m", "UTC", "2026-11-18 21:20:00Z", None, None],
+    ]
+
+    lines = shown(width, headings, rows)
+
+    assert max(map(len, lines)) <= width
+    assert {"2026-11-19", "01:00:00Z", "every", "Europe/Athens"} <= set(" ".join(lines).split())
+
+
 def test_headings_make_room_for_names_before_a_table_becomes_blocks() -> None:
     headings, rows = ["QUEUE", ">IN FLIGHT", "DEAD LETTERS TO"], [["orders--billing", 12, "orders--billing--dead"]]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import enum
 import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -139,6 +140,43 @@ def test_an_unregistered_type_arrives_as_a_dict_with_its_name() -> None:
     arrived = sent(Open(any_value=Unknown("hey", Item("a"))))
 
     assert arrived.any_value == {"__type__": f"{__name__}:Unknown", "text": "hey", "inner": Item("a")}
+
+
+class Mixed(enum.Enum):
+    TEXT = "1"
+    NUMBER = 1
+    PAIR = (1, 2)
+
+
+@event
+class Choice:
+    either: Unknown | Box[Any] | int | None = None
+    several: list[Unknown | Counted[int]] = field(default_factory=list)
+    mixed: Mixed = Mixed.TEXT
+    by_name: dict[str, Mixed | None] = field(default_factory=dict)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        Choice(either=Unknown("a"), mixed=Mixed.NUMBER),
+        Choice(either=Box(Item("a")), mixed=Mixed.PAIR),
+        Choice(either=5, by_name={"a": Mixed.PAIR, "b": None}),
+        Choice(several=[Unknown("a"), Counted(1)]),
+    ],
+)
+def test_a_class_of_a_union_and_an_enum_of_mixed_values_arrive_as_themselves(given: Choice) -> None:
+    assert sent(given) == given
+
+
+def test_a_value_that_a_mixed_enum_does_not_have_is_refused() -> None:
+    wrapped = codec.wrap(Choice(), publisher_id="p")
+    wrapped.payload["mixed"] = True
+
+    with pytest.raises(InvalidMessage, match="True is not a valid Mixed") as caught:
+        codec.unwrap(wrapped)
+
+    assert caught.value.field == "payload.mixed"
 
 
 def test_a_receiver_that_does_not_know_the_type_gets_a_dict() -> None:

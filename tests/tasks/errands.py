@@ -113,7 +113,9 @@ def choosy(notes: str, error: str) -> int:
     """Fail until the second attempt."""
     tried = _noted(notes)
     if tried == 1:
-        raise {"shaky": Shaky, "shakier": Shakier, "network": ConnectionError, "value": ValueError}[error](error)
+        known = {"shaky": Shaky, "shakier": Shakier, "network": ConnectionError, "value": ValueError}
+        errors = [known[each](each) for each in error.split("+")]
+        raise errors[0] if len(errors) == 1 else ExceptionGroup("several", errors)
     return tried
 
 

@@ -150,6 +150,7 @@ def takes_callback(call: Callable[[int], int]) -> None: ...
 def takes_many(first: int, *args: int) -> None: ...
 def takes_one_of(it: int | socket.socket) -> None: ...
 def takes_nested(it: dict[str, list[socket.socket]]) -> None: ...
+def takes_two_contexts(ctx: TaskContext, other: TaskContext | None = None) -> None: ...
 def returns_iterator() -> Iterator[int]: ...  # type: ignore[empty-body]
 
 
@@ -161,6 +162,7 @@ def returns_iterator() -> Iterator[int]: ...  # type: ignore[empty-body]
         (takes_many, "function"),
         (takes_one_of, "it"),
         (takes_nested, "it"),
+        (takes_two_contexts, "other"),
         (returns_iterator, "return"),
     ],
 )
@@ -278,6 +280,9 @@ def test_a_decorator_that_passes_everything_on_does_not_hide_the_arguments() -> 
         ("shakier", 1, "Shakier: shakier"),
         ("network", 1, "ConnectionError"),
         ("value", 1, "ValueError"),
+        ("shaky+shaky", 2, 2),
+        ("shaky+shakier", 1, "ExceptionGroup: several"),
+        ("shaky+value", 1, "ExceptionGroup: several"),
     ],
 )
 def test_the_nearest_class_that_a_task_names_decides_about_another_attempt(

@@ -151,6 +151,11 @@ def caused(error: Exception, cause: Exception) -> Exception:
         (Retryable("again", category="rate-limit"), "rate-limit", True),
         (NonRetryable("HTTP 503"), "server-error", False),
         (caused(Retryable("again"), ConnectionResetError("gone")), "network", True),
+        (ExceptionGroup("several", [ConnectionResetError("gone"), TimeoutError("slow")]), "network", True),
+        (ExceptionGroup("several", [ConnectionResetError("gone"), KeyError("x")]), "programming", False),
+        (ExceptionGroup("several", [ExceptionGroup("more", [Retryable("again")])]), "unknown", True),
+        (caused(RuntimeError("failed"), ExceptionGroup("several", [TimeoutError("slow")])), "timeout", True),
+        (caused(NonRetryable("no"), ExceptionGroup("several", [TimeoutError("slow")])), "timeout", False),
     ],
 )
 def test_an_exception_is_known_by_what_it_carries_and_derives_from(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -77,13 +77,29 @@ def test_a_delay_that_a_queue_can_hold_needs_no_scheduler(backend: Backend, prod
     assert backend.queue("tasks").stats().delayed == 1
 
 
-@pytest.mark.parametrize("delay", [-1, 31_536_001, float("nan"), float("inf"), "2h"])
+@pytest.mark.parametrize("delay", [-1, 31_536_001, float("nan"), float("inf"), "366d"])
 def test_a_delay_beyond_a_year_is_refused(backend: Backend, producer: TaskProducer, delay: Any) -> None:
     with pytest.raises(InvalidTask, match=r"delay: .* is not from 0 to 31536000 seconds, a year") as refused:
         producer.submit("echo", delay=delay)
 
     assert refused.value.field == "delay"
     assert put_off(backend) == 0
+
+
+def test_a_producer_that_submits_at_a_time_does_so_however_late_it_submits(
+    backend: Backend, clock: FakeClock, producer: TaskProducer
+) -> None:
+    at_noon = producer.options(at=clock.now() + timedelta(seconds=600))
+
+    clock.advance(500)
+    at_noon.submit("echo")
+    at_noon.submit_many([("echo", {})])
+    at_noon.submit("echo", delay="5m")
+    at_noon.options(delay=200).submit("echo")
+    clock.advance(100)
+
+    stats = backend.queue("tasks").stats()
+    assert (stats.visible, stats.delayed) == (2, 2)
 
 
 def test_the_reconciler_leaves_it_alone(backend: Backend, clock: FakeClock, producer: TaskProducer) -> None:

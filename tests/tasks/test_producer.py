@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -161,6 +162,26 @@ def test_a_timeout_that_is_none_is_refused(timeout: Any, bench: Bench) -> None:
 def test_a_delay_that_is_none_is_refused(delay: Any, bench: Bench) -> None:
     with pytest.raises(InvalidTask):
         bench.producer.submit("echo", delay=delay)
+
+    assert nothing_is_stored(bench)
+
+
+def test_durations_of_a_named_task_may_have_a_unit(bench: Bench) -> None:
+    handle = bench.producer.submit("echo", {}, timeout="5m", delay=timedelta(minutes=1))
+
+    assert bench.backend.queue("tasks").stats().delayed == 1
+    (message,) = bench.backend.queue("tasks").peek()
+    assert b'"timeoutMs":300000' in message.body
+    assert handle.created
+
+
+def test_a_named_task_takes_one_input(bench: Bench) -> None:
+    submit: Any = bench.producer.submit
+
+    with pytest.raises(InvalidTask, match="takes one input"):
+        submit("echo", {}, 60)
+    with pytest.raises(InvalidTask, match="takes one input"):
+        submit("echo", {}, input={})
 
     assert nothing_is_stored(bench)
 

@@ -53,23 +53,47 @@ class _Table:
         headings = self._names if self._least_width(self._names) <= options.max_width else stacked
         fits = self._least_width(headings) <= options.max_width
         if fits or len(self._names) < 3:
-            yield self._columns(headings, fits)
+            yield self._columns(headings, self._widths(headings, options.max_width) if fits else None)
         else:
             yield from self._blocks()
 
     def _least_width(self, headings: Sequence[str]) -> int:
+        return 2 * (len(headings) - 1) + sum(self._least_widths(headings))
+
+    def _least_widths(self, headings: Sequence[str]) -> list[int]:
         from rich.cells import cell_len
 
-        columns = zip(headings, self._words, self._whole, strict=True)
-        return 2 * (len(headings) - 1) + sum(
+        return [
             max(map(cell_len, (*words, *(name.splitlines() if whole else name.split()))))
-            for name, words, whole in columns
-        )
+            for name, words, whole in zip(headings, self._words, self._whole, strict=True)
+        ]
 
-    def _columns(self, headings: Sequence[str], fits: bool) -> RenderableType:
+    def _widths(self, headings: Sequence[str], most: int) -> list[int]:
+        """Return the widths of columns that fit: no word is broken, and what is left goes to those that lack least."""
+        from rich.cells import cell_len
+
+        widths = self._least_widths(headings)
+        lacking = [
+            max(
+                cell_len(line)
+                for text in (name, *(row[index].plain for row in self._rows))
+                for line in text.split("\n")
+            )
+            - widths[index]
+            for index, name in enumerate(headings)
+        ]
+        left = most - 2 * (len(widths) - 1) - sum(widths)
+        for done, index in enumerate(sorted(range(len(widths)), key=lacking.__getitem__)):
+            more = min(lacking[index], left // (len(widths) - done))
+            widths[index] += more
+            left -= more
+        return widths
+
+    def _columns(self, headings: Sequence[str], widths: Sequence[int] | None) -> RenderableType:
         found = _grid(header_style="dim")
-        for name, to_the_right, whole in zip(headings, self._to_the_right, self._whole, strict=True):
-            found.add_column(name, justify="right" if to_the_right else "left", no_wrap=fits and whole, overflow="fold")
+        for index, (name, to_the_right) in enumerate(zip(headings, self._to_the_right, strict=True)):
+            width = None if widths is None else widths[index]
+            found.add_column(name, justify="right" if to_the_right else "left", width=width, overflow="fold")
         for row in self._rows:
             found.add_row(*row)
         return found

@@ -59,8 +59,18 @@ class NonRetryable(Exception):
 
 
 def retry_wish(error: BaseException) -> Retryable | NonRetryable | None:
-    """Return the first of the two among the error and what caused it; None if nothing was said about retries."""
-    return next((each for each in _chain(error) if isinstance(each, Retryable | NonRetryable)), None)
+    """Return the first of the two among the error and what caused it; None if nothing was said about retries.
+
+    Of the members of an exception group, such as that of an `asyncio.TaskGroup`, a `NonRetryable` counts before others.
+    """
+    for each in _chain(error):
+        if isinstance(each, Retryable | NonRetryable):
+            return each
+        if isinstance(each, BaseExceptionGroup):
+            wishes = [wish for member in each.exceptions if (wish := retry_wish(member)) is not None]
+            if wishes:
+                return next((wish for wish in wishes if isinstance(wish, NonRetryable)), wishes[0])
+    return None
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

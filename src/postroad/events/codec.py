@@ -7,8 +7,9 @@ import dataclasses
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
+from enum import Enum
 from functools import partial
-from typing import Any
+from typing import Any, get_args, get_origin
 from uuid import UUID
 
 import msgspec
@@ -41,7 +42,7 @@ from postroad.events.envelope import (
 )
 from postroad.events.models import is_model, read_model, write_model
 from postroad.events.registry import EventRegistry, default_registry
-from postroad.events.shapes import OpenField, Shape, Slot, default_name, shape_of
+from postroad.events.shapes import OpenField, Shape, Slot, default_name, is_union, shape_of
 
 EXCEPTION_KEY = "__exception__"
 _LEVELS_OF_ARGUMENTS = 32
@@ -162,11 +163,25 @@ class Tagging:
         if tp is object:
             return self.revive(value)
         if isinstance(tp, Slot):
-            return self._read_nested(value, tp.target)
+            return self._read_slot(value, tp.target)
         found = self.revive(value)
         if not isinstance(found, tp):
             raise ValueError(f"Expected `{tp.__name__}`, got `{type(found).__name__}`")
         return found
+
+    def _read_slot(self, value: Any, target: Any) -> Any:
+        if is_union(target):
+            members = {self._name(get_origin(each) or each): each for each in get_args(target)}
+            name = value.get(TYPE_KEY) if isinstance(value, dict) else None
+            if not isinstance(name, str) or name not in members:
+                return self.revive(value)
+            value, target = {key: item for key, item in value.items() if key != TYPE_KEY}, members[name]
+        if isinstance(target, type) and issubclass(target, Enum):
+            for member in target:
+                if msgspec.json.encode(member) == msgspec.json.encode(value):
+                    return member
+            raise ValueError(f"{value!r} is not a valid {target.__name__}")
+        return self._read_nested(value, target)
 
     def _read_nested(self, value: Any, annotation: Any) -> Any:
         try:

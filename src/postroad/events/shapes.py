@@ -8,6 +8,7 @@ import sys
 from collections import abc
 from collections.abc import Callable, Collection
 from dataclasses import Field, dataclass, field, fields
+from enum import Enum
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -135,7 +136,10 @@ _PLAIN = frozenset(
 
 
 class Slot(type):
-    """The type of the values that msgspec leaves to the hook: everything that the hook returns is an instance."""
+    """The type of the values that msgspec leaves to the hook: everything that the hook returns is an instance.
+
+    `target` is a dataclass or model, an enum of mixed values, or a union whose dataclasses carry their names.
+    """
 
     target: Any
 
@@ -223,7 +227,7 @@ def json_schema(cls: type) -> dict[str, Any]:
     """Return the JSON Schema of the class; open fields take any value."""
 
     def of_open(tp: type) -> dict[str, Any]:
-        if isinstance(tp, Slot):
+        if isinstance(tp, Slot) and _has_fields(tp.target):
             return {"type": "object", "title": tp.__name__}
         return {"description": "Any JSON value; a registered type carries its name in __type__."}
 
@@ -235,7 +239,8 @@ def json_schema(cls: type) -> dict[str, Any]:
 
 def _open_field(field: dataclasses.Field[Any], hint: Any) -> OpenField:
     reads = _readable(hint)
-    nested = any(isinstance(part, Slot) for part in (reads, *(get_args(reads) if _is_union(reads) else ())))
+    parts = (reads, *(get_args(reads) if is_union(reads) else ()))
+    nested = any(isinstance(part, Slot) and _has_fields(part.target) for part in parts)
     return OpenField(field.name, reads, not _is_open(_kinds(hint)), nested, field.init)
 
 
@@ -244,16 +249,16 @@ def _readable(hint: Any) -> Any:
     if not _is_open(_kinds(hint)):
         return hint
     origin, args = get_origin(hint) or hint, get_args(hint)
-    if dataclasses.is_dataclass(origin) or is_model(origin):
+    if _has_fields(hint) or (isinstance(origin, type) and issubclass(origin, Enum)):
         return Slot(getattr(origin, "__name__", "object"), (), {"target": hint})
     if isinstance(origin, type) and issubclass(origin, BaseException):
         return hint
     if origin in (Annotated, Final):
         return _readable(args[0])
-    if _is_union(hint):
+    if is_union(hint):
         # msgspec cannot tell a hook's type from others, so the only other member can be None.
         members = [arg for arg in args if arg is not NoneType]
-        only = _readable(members[0]) if len(members) == 1 else object
+        only = _readable(members[0]) if len(members) == 1 else Slot(str(hint), (), {"target": hint})
         return object if only is object else only | None
     if origin in _MAPPINGS:
         if not args:
@@ -266,8 +271,14 @@ def _readable(hint: Any) -> Any:
     return object
 
 
-def _is_union(hint: Any) -> bool:
+def is_union(hint: Any) -> bool:
+    """Return whether the annotation is `A | B`."""
     return get_origin(hint) in (Union, UnionType)
+
+
+def _has_fields(hint: Any) -> bool:
+    origin = get_origin(hint) or hint
+    return dataclasses.is_dataclass(origin) or is_model(origin)
 
 
 def _is_open(kinds: frozenset[type]) -> bool:

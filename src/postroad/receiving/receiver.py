@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from postroad.arguments import Seconds, check, refusal, seconds_between, whole_number
 from postroad.clock import SYSTEM_CLOCK, Clock
-from postroad.errors import ConfigurationError
+from postroad.errors import ConfigurationError, InvalidInput
 from postroad.queues import MAX_VISIBILITY, Delivery, Queue
 from postroad.receiving.breaker import Breaker, CircuitBreaker, CircuitBreakerConfig
 from postroad.receiving.handlers import (
@@ -263,6 +263,10 @@ class Receiver:
     async def until(self, stop: asyncio.Event | None) -> None:
         """Wait until `stop` is set or the receiver ends; raise the error that ended it, if one did."""
         stopping = asyncio.Event() if stop is None else stop
+        if not isinstance(stopping, asyncio.Event):
+            # The wait for an event of threads would block the loop.
+            kind = type(stopping).__qualname__
+            raise InvalidInput(f"stop: {kind} is not an asyncio.Event", field="stop", remedy="Give an asyncio.Event.")
         while self.is_running and not stopping.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(SLICE_SECONDS):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -199,7 +199,8 @@ def classify_error(
 def classify_exception(error: BaseException) -> ErrorClass:
     """Return the class of an exception: its own, else that of what caused it.
 
-    `Retryable` and `NonRetryable` decide about another attempt wherever they stand before the first known error.
+    `Retryable` and `NonRetryable` decide about another attempt wherever they stand before the first known error. An
+    exception group is as retryable as all its members are.
     """
     decided: bool | None = None
     for each in _chain(error):
@@ -207,9 +208,20 @@ def classify_exception(error: BaseException) -> ErrorClass:
             decided = isinstance(each, Retryable) if decided is None else decided
             if each.category is not None:
                 return ErrorClass(each.category, decided)
+        if isinstance(each, BaseExceptionGroup):
+            group = class_of_group(each, classify_exception)
+            return group if decided is None else ErrorClass(group.category, decided)
         if (found := _category_of(each)) is not None:
             return ErrorClass(found.name, found.retryable if decided is None else decided)
     return ErrorClass(UNKNOWN.category, bool(decided))
+
+
+def class_of_group(
+    group: BaseExceptionGroup[BaseException], classify: Callable[[BaseException], ErrorClass]
+) -> ErrorClass:
+    """Return the class of the first member that prevents another attempt, else that of the first member."""
+    classes = [classify(member) for member in group.exceptions]
+    return next((each for each in classes if not each.retryable), classes[0])
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

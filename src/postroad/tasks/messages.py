@@ -28,7 +28,7 @@ NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 # A task of a job is called {jobId}.{taskId}; a submitted id has no dot, so the two never collide.
 ANY_REQUEST_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 _LEVELS_OF_INPUT = 60
-_REMEDY = "Use 1 to {} letters, digits, '_' or '-'; nothing was submitted."
+_REMEDY = "Use 1 to {} letters, digits, '_' or '-'."
 TaskName = text(NAME.pattern, "the name of a task", remedy=_REMEDY.format(64))
 RequestId = text(r"[A-Za-z0-9_-]{1,256}", "a request id", remedy=_REMEDY.format(256))
 AnyRequestId = text(ANY_REQUEST_ID.pattern, "a request id", remedy=_REMEDY.format(256))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta
@@ -18,6 +18,7 @@ from postroad.tasks.registry import TaskDefinition, TaskRegistry, Timeout, defau
 from postroad.tasks.submissions import MAX_PUT_OFF, Submission
 
 _Delay = Annotated[float, Meta(ge=0, le=MAX_PUT_OFF, description=f"is not from 0 to {MAX_PUT_OFF:.0f} seconds, a year")]
+_NAMED = 'Write submit("scrape", {"store_id": "s1"}), or pass the function itself.'
 _OF_A_NAME = frozenset({"input", "request_id", "timeout", "delay"})
 
 
@@ -27,6 +28,8 @@ class Options:
 
     delay: float = 0.0
     """Seconds before a worker may receive it."""
+    at: datetime | None = None
+    """When a worker may receive it, instead of `delay`."""
     request_id: str | None = None
     timeout: float | None = None
     within: Any = None
@@ -39,16 +42,23 @@ class Options:
             check(self.timeout, Timeout, "timeout", ConfigurationError)
         check(self.delay, _Delay, "delay", InvalidTask)
 
+    def delayed(self, delay: Any, at: Any, clock: Clock) -> Options:
+        """Return these options with the delay or the time that is given."""
+        if at is None:
+            delay = seconds_of(delay, "delay", InvalidTask)
+            return self if delay is None else replace(self, delay=delay, at=None)
+        if delay is not None:
+            raise InvalidTask("at: a delay is given, too", field="at", remedy="Give one of the two.")
+        if not isinstance(at, datetime) or at.utcoffset() is None:
+            raise InvalidTask(
+                f"at: {at!r} is not a datetime with a time zone", field="at", remedy="Use datetime.now(UTC)."
+            )
+        # The time may be far ahead now; the delay itself is computed for each submission.
+        return replace(self, delay=max(0.0, (at - clock.now()).total_seconds()), at=at)
 
-def delay_of(delay: Any, at: Any, clock: Clock) -> Any:
-    """Return the seconds of a delay, or those until a time; None if neither is given."""
-    if at is None:
-        return seconds_of(delay, "delay", InvalidTask)
-    if delay is not None:
-        raise InvalidTask("at: a delay is given, too", field="at", remedy="Give one of the two.")
-    if not isinstance(at, datetime) or at.utcoffset() is None:
-        raise InvalidTask(f"at: {at!r} is not a datetime with a time zone", field="at", remedy="Use datetime.now(UTC).")
-    return max(0.0, (at - clock.now()).total_seconds())
+    def delay_from(self, clock: Clock) -> float:
+        """Return the delay of a task that is submitted now."""
+        return self.delay if self.at is None else max(0.0, (self.at - clock.now()).total_seconds())
 
 
 class Plan(NamedTuple):
@@ -85,8 +95,10 @@ class Planner:
                 raise InvalidTask(
                     f"{unknown[0]}: a task that is named takes its arguments as one input",
                     field=unknown[0],
-                    remedy='Write submit("scrape", {"store_id": "s1"}), or pass the function itself.',
+                    remedy=_NAMED,
                 )
+            if len(args) + ("input" in kwargs) > 1:
+                raise InvalidTask("input: a task that is named takes one input", field="input", remedy=_NAMED)
             return self._named(task, *args, options=options, **kwargs)
         definition = self._definition(task)
         assert definition.signature is not None
@@ -142,14 +154,16 @@ class Planner:
         *,
         options: Options,
         request_id: str | None = None,
-        timeout: float | None = None,
-        delay: float | None = None,
+        timeout: float | str | timedelta | None = None,
+        delay: float | str | timedelta | None = None,
     ) -> Plan:
         if not (isinstance(name, str) and NAME.fullmatch(name)):
             check(name, TaskName, "name", InvalidTask)
-        given: dict[str, Any] = {"request_id": request_id, "timeout": timeout, "delay": delay}
+        seconds = seconds_of(timeout, "timeout", ConfigurationError)
+        given: dict[str, Any] = {"request_id": request_id, "timeout": seconds}
         if given := {each: value for each, value in given.items() if value is not None}:
             options = replace(options, **given)
+        options = options.delayed(delay, None, self._factory.clock)
         definition = self.find(name) if self._registry is None else self._registry.get(name)
         checked = check_input(input)
         if definition is not None and definition.signature is not None:
@@ -165,5 +179,5 @@ class Planner:
             timeout_ms=None if timeout is None else max(1, round(timeout * 1_000)),
         )
         queue = None if definition is None else definition.queue
-        submission = Submission.of(message, self._tenant, self._factory, delay=options.delay)
+        submission = Submission.of(message, self._tenant, self._factory, delay=options.delay_from(self._factory.clock))
         return Plan(submission, queue or self._queue, definition)

@@ -20,7 +20,7 @@ from postroad.tasks.handles import TaskHandle, TaskRuns
 from postroad.tasks.leases import Lease, TaskRecords, current_state, first_lease_in_job
 from postroad.tasks.messages import AnyRequestId, EventFactory, tenant_and_app
 from postroad.tasks.outbox_rows import TaskRows
-from postroad.tasks.plans import Options, Plan, Planner, delay_of
+from postroad.tasks.plans import Options, Plan, Planner
 from postroad.tasks.registry import TaskContext, TaskDefinition, TaskRegistry
 from postroad.tasks.submissions import Begun, Submission, Submissions, last_pending, message_of
 
@@ -117,13 +117,13 @@ class TaskProducer:
                 remedy="Make it with TaskProducer(backend, outbox=outbox).",
             )
         given: dict[str, Any] = {
-            "delay": delay_of(delay, at, self._backend.clock),
             "request_id": request_id,
             "timeout": seconds_of(timeout, "timeout", ConfigurationError),
             "within": within,
         }
         other = copy.copy(self)
-        other._options = replace(self._options, **{name: value for name, value in given.items() if value is not None})
+        chosen = self._options.delayed(delay, at, self._backend.clock)
+        other._options = replace(chosen, **{name: value for name, value in given.items() if value is not None})
         return other
 
     @overload
@@ -134,8 +134,8 @@ class TaskProducer:
         input: Input | None = None,
         *,
         request_id: str | None = None,
-        timeout: float | None = None,
-        delay: float | None = None,
+        timeout: float | str | timedelta | None = None,
+        delay: float | str | timedelta | None = None,
     ) -> TaskHandle[Any]: ...
     @overload
     def submit(

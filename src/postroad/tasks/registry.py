@@ -168,9 +168,12 @@ class TaskDefinition:
     def retries(self, error: BaseException) -> bool | None:
         """Return whether the task's own lists say to try again after `error`; None if they do not name it.
 
-        The nearest class decides: `retry_on=(JSONDecodeError,)` counts before `never_retry=(ValueError,)`.
+        The nearest class decides: `retry_on=(JSONDecodeError,)` counts before `never_retry=(ValueError,)`. They name an
+        exception group only by a class of groups; otherwise its members decide.
         """
         for kind in type(error).__mro__:
+            if isinstance(error, BaseExceptionGroup) and not issubclass(kind, BaseExceptionGroup):
+                return None
             if kind in self.never_retry or kind in self.retry_on:
                 return kind in self.retry_on
         return None

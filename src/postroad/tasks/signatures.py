@@ -52,7 +52,14 @@ class Signature:
         hints = self._hints(parameters)
         for name, hint in hints.items():
             self._check_hint(name, hint)
-        self.context = next((name for name, hint in hints.items() if hint is context_class), None)
+        contexts = [name for name, hint in hints.items() if hint is context_class]
+        if len(contexts) > 1:
+            raise ConfigurationError(
+                f"{contexts[1]}: {self._name} gets its context as {contexts[0]} already",
+                field=contexts[1],
+                remedy=f"Annotate one parameter as {context_class.__name__}.",
+            )
+        self.context = contexts[0] if contexts else None
         self._bound = found.replace(parameters=[each for each in parameters if each.name != self.context])
         self._check_hint("return", self._resolved_result())
 

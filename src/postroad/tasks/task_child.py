@@ -15,6 +15,7 @@ import threading
 import traceback
 from collections.abc import Awaitable, Iterable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 import msgspec
@@ -23,7 +24,7 @@ from postroad.errors import ConfigurationError, InvalidTask, NonRetryable, Retry
 from postroad.events import checked_bytes
 from postroad.signals import die_with_parent
 from postroad.tasks import processes
-from postroad.tasks.error_categories import ErrorClass, classify_exception
+from postroad.tasks.error_categories import ErrorClass, class_of_group, classify_exception
 from postroad.tasks.processes import Order, Plan, TaskEntry
 from postroad.tasks.registry import TaskContext, TaskDefinition, TaskRegistry, default_tasks
 from postroad.tasks.signatures import Signature
@@ -234,13 +235,18 @@ def failed(error: BaseException, task: TaskDefinition | None = None) -> bytes:
     text, kind = text_of(error), type(error).__name__
     if not text or not isinstance(error, Retryable | NonRetryable):
         text = f"{kind}: {text}" if text else kind
-    found = classify_exception(error)
-    decided = None if task is None or isinstance(error, Retryable | NonRetryable) else task.retries(error)
-    if decided is not None:
-        found = ErrorClass(found.category, decided)
+    found = _class_of(error, task)
     wish = retry_wish(error)
     after = wish.after if found.retryable and isinstance(wish, Retryable) else None
     return _failure(text, found, located=describe(error), lines=lines[-_TRACEBACK_LINES:], after=after)
+
+
+def _class_of(error: BaseException, task: TaskDefinition | None) -> ErrorClass:
+    decided = None if task is None or isinstance(error, Retryable | NonRetryable) else task.retries(error)
+    if decided is None and isinstance(error, BaseExceptionGroup):
+        return class_of_group(error, partial(_class_of, task=task))
+    found = classify_exception(error)
+    return found if decided is None else ErrorClass(found.category, decided)
 
 
 def _awaited(found: Awaitable[Any]) -> Any:
