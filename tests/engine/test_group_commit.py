@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from postroad.engine.engine import Engine
-from postroad.engine.transaction import Transaction, every
+from postroad.engine.transaction import Request, Transaction, Turns, every
 from postroad.errors import ConfigurationError
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -154,6 +155,62 @@ def _interrupt_when_waiting(engine: Engine, thread: int) -> None:
     while engine._turns._waiting:
         signal.pthread_kill(thread, signal.SIGINT)
         time.sleep(0.1)
+
+
+def test_a_leader_begins_once_all_who_shared_the_last_commit_are_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Nothing but the arrival of the last one ends its wait in time.
+    monkeypatch.setattr("postroad.engine.transaction._NEXT_ARRIVAL", 1_000.0)
+    turns, requests = Turns(), [Request(lambda _: None, durable=True) for _ in range(4)]
+    turns._active = 4
+    threads = [threading.Thread(target=turns.join, args=(request,)) for request in requests]
+
+    threads[0].start()
+    eventually(lambda: turns.writer is requests[0])
+    for thread in threads[1:]:
+        thread.start()
+
+    eventually(lambda: len(requests[0].group) == 4)
+    _finish(turns, requests)
+    for thread in threads:
+        thread.join()
+
+
+def test_those_behind_one_that_was_interrupted_are_woken_all_the_same() -> None:
+    turns, requests = Turns(), [Request(lambda _: None, durable=True) for _ in range(6)]
+    assert turns.join(requests[0])
+    woken: list[Request] = []
+    threads = [threading.Thread(target=_follow, args=(turns, request, woken)) for request in requests[1:]]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: len(turns._waiting) == 5)
+    turns._take(requests[0])
+
+    # As Ctrl-C leaves them: they are done, but their threads no longer wait.
+    for each in requests:
+        each.finished = True
+    turns.finish(requests[2])
+    turns.finish(requests[4])
+    turns.finish(requests[0])
+
+    eventually(lambda: {requests[1], requests[3], requests[5]} <= set(woken))
+    for each in (requests[2], requests[4]):
+        assert each.lock is not None
+        each.lock.release()
+    for thread in threads:
+        thread.join()
+
+
+def _follow(turns: Turns, request: Request, woken: list[Request]) -> None:
+    turns.join(request)
+    woken.append(request)
+    turns.finish(request)
+
+
+def _finish(turns: Turns, requests: list[Request]) -> None:
+    for request in requests:
+        request.finished = True
+    for request in requests:
+        turns.finish(request)
 
 
 def test_a_block_commits_all_its_writes_or_none(engine: Engine) -> None:

@@ -106,7 +106,7 @@ class Engine:
                 self._bring_to_disk(request)
         finally:
             # Ctrl-C may arrive at any call: the turn is ended in any case, and not through a call of its own.
-            ended = request.finished and not request.group
+            ended = request.finished and not (request.waits or request.group)
             while not ended:
                 try:
                     self._end_turn(request)

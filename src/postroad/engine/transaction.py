@@ -22,6 +22,7 @@ import apsw
 MAX_GROUP: Final = 256
 _USUAL_ROWS: Final = 10
 _MOST_ROWS: Final = 64
+_NEXT_ARRIVAL: Final = 0.0001
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -133,7 +134,10 @@ class Transaction:
 class Request:
     """The work of one thread and its outcome. A request without work reserves a turn for its thread."""
 
-    __slots__ = ("durable", "error", "finished", "gone", "group", "kept_quarters", "lock", "on_disk", "result", "work")
+    __slots__ = (
+        *("durable", "error", "finished", "group", "hands_over", "kept_quarters", "lock", "on_disk", "result", "waits"),
+        "work",
+    )
 
     def __init__(self, work: Callable[[Transaction], Any] | None, *, durable: bool, kept_quarters: int = 0) -> None:
         self.work = work
@@ -143,10 +147,12 @@ class Request:
         """Whether it waits for the disk after the commit."""
         self.lock: threading.Lock | None = None
         """What its thread waits for."""
+        self.waits = False
+        """Whether its thread waits for its turn, or for another thread to do the work."""
         self.group: list[Request] = []
-        """The requests of its turn, when it leads."""
-        self.gone = False
-        """Whether its thread was interrupted and no longer waits."""
+        """The requests of its turn, when it leads; then those that are still to be woken."""
+        self.hands_over = False
+        """Whether its turn to write or to wait for the disk ends, and the next one has to be woken."""
         self.finished = False
         """Whether it has its result or error."""
         self.on_disk = False
@@ -164,26 +170,30 @@ class Turns:
         self._lock = threading.Lock()
         self._waiting: list[Request] = []
         self._syncer: Request | None = None
-        self._shared_last_sync = 1
+        self._active = 1
+        self._wanted = 0
 
     def join(self, request: Request) -> bool:
         """Return True when it is this thread's turn to run `request.group`, False when another thread has done it."""
         with self._lock:
             if self.writer is None and not (request.durable and self._syncer):
                 self.writer = request
-                if not (request.durable and self._shared_last_sync > 1):
+                if not (request.durable and self._active > 1):
                     self._take(request)
                     return True
             else:
                 request.lock = threading.Lock()
                 request.lock.acquire()
+                request.waits = True
                 self._waiting.append(request)
+                if len(self._waiting) == self._wanted:
+                    _release(self.writer)
         if request.lock is not None:
             request.lock.acquire()
             if self.writer is not request:
                 return False
-        if request.durable and self._shared_last_sync > 1:
-            self._gather()
+        if request.durable and self._active > 1:
+            self._gather(request)
         with self._lock:
             self._take(request)
         return True
@@ -198,44 +208,52 @@ class Turns:
                 _release(request)
 
     def finish(self, request: Request) -> None:
-        """End the request's turn, or forget a request whose thread was interrupted while it waited."""
+        """End the request's turn, or forget a request whose thread was interrupted while it waited.
+
+        Each thread of a group wakes the next one: woken all at once, they would only wait for the interpreter.
+        """
         with self._lock:
-            if request.finished and not self._waiting and len(request.group) <= 1:
-                # Nobody shared this turn, and nobody waits for it.
-                if self.writer is request:
-                    self.writer = None
-                if self._syncer is request:
-                    self._syncer = None
-                request.group = []
-                return
+            request.waits = False
             if self.writer is request:
+                request.hands_over = True
                 self._end_writing(request)
-            elif not request.finished:
-                request.gone = True
-                if request in self._waiting:
-                    self._waiting.remove(request)
+            elif not request.finished and request in self._waiting:
+                self._waiting.remove(request)
             if self._syncer is request:
+                request.hands_over = True
                 self._syncer = None
+                self._active += sum(each.durable for each in self._waiting)
                 if self.writer is None:
                     self.writer = self._next()
-        _release(self.writer)
-        while request.group:
-            if request.group[-1] is not request:
-                _release(request.group[-1])
-            request.group.pop()
+            left = request.group
+            while left and not left[-1].waits:
+                left.pop()
+            following = left[-1] if left else None
+            if following is not None:
+                following.group = left
+        if request.hands_over:
+            _release(self.writer)
+        _release(following)
+        request.group = []
 
-    def _gather(self) -> None:
+    def _gather(self, leader: Request) -> None:
         """Wait for the next requests of those who shared the last sync, for as long as more of them arrive."""
         came = -1
-        while came < len(self._waiting) < self._shared_last_sync:
+        with self._lock:
+            leader.lock = leader.lock or threading.Lock()
+            leader.lock.acquire(blocking=False)
+            self._wanted = min(self._active, MAX_GROUP) - (leader not in self._waiting)
+        while came < len(self._waiting) < self._wanted:
             came = len(self._waiting)
-            time.sleep(0)
+            # The last one to arrive releases it.
+            leader.lock.acquire(timeout=_NEXT_ARRIVAL)
+        self._wanted = 0
 
     def _take(self, leader: Request) -> None:
         """Give the leader the requests of its turn: all that wait, or all that need no disk."""
-        leader.group = [leader]
+        leader.waits, leader.group = False, [leader]
         if leader.durable:
-            self._syncer, self._shared_last_sync = leader, 1
+            self._syncer, self._active = leader, 1
         if not self._waiting:
             return
         if leader.work is not None:
@@ -244,7 +262,7 @@ class Turns:
                 followers = [each for each in followers if not each.durable]
             leader.group += followers[: MAX_GROUP - 1]
         if leader.durable:
-            self._shared_last_sync = sum(request.durable for request in leader.group)
+            self._active = sum(request.durable for request in leader.group)
         taken = set(map(id, leader.group))
         self._waiting = [each for each in self._waiting if id(each) not in taken]
 
@@ -255,7 +273,7 @@ class Turns:
         if leader in self._waiting:
             self._waiting.remove(leader)
         # What an interrupted leader left undone is done in the next turn.
-        undone = [request for request in leader.group if not (request.finished or request.gone or request is leader)]
+        undone = [request for request in leader.group if request.waits and not request.finished]
         if undone:
             # A leader that was interrupted while it took them has left them in the list.
             self._waiting[:0] = [request for request in undone if request not in self._waiting]
