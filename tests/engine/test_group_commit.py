@@ -162,17 +162,26 @@ def test_a_leader_begins_once_all_who_shared_the_last_commit_are_back(monkeypatc
     monkeypatch.setattr("postroad.engine.transaction._NEXT_ARRIVAL", 1_000.0)
     turns, requests = Turns(), [Request(lambda _: None, durable=True) for _ in range(4)]
     turns._active = 4
-    threads = [threading.Thread(target=turns.join, args=(request,)) for request in requests]
+    shared: list[int] = []
+    threads = [threading.Thread(target=_take_part, args=(turns, request, shared)) for request in requests]
 
     threads[0].start()
     eventually(lambda: turns.writer is requests[0])
     for thread in threads[1:]:
         thread.start()
-
-    eventually(lambda: len(requests[0].group) == 4)
-    _finish(turns, requests)
     for thread in threads:
-        thread.join()
+        thread.join(120)
+
+    assert shared == [4]
+    assert not any(request.waits or request.group for request in requests)
+
+
+def _take_part(turns: Turns, request: Request, shared: list[int]) -> None:
+    if turns.join(request):
+        shared.append(len(request.group))
+        for each in request.group:
+            each.finished = True
+    turns.finish(request)
 
 
 def test_those_behind_one_that_was_interrupted_are_woken_all_the_same() -> None:
@@ -204,13 +213,6 @@ def _follow(turns: Turns, request: Request, woken: list[Request]) -> None:
     turns.join(request)
     woken.append(request)
     turns.finish(request)
-
-
-def _finish(turns: Turns, requests: list[Request]) -> None:
-    for request in requests:
-        request.finished = True
-    for request in requests:
-        turns.finish(request)
 
 
 def test_a_block_commits_all_its_writes_or_none(engine: Engine) -> None:

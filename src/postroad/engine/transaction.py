@@ -190,8 +190,10 @@ class Turns:
                     _release(self.writer)
         if request.lock is not None:
             request.lock.acquire()
-            if self.writer is not request:
-                return False
+            while self.writer is not request:
+                if request.finished:
+                    return False
+                request.lock.acquire()
         if request.durable and self._active > 1:
             self._gather(request)
         with self._lock:
