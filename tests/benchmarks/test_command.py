@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from benchmarks.__main__ import app
 from typer.testing import CliRunner, Result
 
@@ -37,6 +38,7 @@ def test_no_rounds_at_all_are_refused() -> None:
     assert "--rounds" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_quick_run_of_one_row_writes_everything(tmp_path: Path) -> None:
     done = run("--only", "codec", "--quick", "--rounds", "1", "--out", str(tmp_path), "--json")
 

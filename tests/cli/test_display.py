@@ -247,6 +247,7 @@ def functions() -> set[str]:
     return {name for name in found if re.fullmatch(r"[a-z]+(_[a-z]+)+", name)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["cli", "operations", "settings", "topology", "up", "queues/sqs", "agents"])
 def test_no_text_for_operators_names_a_function_or_a_storage_key(folder: str, functions: set[str]) -> None:
     sentences = [

@@ -15,6 +15,8 @@ from tests.docs.test_generated_pages import tool
 
 import postroad
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = [
     each.name for each in iter_modules(postroad.__path__) if hasattr(import_module(f"postroad.{each.name}"), "__all__")

@@ -6,6 +6,8 @@ import importlib.util
 from pathlib import Path
 from types import ModuleType
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -22,6 +24,7 @@ def test_the_page_of_errors_is_current() -> None:
     assert (ROOT / "docs" / "errors.md").read_text() == tool("error_page").page(), "repair: make errors"
 
 
+@pytest.mark.slow
 def test_the_pages_of_the_reference_are_current() -> None:
     made = tool("reference_pages").pages()
 

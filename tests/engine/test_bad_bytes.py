@@ -165,6 +165,7 @@ def _uses(backend: Backend) -> list[Callable[[], object]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_whatever_byte_changes_no_error_of_python_or_the_driver_leaves_a_port(tmp_path: Path, seed: int) -> None:
     path, dice = tmp_path / "p.db", random.Random(seed)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 _SCENES = Path(__file__).with_name("full_disk.py")
 
 

@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.waiting import eventually
 
 from postroad.engine.engine import Engine
 from postroad.engine.transaction import Request, Transaction, Turns, every
 from postroad.errors import ConfigurationError
-from tests.waiting import eventually
 
 
 @pytest.fixture

@@ -14,6 +14,8 @@ from tests.faults.simulation import System
 
 from postroad.testing.checker import Report, check
 
+pytestmark = pytest.mark.slow
+
 SEEDS = range(40)
 FEW_SEEDS = range(10)
 Lines = dict[str, list[dict[str, Any]]]

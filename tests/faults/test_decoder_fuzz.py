@@ -13,8 +13,12 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from postroad.errors import PostroadError
 from postroad.events import DomainEvent, Envelope, codec, event
+
+pytestmark = pytest.mark.slow
 
 INPUTS = 20_000
 LONGEST_SECONDS = 0.05

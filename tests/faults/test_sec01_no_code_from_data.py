@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 SOURCES = sorted((Path(__file__).parents[2] / "src").rglob("*.py"))
 MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve"}
 BUILTINS = {"eval", "exec", "compile", "__import__"}

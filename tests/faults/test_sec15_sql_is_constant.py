@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 SOURCES = sorted((Path(__file__).parents[2] / "src").rglob("*.py"))
 EXECUTING = {"execute", "executemany", "executescript", "fetch", "pragma"}
 SQL_WORDS = ("SELECT ", "INSERT ", "UPDATE ", "DELETE ", "CREATE ", "DROP ", "PRAGMA ", "BEGIN", "ATTACH ")

@@ -20,6 +20,8 @@ from postroad import Backend
 from postroad.outbox import OutboxDispatcher
 from postroad.tasks import TaskProducer
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def backend(tmp_path: Path) -> Iterator[Backend]:

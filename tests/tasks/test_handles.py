@@ -258,6 +258,7 @@ def test_a_run_until_idle_leaves_what_used_up_its_attempts_to_the_handler(backen
         handle.wait(SECONDS)
 
 
+@pytest.mark.slow
 def test_a_worker_that_runs_on_ends_what_used_up_its_attempts(backend: Backend) -> None:
     with working(Bench(backend), max_attempts=1, dead_letters=True) as running:
         handle = running.producer.submit("fail-loudly", {"again": True})

@@ -6,8 +6,11 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
 from tests.up.conftest import StartUp
 from tests.up.up import POSTROAD
+
+pytestmark = pytest.mark.slow
 
 
 def status(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:

@@ -10,7 +10,6 @@ in one assignment, and `finish` is repeated until it has succeeded."""
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
