@@ -184,7 +184,8 @@ def _looking(directory: Path, load: Load) -> Iterator[Opened]:
 def _idling(directory: Path, load: Load) -> Iterator[Opened]:
     """Requests a minute of a worker with nothing to do, its roles included; one long run counts for every round."""
     with _on_aws(directory) as backend:
-        worker = TaskWorker(backend, tenant_id=TENANT, app=APP, registry=TaskRegistry())
+        # As `postroad worker` makes it: one of its roles handles the dead letters.
+        worker = TaskWorker(backend, tenant_id=TENANT, app=APP, registry=TaskRegistry(), dead_letters=False)
         thread = threading.Thread(target=worker.run)
         with RoleThreads(worker_roles(backend, tenant_id=TENANT, app=APP)):
             thread.start()

@@ -11,7 +11,9 @@ import pytest
 from tests.http.api import Api
 from tests.waiting import eventually
 
+import postroad
 from postroad.tasks import TaskProducer, TaskRegistry, TaskWorker, presence
+from postroad.testing import FakeClock
 
 FIELDS = ["worker_id", "host", "pid", "queues", "concurrency", "seen_at", "running"]
 
@@ -82,6 +84,34 @@ def test_a_worker_that_was_killed_is_forgotten_after_an_hour(api: Api, monkeypat
     assert api.client.get("/workers").json()["items"] == []
     present(api, "here").renew()
     assert [item.key for item in api.backend.items().scan("default/WORKER#").items] != ["default/WORKER#gone"]
+
+
+def test_where_writes_cost_requests_a_worker_that_runs_nothing_writes_every_two_minutes() -> None:
+    clock, running = FakeClock(), presence.RunningTasks()
+    with postroad.connect("memory://", clock=clock) as backend:
+        items = backend.items()
+        worker = presence.Presence(
+            items, clock, running, tenant="t", worker_id="w", queues=["tasks"], concurrency=1, is_far=True
+        )
+
+        def versions(turns: int) -> list[int]:
+            found = []
+            for _ in range(turns):
+                worker.renew()
+                item = items.get("t/WORKER#w")
+                assert item is not None
+                found.append(item.version)
+                clock.advance(30)
+            return found
+
+        idle = versions(9)
+        with running.noted("r1", "wait", clock.now(), os.getpid()):
+            busy = versions(3)
+        idle_again = versions(3)
+
+    assert idle == [1, 1, 1, 1, 2, 2, 2, 2, 3]
+    assert busy == [4, 5, 6]
+    assert idle_again == [7, 7, 7]
 
 
 def test_it_needs_a_token(api: Api) -> None:

@@ -1,4 +1,8 @@
-"""The workers of a tenant: each stores every 30 seconds that it is there, and what it runs."""
+"""The workers of a tenant: each stores that it is there, and what it runs.
+
+It does so every 30 seconds. Where each write is a request that costs money, a worker that runs nothing does so every
+two minutes.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import msgspec
@@ -19,6 +23,7 @@ from postroad.tasks.messages import scan
 from postroad.tasks.processes import resident_bytes
 
 RENEW_SECONDS: Final = 30.0
+_IDLE: Final = timedelta(seconds=120)
 FORGET: Final = timedelta(hours=1)
 """A worker that was not seen for so long is forgotten."""
 _PAGE: Final = 100
@@ -97,11 +102,14 @@ class Presence:
         worker_id: str,
         queues: Sequence[str],
         concurrency: int,
+        is_far: bool = False,
     ) -> None:
         self._items = items
         self._clock = clock
         self._running = running
         self._tenant = tenant
+        self._is_far = is_far
+        self._stored_at = self._looked_at = datetime.min.replace(tzinfo=UTC)
         self._key = _prefix(tenant) + worker_id
         self._shown = WorkerShown(
             worker_id=worker_id,
@@ -115,9 +123,15 @@ class Presence:
 
     def renew(self) -> int:
         """Store that the worker is there, forget others that are gone for long, and return how many these were."""
-        now = self._clock.now()
-        shown = msgspec.structs.replace(self._shown, seen_at=now, running=self._running.now())
-        self._items.put(self._key, msgspec.json.encode(shown))
+        now, running = self._clock.now(), self._running.now()
+        if self._is_far and not running and not self._shown.running and now - self._stored_at < _IDLE:
+            return 0
+        self._shown = msgspec.structs.replace(self._shown, seen_at=now, running=running)
+        self._items.put(self._key, msgspec.json.encode(self._shown))
+        self._stored_at = now
+        if self._is_far and now - self._looked_at < FORGET:
+            return 0
+        self._looked_at = now
         gone = [each for each in _every(self._items, self._tenant) if now - each.seen_at > FORGET]
         for each in gone:
             self._items.delete(_prefix(self._tenant) + each.worker_id)

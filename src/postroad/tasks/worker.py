@@ -241,6 +241,7 @@ class TaskWorker:
             worker_id=self.worker_id,
             queues=names,
             concurrency=concurrency,
+            is_far=not first.queue.traits.short_waits,
         )
         self._roles: list[Role] = [Role("reload", _RELOAD_SECONDS, first.pool.reload)] if reload else []
         self._letters = [
