@@ -118,7 +118,7 @@ class AuditLog:
             return found
         try:
             with self.path.open("rb") as file:
-                for line in _backwards(file, file.seek(0, os.SEEK_END)):
+                for line in backwards(file, file.seek(0, os.SEEK_END)):
                     record = _parsed(line)
                     if record is not None and (before is None or record.seq < before):
                         found.append(record)
@@ -190,7 +190,7 @@ class AuditLog:
 
 def _last(file: BinaryIO, size: int) -> tuple[AuditRecord | None, int | None]:
     """Return the last good record and the size of a torn line behind it; None if the file ends with a whole line."""
-    lines = _backwards(file, size)
+    lines = backwards(file, size)
     end = next(lines)
     if end and (record := _parsed(end)) is not None:
         return record, 0
@@ -198,7 +198,7 @@ def _last(file: BinaryIO, size: int) -> tuple[AuditRecord | None, int | None]:
     return found, len(end) or None
 
 
-def _backwards(file: BinaryIO, size: int) -> Iterator[bytes]:
+def backwards(file: BinaryIO, size: int) -> Iterator[bytes]:
     """Yield the lines from the last to the first, beginning with what follows the last line end."""
     tail, start = b"", size
     while start > 0:

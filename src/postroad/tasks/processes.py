@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from postroad.tasks.child_output import Reported
 from postroad.tasks.schedules import Schedule
 
 _LENGTH = struct.Struct(">I")
@@ -112,11 +113,8 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     monitor: int
 
 
-class Active(msgspec.Struct, frozen=True, tag=True):
-    """The activity and the progress that a child reported last, as JSON; None before the first of each."""
-
-    activity: bytes | None
-    progress: bytes | None = None
+class Active(Reported, frozen=True, tag=True):
+    """What a child reported last."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -140,8 +138,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     err: bytes | None = None
     """The last lines of a command's two streams."""
     last_lines: tuple[str, ...] = ()
-    last_activity: bytes | None = None
-    progress: bytes | None = None
+    reported: Reported = Reported()
 
 
 ToMonitor = Order | Halt

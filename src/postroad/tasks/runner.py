@@ -261,10 +261,10 @@ class TaskRunner:
             wake_at = min(next_beat, self._due, attempt.progress_due)
             received = slot.receive(None if wake_at == inf else wake_at - time.monotonic())
             if isinstance(received, Report):
-                attempt.note(received.last_activity, received.progress)
+                attempt.note(received.reported)
                 return None if next_beat == inf else received
             if isinstance(received, Active):
-                attempt.note(received.activity, received.progress)
+                attempt.note(received)
             if time.monotonic() >= attempt.progress_due:
                 attempt.save_progress()
             # The lease is refreshed even if the child never stops reporting activities.

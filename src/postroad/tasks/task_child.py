@@ -20,7 +20,16 @@ from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
-from postroad.errors import ConfigurationError, InvalidTask, NonRetryable, Retryable, describe, named, retry_wish, text_of
+from postroad.errors import (
+    ConfigurationError,
+    InvalidTask,
+    NonRetryable,
+    Retryable,
+    describe,
+    named,
+    retry_wish,
+    text_of,
+)
 from postroad.events import checked_bytes
 from postroad.signals import die_with_parent
 from postroad.tasks import processes

@@ -279,8 +279,7 @@ class Watch:
             out=out.last if command else None,
             err=err.last if command else None,
             last_lines=self._tail.lines(),
-            last_activity=self._reported.activity,
-            progress=self._reported.progress,
+            reported=self._reported,
         )
 
 
