@@ -20,8 +20,8 @@ from postroad.settings import nearest
 from postroad.tasks.attempts import QUARANTINED, Attempt
 from postroad.tasks.leases import Failure, Held, Lease
 from postroad.tasks.messages import NAME, TaskId, TaskMessage, log_event, named_by, read, tenant_of
-from postroad.tasks.pool import ChildSlot, SlotLost
-from postroad.tasks.processes import Active, Ready, Report, kill
+from postroad.tasks.pool import ChildSlot
+from postroad.tasks.processes import Active, PeerGone, Ready, Report, kill
 from postroad.tasks.verdicts import (
     Drop,
     Failed,
@@ -183,7 +183,7 @@ class TaskRunner:
                 if self._slot is None:
                     self._slot = self._shared.pool.slot()
                 self._read_slot(self._slot, None if self._pid is None else 0.0)
-            except SlotLost:
+            except PeerGone:
                 self._lose_slot()
             else:
                 return self._pid
@@ -202,7 +202,7 @@ class TaskRunner:
             return False
         try:
             self._read_slot(slot, 0.0)
-        except SlotLost:
+        except PeerGone:
             self._lose_slot()
         return self._pid is not None
 
@@ -229,7 +229,7 @@ class TaskRunner:
                 verdict = None if report is None else verdict_of(report, is_command=attempt.is_command)
                 if isinstance(verdict, Failed | TimedOut):
                     tracing.note_failure(verdict.error if isinstance(verdict, Failed) else "it took too long")
-        except SlotLost:
+        except PeerGone:
             self._lose_slot()
             verdict = crashed("the process that watched the child died", "no-result")
         except BaseException:
