@@ -315,7 +315,6 @@ class Jobs:
         return progress.graph
 
     def _failed_runs(self, job_id: str, graph: Graph) -> dict[str, int]:
-        """Return the failed tasks with the number of their next run."""
         leases = ((task_id, self._coordinator.lease(job_id, task_id)) for task_id in graph.tasks)
         return {
             task_id: held.lease.run + 1

@@ -249,7 +249,6 @@ def _verdict(status: JobStatus) -> tuple[Verdict, str]:
 
 
 def _names(status: JobStatus, *states: str) -> str:
-    """Return the names of the first few tasks in these states."""
     found = [task.task_id for task in status.tasks if task.status in states]
     more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
     return ", ".join(found[:_NAMED]) + more

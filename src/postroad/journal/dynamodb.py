@@ -71,7 +71,6 @@ def _fits(value: Any, levels: int) -> bool:
 
 
 def _differences(found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield how a table differs from the events table."""
     types = {entry["AttributeName"]: entry["AttributeType"] for entry in found["AttributeDefinitions"]}
     indexes = {index["IndexName"]: index for index in found.get("GlobalSecondaryIndexes") or ()}
     pairs: list[tuple[str, object, object]] = [

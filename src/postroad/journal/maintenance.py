@@ -96,8 +96,6 @@ def _steps(
 
 
 class _Living:
-    """The tasks and jobs whose events may not be removed yet."""
-
     def __init__(self, journal: Journal, tenant: str, before: int) -> None:
         self._journal = journal
         self._tenant = tenant

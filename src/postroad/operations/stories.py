@@ -124,7 +124,6 @@ def _steps(parts: Iterable[Part]) -> list[Step]:
 
 
 def _copies(history: MessageHistory | None, name: str, *, first: str) -> list[Part]:
-    """Return the story of each message that carries the event or push."""
     if history is None:
         return []
     told = [message_part(history, message_id, first=first) for message_id in history.messages_of(name)]

@@ -123,7 +123,6 @@ class TaskRetries:
         return report
 
     def _retry_listed(self, listed: ListedTask) -> bool:
-        """Retry a task; return False if it cannot be."""
         try:
             self._producer(listed.queue).retry(listed.state.request_id)
         except (Conflict, NotFound):

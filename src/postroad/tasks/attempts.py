@@ -291,7 +291,6 @@ class Attempt:
             )
 
     def _pause(self, attempts: int) -> float:
-        """Return the seconds until the next attempt, as the task or the worker says."""
         config, entry = self._shared.config, self._entry
         base = config.retry_base if entry.retry_base is None else entry.retry_base
         cap = config.retry_cap if entry.retry_cap is None else entry.retry_cap

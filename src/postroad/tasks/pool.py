@@ -84,7 +84,6 @@ class _Zygote:
         return True
 
     def end(self) -> None:
-        """End it with all its descendants."""
         self.control.close()
         try:
             self.process.wait(_END_SECONDS)

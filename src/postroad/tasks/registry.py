@@ -278,7 +278,6 @@ class TaskRegistry:
 
 
 def _check_function(function: Any) -> None:
-    """Raise `ConfigurationError` if it is not a function with a result."""
     if not callable(function):
         raise ConfigurationError(f"function: {function!r} is not a function", field="function")
     kinds = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)

@@ -148,7 +148,6 @@ class TaskRunner:
         return None if entry is None else Attempt(shared, delivery, tenant, message, entry)
 
     def _receipt(self, attempt: Attempt) -> tuple[Held | None, Receipt]:
-        """Return the lease of the task, and what to do with its message."""
         shared, task = self._shared, attempt.task
         held = shared.records.read(task.tenant_id, task.request_id)
         lease = None if held is None else held.lease

@@ -120,7 +120,6 @@ def _steps(events: Sequence[JournalEvent], lease: Lease, where: str, *, now: flo
 
 
 def _beating(beats: Sequence[JournalEvent], where: str) -> list[Step]:
-    """Return heartbeats in a row as one step."""
     steps = steps_of(beats[:1], where=where)
     last = beats[-1] if beats else None
     if last is None or len(beats) == 1:

@@ -337,7 +337,6 @@ def _place(definition: TaskDefinition, found: Any) -> str:
 
 
 def _at(module: str, qualname: str) -> Any:
-    """Return what is at a place, importing its module."""
     found: Any = importlib.import_module(module)
     for part in qualname.split("."):
         found = getattr(found, part)

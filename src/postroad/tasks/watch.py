@@ -185,7 +185,6 @@ class Watch:
             events.unregister(descriptor)
 
     def _feed(self, events: select.poll) -> None:
-        """Write the rest of the input to the child."""
         try:
             self._unfed = self._unfed[os.write(self._child.orders, self._unfed[: 1 << 16]) :]
         except BlockingIOError:

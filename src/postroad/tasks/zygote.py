@@ -133,8 +133,6 @@ class Monitor:
 
 
 class _Directory:
-    """A new directory in which a child works."""
-
     def __init__(self, path: str) -> None:
         self.path = path
         Path(path).mkdir(mode=0o700)
@@ -142,7 +140,6 @@ class _Directory:
         self._shows_changes = False
 
     def begin(self) -> str:
-        """Return the path for the next order."""
         # A change within one tick of the file system's clock would not show another time.
         self._shows_changes = time.time_ns() - self._made[-1] > _LONGEST_TICK_NS
         return self.path
