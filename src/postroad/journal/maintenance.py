@@ -7,7 +7,7 @@ there only an operator prunes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -15,7 +15,7 @@ import msgspec
 from postroad.errors import InvalidInput, NotSupported
 from postroad.journal.event import JournalEvent
 from postroad.journal.port import Entity, Journal, every_event
-from postroad.journal.states import JOB, TASK, fold, progress_of_tasks, task_history, task_state
+from postroad.journal.states import JOB, TASK, fold, progress_of_tasks, task_state
 from postroad.journal.store import StoredJournal
 
 DAY_MS: Final = 86_400_000
@@ -106,24 +106,21 @@ class _Living:
         if entity[0] not in (TASK, JOB):
             return False
         if entity not in self._known:
-            self._known[entity] = self._task_lives(entity[1]) if entity[0] == TASK else self._job_lives(entity[1])
+            self._known[entity] = self._lives(entity)
         return self._known[entity]
 
-    def _task_lives(self, request_id: str) -> bool:
-        job_id, dot, _ = request_id.partition(".")
-        if dot and (JOB, job_id) in self:
+    def _lives(self, entity: Entity) -> bool:
+        kind, name = entity
+        job_id, dot, _ = name.partition(".")
+        if kind == TASK and dot and (JOB, job_id) in self:
             return True
-        events = task_history(self._journal, self._tenant, request_id, raw=True)
+        events = list(every_event(self._journal, "GSI1", tenant=self._tenant, entity=entity, raw=True))
+        if not events or events[-1].timestamp >= self._before:
+            return bool(events)
+        if kind == JOB:
+            return not any(event.event_type in _JOB_IS_OVER for event in events)
         state = fold(events)
-        return self._is_young(events) or (state is not None and state.state in ("pending", "processing"))
-
-    def _job_lives(self, job_id: str) -> bool:
-        events = list(every_event(self._journal, "GSI1", tenant=self._tenant, entity=(JOB, job_id), raw=True))
-        is_open = bool(events) and not any(event.event_type in _JOB_IS_OVER for event in events)
-        return is_open or self._is_young(events)
-
-    def _is_young(self, events: Sequence[JournalEvent]) -> bool:
-        return bool(events) and events[-1].timestamp >= self._before
+        return state is not None and state.state in ("pending", "processing")
 
 
 _PROGRESS_EVERY = 10_000

@@ -29,13 +29,13 @@ class Archive:
         self._is_new = not path.exists()
         try:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                self._size = self._prepared()
+            except BaseException:
+                os.close(self._descriptor)
+                raise
         except OSError as error:
             raise _refused(path, f"cannot be written: {error.strerror}") from error
-        try:
-            self._size = self._prepared()
-        except BaseException:
-            os.close(self._descriptor)
-            raise
 
     def write(self, messages: Sequence[PeekedMessage]) -> None:
         """Append the messages; they are on the disk when this returns."""
@@ -58,18 +58,15 @@ class Archive:
 
     def _prepared(self) -> int:
         """Cut off a line that a crash tore, whose message is still in the queue, and return the size of the file."""
-        try:
-            size = os.fstat(self._descriptor).st_size
-            if size and not _BEGINNING.startswith(start := os.pread(self._descriptor, len(_BEGINNING), 0)):
-                raise _refused(self.path, f"holds something else: it begins with {start!r}")
-            os.fchmod(self._descriptor, 0o600)
-            with open(self._descriptor, "rb", closefd=False) as file:
-                end = size - len(next(backwards(file, size)))
-            os.ftruncate(self._descriptor, end)
-            if self._is_new:
-                sync_directory(self.path.absolute().parent)
-        except OSError as error:
-            raise _refused(self.path, f"cannot be written: {error.strerror}") from error
+        size = os.fstat(self._descriptor).st_size
+        if size and not _BEGINNING.startswith(start := os.pread(self._descriptor, len(_BEGINNING), 0)):
+            raise _refused(self.path, f"holds something else: it begins with {start!r}")
+        os.fchmod(self._descriptor, 0o600)
+        with open(self._descriptor, "rb", closefd=False) as file:
+            end = size - len(next(backwards(file, size)))
+        os.ftruncate(self._descriptor, end)
+        if self._is_new:
+            sync_directory(self.path.absolute().parent)
         return end
 
 

@@ -161,7 +161,9 @@ class DelayedTasks:
     def _send(self, waits: PutOff, held: Held, request_id: str, *, delay: float) -> None:
         message = self._message(waits)
         if message is None:
-            self._fail(request_id, held)
+            task, error = held.lease.task(self._tenant, request_id), "its input is gone from the blobs"
+            if self._records.refuse(task, self._factory, error, lease=held.lease, expect=held):
+                log_event("task_refused", request_id=request_id, error="its blob is gone")
             return
         if (queue := self._queues.get(waits.queue)) is None:
             queue = self._queues[waits.queue] = Submissions(self._backend, self._records, queue_name=waits.queue)
@@ -176,8 +178,3 @@ class DelayedTasks:
             return None if blobs is None else _decode_message(blobs.get(waits.blob))
         except (BlobNotFound, StorageDamaged):
             return None
-
-    def _fail(self, request_id: str, held: Held) -> None:
-        task, error = held.lease.task(self._tenant, request_id), "its input is gone from the blobs"
-        if self._records.refuse(task, self._factory, error, lease=held.lease, expect=held):
-            log_event("task_refused", request_id=request_id, error="its blob is gone")

@@ -123,7 +123,8 @@ class ChildPool:
         self._lock = threading.Lock()
         self._zygote: _Zygote | None = None
         self._retired: list[_Zygote] = []
-        self._sources = Sources()
+        self._sources: dict[str, Stamp] = {}
+        """The source files of the tasks, and how they looked when they were loaded."""
         self._directories: list[str] = []
         self._closed = False
         self.tasks: dict[str, TaskEntry] = {}
@@ -159,7 +160,7 @@ class ChildPool:
         Running children finish with the code that they began with. If the new code cannot be imported, the error is
         logged, and the children keep the old code until a file changes again.
         """
-        if not (changed := self._sources.changed()):
+        if not (changed := [name for name, stamp in self._sources.items() if _stamp(name) != stamp]):
             return 0
         with self._lock:
             if self._closed:
@@ -227,7 +228,8 @@ class ChildPool:
             # It ended before it had read its plan.
             answer = None
         found = processes.Refusal("it ended at once") if answer is None else processes.from_zygote.decode(answer)
-        self._sources.watch(found.files, since_ns=began_ns, instead=isinstance(found, processes.Catalog))
+        before = () if isinstance(found, processes.Catalog) else self._sources
+        self._sources = _stamps((*found.files, *before), since_ns=began_ns)
         if not isinstance(found, processes.Catalog):
             zygote.end()
             shutil.rmtree(self._directories.pop(), ignore_errors=True)
@@ -249,25 +251,10 @@ Stamp = tuple[int, int] | None
 """The time and the size of a file; None if it does not exist."""
 
 
-class Sources:
-    """The source files of the tasks, and how they looked when they were loaded."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, Stamp] = {}
-
-    def watch(self, files: Iterable[str], *, since_ns: int, instead: bool) -> None:
-        """Watch these files, which were loaded after `since_ns`, instead of those before or besides them.
-
-        What was changed meanwhile counts as changed.
-        """
-        found = {name: _stamp(name) for name in (*files, *(() if instead else self._known))}
-        now = time.time_ns()
-        self._known = {
-            name: None if stamp is not None and since_ns <= stamp[0] <= now else stamp for name, stamp in found.items()
-        }
-
-    def changed(self) -> list[str]:
-        return [name for name, stamp in self._known.items() if _stamp(name) != stamp]
+def _stamps(files: Iterable[str], *, since_ns: int) -> dict[str, Stamp]:
+    """Return how files look that were loaded after `since_ns`; what was changed meanwhile counts as changed."""
+    found, now = {name: _stamp(name) for name in files}, time.time_ns()
+    return {name: None if stamp is not None and since_ns <= stamp[0] <= now else stamp for name, stamp in found.items()}
 
 
 def _stamp(name: str) -> Stamp:
