@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from postroad.errors import InvalidInput, NotFound
+from postroad.arguments import check
+from postroad.errors import NotFound
 from postroad.jobs.coordinator import JobCoordinator, fails
 from postroad.jobs.graph import GraphTask, Job, request_id_of
 from postroad.journal import (
@@ -157,11 +158,8 @@ _SIGNS: Final = {
 
 def draw(job: JobStatus, format: str) -> str:
     """Return the drawing in this format, or raise `InvalidInput` if the format is unknown."""
+    check(format, Literal["text", "mermaid", "dot"], "format", remedy="Use one of them.")
     drawings = {"text": _text, "mermaid": _mermaid, "dot": _dot}
-    if format not in drawings:
-        raise InvalidInput(
-            f"format: {format!r} is not one of {', '.join(drawings)}", field="format", remedy="Use one of them."
-        )
     return "\n".join(drawings[format](job))
 
 

@@ -8,13 +8,15 @@ there only an operator prunes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, Final
 
 import msgspec
 
-from postroad.errors import InvalidInput, NotSupported
+from postroad.arguments import check
+from postroad.errors import NotSupported
 from postroad.journal.event import JournalEvent
-from postroad.journal.port import Entity, Journal, every_event
+from postroad.journal.port import Entity, Journal, Time, every_event
 from postroad.journal.states import JOB, TASK, fold, progress_of_tasks, task_state
 from postroad.journal.store import StoredJournal
 
@@ -46,8 +48,7 @@ def prune(
         InvalidInput: `before` is not a moment in milliseconds.
         NotSupported: The journal cannot remove events.
     """
-    if type(before) is not int:
-        raise InvalidInput(f"before: {before!r} is not a whole number of milliseconds since 1970", field="before")
+    check(before, Time, "before")
     total = Pruned()
     for _, step in _steps(journal, tenant, before=before):
         total = Pruned(total.removed + step.removed, total.kept + step.kept)
@@ -82,12 +83,12 @@ def _steps(
     """Remove page after page, each in its own short commit; yield the time each page reached, None at the end."""
     if not isinstance(journal, StoredJournal):
         raise NotSupported("this journal cannot remove events")
-    living = _Living(journal, tenant, before)
+    lives = _living(journal, tenant, before)
     cursor = None
     while True:
         page = journal.query("PK", tenant=tenant, start=start, end=before - 1, limit=_PAGE, cursor=cursor, raw=True)
         old = [event for event in page.events if received_before is None or (event.received_at or 0) < received_before]
-        over = [event for event in old if (event.entity_type, event.entity_id) not in living]
+        over = [event for event in old if not lives((event.entity_type, event.entity_id))]
         journal.remove(over)
         cursor = page.cursor
         yield None if cursor is None else page.events[-1].timestamp, Pruned(len(over), len(page.events) - len(over))
@@ -95,32 +96,26 @@ def _steps(
             return
 
 
-class _Living:
-    def __init__(self, journal: Journal, tenant: str, before: int) -> None:
-        self._journal = journal
-        self._tenant = tenant
-        self._before = before
-        self._known: dict[Entity, bool] = {}
+def _living(journal: Journal, tenant: str, before: int) -> Callable[[Entity], bool]:
+    """Return a function that says whether the events of a task or a job may not be removed yet."""
 
-    def __contains__(self, entity: Entity) -> bool:
-        if entity[0] not in (TASK, JOB):
-            return False
-        if entity not in self._known:
-            self._known[entity] = self._lives(entity)
-        return self._known[entity]
-
-    def _lives(self, entity: Entity) -> bool:
+    @cache
+    def lives(entity: Entity) -> bool:
         kind, name = entity
         job_id, dot, _ = name.partition(".")
-        if kind == TASK and dot and (JOB, job_id) in self:
+        if kind not in (TASK, JOB):
+            return False
+        if kind == TASK and dot and lives((JOB, job_id)):
             return True
-        events = list(every_event(self._journal, "GSI1", tenant=self._tenant, entity=entity, raw=True))
-        if not events or events[-1].timestamp >= self._before:
+        events = list(every_event(journal, "GSI1", tenant=tenant, entity=entity, raw=True))
+        if not events or events[-1].timestamp >= before:
             return bool(events)
         if kind == JOB:
             return not any(event.event_type in _JOB_IS_OVER for event in events)
         state = fold(events)
         return state is not None and state.state in ("pending", "processing")
+
+    return lives
 
 
 _PROGRESS_EVERY = 10_000
