@@ -131,6 +131,12 @@ def place(input: Input) -> None:
     raise error("no such order, password=hunter22")
 
 
+@task("fail-together")
+def fail_together(input: Input, ctx: TaskContext) -> Any:
+    more = ExceptionGroup("more", [KeyError("x"), ValueError("3\nlines"), ValueError("4")])
+    raise ExceptionGroup("several", [ValueError("no such order, password=hunter22"), more])
+
+
 @task("linger")
 def linger(input: Input, ctx: TaskContext) -> Any:
     print("still here")

@@ -17,8 +17,8 @@ from tests.waiting import eventually
 
 from postroad import Backend
 from postroad.tasks import runner
-from postroad.tasks.pool import ChildPool, ChildSlot, SlotLost
-from postroad.tasks.processes import RESULT, Active, Frames, FrameTooLong, Order, Ready, Report, frame
+from postroad.tasks.pool import ChildPool, ChildSlot
+from postroad.tasks.processes import RESULT, Active, Frames, FrameTooLong, Order, PeerGone, Ready, Report, frame
 from postroad.tasks.registry import TaskRegistry
 from postroad.tasks.verdicts import Completed, Failed, Halted, TimedOut, Verdict, verdict_of
 from postroad.tasks.worker import for_children
@@ -366,7 +366,7 @@ def test_a_child_that_kills_its_keeper_dies_with_all_its_descendants(shared: Chi
     ready(slot)
     slot.order(order("kill-ones-monitor", {"notes": str(notes)}))
 
-    with pytest.raises(SlotLost):
+    with pytest.raises(PeerGone):
         report(slot)
     slot.close()
 

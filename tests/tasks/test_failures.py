@@ -33,6 +33,16 @@ def test_the_line_of_a_failed_task_has_the_error_with_its_place(bench: Bench, ca
     assert lines(caplog, "task_traceback") == []
 
 
+def test_the_line_of_a_failed_group_names_what_is_in_it(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "postroad.tasks"):
+        state = bench.run_one("fail-together")
+
+    (line,) = lines(caplog, "task_failed")
+    members = "ValueError: no such order, password=***; KeyError: 'x'; ValueError: 3"
+    assert line["error"] == f"ExceptionGroup: several (2 sub-exceptions): {members} [chores.py:fail_together]"
+    assert state.error == f"ExceptionGroup: several (2 sub-exceptions): {members}"
+
+
 def test_the_lines_of_retries_tell_which_attempt_and_when_the_next_one_is(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:

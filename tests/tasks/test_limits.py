@@ -7,7 +7,7 @@ import pytest
 import postroad
 from postroad import OutgoingMessage
 from postroad.tasks import DeadLetterHandler, ensure_queues
-from postroad.tasks.child_output import Echo, Lines, Reported, Tail
+from postroad.tasks.child_output import Activity, Echo, Lines, Reported, Tail
 from postroad.testing.clock import FakeClock
 
 
@@ -47,7 +47,7 @@ def test_what_names_no_task_is_looked_at_again_after_a_quarter_of_an_hour() -> N
 def test_an_activity_needs_no_more_than_its_type() -> None:
     lines = Lines(1_000)
 
-    assert lines.feed(b'{"lastActivity": {"type": "waiting"}}\n') == [Reported(activity=b'{"type":"waiting"}')]
+    assert lines.feed(b'{"lastActivity": {"type": "waiting"}}\n') == [Reported(Activity("waiting"))]
     assert lines.feed(b'{"lastActivity": {"stepName": "x", "timestamp": 1}}\n') == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from tests.waiting import eventually
 
 from postroad.errors import ConfigurationError
 from postroad.tasks import TaskProducer
+from postroad.tasks.threads import Poller
 
 
 def producer(bench: Bench, queue: str) -> TaskProducer:
@@ -56,6 +58,31 @@ def test_one_runner_serves_two_queues(bench: Bench) -> None:
         for number in range(4):
             handle = producer(bench, ("tasks", "slow")[number % 2]).submit("echo")
             eventually(partial(completed, bench, handle.request_id))
+
+
+def test_a_run_until_idle_ends_although_tasks_arrive_while_it_ends(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, look = list[bool](), Poller._all_empty
+
+    def late(poller: Poller) -> bool:
+        found = look(poller)
+        if poller._shared.queue_name == "slow":
+            return found and len(looks) >= 2
+        looks.extend([found] if found else [])
+        if len(looks) == 2:
+            # This poller has seen all queues empty for the last time, and the other one has not.
+            for queue in ("slow", "tasks"):
+                producer(bench, queue).submit("echo", {"queue": queue})
+        return found
+
+    monkeypatch.setattr(Poller, "_all_empty", late)
+    running = threading.Thread(target=lambda: bench.work(queue=("tasks", "slow")), daemon=True)
+    running.start()
+    running.join(30)
+
+    assert not running.is_alive()
+    assert len(looks) >= 2
 
 
 @pytest.mark.parametrize(("queue", "why"), [((), "none is named"), (("a", "a"), "a, a names a queue twice")])

@@ -124,6 +124,7 @@ from postroad.errors.root import (
     UnknownEventType as UnknownEventType,
     describe as describe,
     describe_import as describe_import,
+    named as named,
     text_of as text_of,
     without_credentials as without_credentials,
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import traceback
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -73,19 +75,45 @@ class NotFound(PostroadError):
     remedy = "Name an id that was submitted under this tenant."
 
 
+_NAMED_MEMBERS: Final = 3
+
+
 def text_of(error: BaseException) -> str:
-    """Return `str(error)`, also of an exception of the user's whose `__str__` itself fails."""
+    """Return `str(error)`, also of an exception of the user's whose `__str__` itself fails.
+
+    A group names its first members, each with the first line of its text: it says nothing about its cause by itself.
+    """
     try:
-        return str(error)
+        text = str(error)
     except Exception as why:
         return f"(its text cannot be shown: __str__ raises {type(why).__name__})"
+    if not isinstance(error, BaseExceptionGroup):
+        return text
+    # Whoever shows the text removes secrets and bounds its length; a secret that was cut here would not be recognised.
+    members = (named(member).partition("\n")[0] for member in islice(_members(error), _NAMED_MEMBERS))
+    return f"{text}: {'; '.join(members)}"
+
+
+def _members(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    """Yield the exceptions of a group and of the groups in it, in their order."""
+    waiting: list[BaseException] = [group]
+    while waiting:
+        if isinstance(each := waiting.pop(), BaseExceptionGroup):
+            waiting += reversed(each.exceptions)
+        else:
+            yield each
+
+
+def named(error: BaseException) -> str:
+    """Return the class of the error and its text, if it has one."""
+    text, name = text_of(error), type(error).__name__
+    return f"{name}: {text}" if text else name
 
 
 def describe(error: BaseException) -> str:
     """Return the error in one line, with the place that raised it: `ValueError: no such order [orders.py:place]`."""
     frames = list(traceback.walk_tb(error.__traceback__))
-    text = text_of(error)
-    text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    text = named(error)
     if not frames:
         return text
     code = frames[-1][0].f_code

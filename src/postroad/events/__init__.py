@@ -37,7 +37,13 @@ from postroad.events.registry import (
     default_registry,
     never_an_event as never_an_event,
 )
-from postroad.events.shapes import Shape as Shape, checked_name as checked_name, field_types as field_types
+from postroad.events.shapes import (
+    Shape as Shape,
+    checked_name as checked_name,
+    field_types as field_types,
+    is_union as is_union,
+    nodes_of as nodes_of,
+)
 
 __all__ = [
     "Codec",

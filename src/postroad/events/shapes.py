@@ -6,7 +6,7 @@ import builtins
 import dataclasses
 import sys
 from collections import abc
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import Field, dataclass, field, fields
 from enum import Enum
 from pathlib import Path
@@ -287,23 +287,29 @@ def _is_open(kinds: frozenset[type]) -> bool:
 
 def _kinds(annotation: Any) -> frozenset[type]:
     """Return every kind of msgspec type that a value of the annotation may hold; Any if msgspec does not know one."""
+    kinds: set[type] = set()
     try:
-        root = inspect.type_info(annotation)
+        for node, is_again in nodes_of(annotation):
+            if is_again:
+                kinds.add(_Again)
+            elif not (isinstance(node, inspect.DictType) and isinstance(node.key_type, inspect.StrType)):
+                kinds.add(type(node))
     except Exception:
         return frozenset({inspect.AnyType})
-    kinds: set[type] = set()
+    return frozenset(kinds)
+
+
+def nodes_of(annotation: Any) -> Iterator[tuple[Any, bool]]:
+    """Yield every msgspec type in the annotation, and whether it occurred before; raise if msgspec does not know it."""
     seen: set[int] = set()
-    waiting: list[Any] = [root]
+    waiting: list[Any] = [inspect.type_info(annotation)]
     while waiting:
         node = waiting.pop()
-        if id(node) in seen:
-            kinds.add(_Again)
-            continue
-        seen.add(id(node))
-        if not (isinstance(node, inspect.DictType) and isinstance(node.key_type, inspect.StrType)):
-            kinds.add(type(node))
-        waiting += _parts(node)
-    return frozenset(kinds)
+        is_again = id(node) in seen
+        yield node, is_again
+        if not is_again:
+            seen.add(id(node))
+            waiting += _parts(node)
 
 
 class _Again:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Final
 
 from postroad.errors import InvalidMessage, PostroadError
@@ -63,7 +63,7 @@ class JobDispatcher:
         self._queue_name = queue
         self._tenant, self._app = tenant_and_app(tenant_id, app)
         self._overflow = Overflow(backend.blobs())
-        self._coordinators: dict[str, JobCoordinator] = {}
+        self._coordinator = cache(lambda tenant: JobCoordinator(backend, queue=queue, tenant=tenant, app=self._app))
         self._publisher: EventPublisher | None = None
         if wants_events(publish_events):
             # A dispatcher that publishes nothing does not import the bus.
@@ -145,13 +145,6 @@ class JobDispatcher:
     def _queue(self) -> Queue:
         # Opened at its first use: a function behind EventBridge does not need it and has no rights to it.
         return open_queue(self._backend, self._queue_name, ending="-dispatch")
-
-    def _coordinator(self, tenant: str) -> JobCoordinator:
-        coordinator = self._coordinators.get(tenant)
-        if coordinator is None:
-            coordinator = JobCoordinator(self._backend, queue=self._queue_name, tenant=tenant, app=self._app)
-            self._coordinators[tenant] = coordinator
-        return coordinator
 
 
 ROLES: Final = ("dispatcher", "dlq", "reconciler", "scheduler", "health", "events")

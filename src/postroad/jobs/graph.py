@@ -189,7 +189,6 @@ class GraphCache:
 
 
 Status = Literal["processing", "completed", "partial_failure", "cancelled"]
-STATUSES: Final = ("processing", "completed", "partial_failure", "cancelled")
 
 
 class Job(Owing, frozen=True, kw_only=True, rename="camel"):

@@ -11,9 +11,9 @@ from typing import Any, Final, Literal
 import msgspec
 
 from postroad.arguments import check, whole_number
-from postroad.errors import Conflict, InvalidInput, InvalidJob
+from postroad.errors import Conflict, InvalidJob
 from postroad.jobs.coordinator import FAILED, JobCoordinator, quietly
-from postroad.jobs.graph import STATUSES, Graph, GraphTask, HeldJob, Job, JobId, read_tasks
+from postroad.jobs.graph import Graph, GraphTask, HeldJob, Job, JobId, Status, read_tasks
 from postroad.jobs.status import JobPage, JobStatus, JobSummary, draw, not_found, status_of
 from postroad.journal import JOB_CREATED, JOB_TASKS_ADDED, Appends, Id, JournalEvent
 from postroad.ports import Store
@@ -240,10 +240,8 @@ class Jobs:
         With `status` only those of the next 200 that have this status, which may be none.
         """
         check(limit, whole_number(1, 100), "limit")
-        if status is not None and status not in STATUSES:
-            raise InvalidInput(
-                f"status: {status!r} is not one of {', '.join(STATUSES)}", field="status", remedy="Use one of them."
-            )
+        if status is not None:
+            check(status, Status, "status", remedy="Use one of them.")
         found: list[JobSummary] = []
         left = _MOST_EXAMINED
         while left and len(found) < limit:
@@ -315,7 +313,6 @@ class Jobs:
         return progress.graph
 
     def _failed_runs(self, job_id: str, graph: Graph) -> dict[str, int]:
-        """Return the failed tasks with the number of their next run."""
         leases = ((task_id, self._coordinator.lease(job_id, task_id)) for task_id in graph.tasks)
         return {
             task_id: held.lease.run + 1

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from postroad.errors import InvalidInput, NotFound
+from postroad.arguments import check
+from postroad.errors import NotFound
 from postroad.jobs.coordinator import JobCoordinator, fails
 from postroad.jobs.graph import GraphTask, Job, request_id_of
 from postroad.journal import (
@@ -157,11 +158,8 @@ _SIGNS: Final = {
 
 def draw(job: JobStatus, format: str) -> str:
     """Return the drawing in this format, or raise `InvalidInput` if the format is unknown."""
+    check(format, Literal["text", "mermaid", "dot"], "format", remedy="Use one of them.")
     drawings = {"text": _text, "mermaid": _mermaid, "dot": _dot}
-    if format not in drawings:
-        raise InvalidInput(
-            f"format: {format!r} is not one of {', '.join(drawings)}", field="format", remedy="Use one of them."
-        )
     return "\n".join(drawings[format](job))
 
 
@@ -249,7 +247,6 @@ def _verdict(status: JobStatus) -> tuple[Verdict, str]:
 
 
 def _names(status: JobStatus, *states: str) -> str:
-    """Return the names of the first few tasks in these states."""
     found = [task.task_id for task in status.tasks if task.status in states]
     more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
     return ", ".join(found[:_NAMED]) + more

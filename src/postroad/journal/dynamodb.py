@@ -71,7 +71,6 @@ def _fits(value: Any, levels: int) -> bool:
 
 
 def _differences(found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield how a table differs from the events table."""
     types = {entry["AttributeName"]: entry["AttributeType"] for entry in found["AttributeDefinitions"]}
     indexes = {index["IndexName"]: index for index in found.get("GlobalSecondaryIndexes") or ()}
     pairs: list[tuple[str, object, object]] = [
@@ -117,7 +116,6 @@ class DynamoRecords:
         self._known: dict[str, Make] = {"ResourceNotFoundException": self._no_table}
 
     def init(self) -> None:
-        """Create the table with its indexes if it is missing, or raise an error that says how it differs."""
         client, name = self._client, self._table
         with translated(f"DynamoDB table {name!r}"):
             make_table(client, name, EVENTS, check=lambda found: _check(name, list(_differences(found))))
@@ -142,7 +140,6 @@ class DynamoRecords:
 
     @property
     def expires_itself(self) -> bool:
-        """True: DynamoDB deletes items whose `ttl` has passed."""
         return True
 
     def remove(self, events: Sequence[JournalEvent]) -> None:

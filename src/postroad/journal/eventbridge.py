@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from postroad.arguments import check, whole_number
 from postroad.blobs import Blobs
 from postroad.connections import Again, Entry as Sent, deliver, translated
 from postroad.errors import (
@@ -59,8 +60,7 @@ class EventBridgeSender:
         blobs: Blobs | None = None,
         retries: int = 3,
     ) -> None:
-        if type(retries) is not int or retries < 0:
-            raise ConfigurationError(f"retries: {retries!r} is not a whole number from 0 on", field="retries")
+        check(retries, whole_number(0), "retries", ConfigurationError)
         self._client = client
         self._bus = event_bus_name
         self._app = app

@@ -7,15 +7,17 @@ there only an operator prunes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, Final
 
 import msgspec
 
-from postroad.errors import InvalidInput, NotSupported
+from postroad.arguments import check
+from postroad.errors import NotSupported
 from postroad.journal.event import JournalEvent
-from postroad.journal.port import Entity, Journal, every_event
-from postroad.journal.states import JOB, TASK, fold, progress_of_tasks, task_history, task_state
+from postroad.journal.port import Entity, Journal, Time, every_event
+from postroad.journal.states import JOB, TASK, fold, progress_of_tasks, task_state
 from postroad.journal.store import StoredJournal
 
 DAY_MS: Final = 86_400_000
@@ -46,8 +48,7 @@ def prune(
         InvalidInput: `before` is not a moment in milliseconds.
         NotSupported: The journal cannot remove events.
     """
-    if type(before) is not int:
-        raise InvalidInput(f"before: {before!r} is not a whole number of milliseconds since 1970", field="before")
+    check(before, Time, "before")
     total = Pruned()
     for _, step in _steps(journal, tenant, before=before):
         total = Pruned(total.removed + step.removed, total.kept + step.kept)
@@ -82,12 +83,12 @@ def _steps(
     """Remove page after page, each in its own short commit; yield the time each page reached, None at the end."""
     if not isinstance(journal, StoredJournal):
         raise NotSupported("this journal cannot remove events")
-    living = _Living(journal, tenant, before)
+    lives = _living(journal, tenant, before)
     cursor = None
     while True:
         page = journal.query("PK", tenant=tenant, start=start, end=before - 1, limit=_PAGE, cursor=cursor, raw=True)
         old = [event for event in page.events if received_before is None or (event.received_at or 0) < received_before]
-        over = [event for event in old if (event.entity_type, event.entity_id) not in living]
+        over = [event for event in old if not lives((event.entity_type, event.entity_id))]
         journal.remove(over)
         cursor = page.cursor
         yield None if cursor is None else page.events[-1].timestamp, Pruned(len(over), len(page.events) - len(over))
@@ -95,37 +96,26 @@ def _steps(
             return
 
 
-class _Living:
-    """The tasks and jobs whose events may not be removed yet."""
+def _living(journal: Journal, tenant: str, before: int) -> Callable[[Entity], bool]:
+    """Return a function that says whether the events of a task or a job may not be removed yet."""
 
-    def __init__(self, journal: Journal, tenant: str, before: int) -> None:
-        self._journal = journal
-        self._tenant = tenant
-        self._before = before
-        self._known: dict[Entity, bool] = {}
-
-    def __contains__(self, entity: Entity) -> bool:
-        if entity[0] not in (TASK, JOB):
+    @cache
+    def lives(entity: Entity) -> bool:
+        kind, name = entity
+        job_id, dot, _ = name.partition(".")
+        if kind not in (TASK, JOB):
             return False
-        if entity not in self._known:
-            self._known[entity] = self._task_lives(entity[1]) if entity[0] == TASK else self._job_lives(entity[1])
-        return self._known[entity]
-
-    def _task_lives(self, request_id: str) -> bool:
-        job_id, dot, _ = request_id.partition(".")
-        if dot and (JOB, job_id) in self:
+        if kind == TASK and dot and lives((JOB, job_id)):
             return True
-        events = task_history(self._journal, self._tenant, request_id, raw=True)
+        events = list(every_event(journal, "GSI1", tenant=tenant, entity=entity, raw=True))
+        if not events or events[-1].timestamp >= before:
+            return bool(events)
+        if kind == JOB:
+            return not any(event.event_type in _JOB_IS_OVER for event in events)
         state = fold(events)
-        return self._is_young(events) or (state is not None and state.state in ("pending", "processing"))
+        return state is not None and state.state in ("pending", "processing")
 
-    def _job_lives(self, job_id: str) -> bool:
-        events = list(every_event(self._journal, "GSI1", tenant=self._tenant, entity=(JOB, job_id), raw=True))
-        is_open = bool(events) and not any(event.event_type in _JOB_IS_OVER for event in events)
-        return is_open or self._is_young(events)
-
-    def _is_young(self, events: Sequence[JournalEvent]) -> bool:
-        return bool(events) and events[-1].timestamp >= self._before
+    return lives
 
 
 _PROGRESS_EVERY = 10_000

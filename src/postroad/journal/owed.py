@@ -17,7 +17,7 @@ from postroad.errors import BlobNotFound, ConfigurationError, PostroadError
 from postroad.items import Expect, Item, Items
 from postroad.journal.event import JournalEvent
 from postroad.journal.port import Appends
-from postroad.journal.store import StoredJournal
+from postroad.journal.store import StoredJournal, appending
 
 _INLINE_BYTES = 150_000
 _encode = msgspec.json.Encoder().encode
@@ -83,15 +83,8 @@ class OwingItems(Generic[Record, Held]):
 
     def prepared(self, events: Sequence[JournalEvent]) -> Callable[[Sequence[JournalEvent]], None]:
         """Return a function that appends the events and those that it gets; it may run more than once."""
-        if isinstance(self._journal, StoredJournal):
-            return self._journal.prepared(events)
-
-        def store(more: Sequence[JournalEvent]) -> None:
-            for result in self._journal.append([*events, *more]) if events or more else ():
-                if result.error is not None:
-                    raise result.error
-
-        return store
+        journal = self._journal
+        return journal.prepared(events) if isinstance(journal, StoredJournal) else appending(journal, events)
 
     def owing(self, record: Record, events: Sequence[JournalEvent], path: str) -> Record:
         """Return the record with exactly these owed events, in a blob at `path` if they are large."""

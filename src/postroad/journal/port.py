@@ -200,7 +200,7 @@ NEEDS: Final[dict[str, frozenset[str]]] = {
     "GSI7": frozenset({"event_type", "app", "entity"}),
 }
 _SEAL_BYTES = 12
-_Time = Annotated[int, msgspec.Meta(description="a whole number of milliseconds since 1970")]
+Time = Annotated[int, msgspec.Meta(description="a whole number of milliseconds since 1970")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +232,7 @@ class Query:
         if self.event_type is not None and not is_event_type(self.event_type):
             raise InvalidQuery(f"event_type: {self.event_type!r} is not the type of an event", field="event_type")
         for name in ("start", "end"):
-            check(getattr(self, name), _Time | None, name, InvalidQuery)
+            check(getattr(self, name), Time | None, name, InvalidQuery)
 
     def bounds(self, cursor: str | None) -> tuple[bytes, bytes]:
         """Return the places between which the answer is; neither belongs to it."""

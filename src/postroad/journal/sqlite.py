@@ -18,6 +18,7 @@ from postroad.errors import PostroadError, StorageDamaged
 from postroad.journal.event import JournalEvent
 from postroad.journal.port import (
     FIRST_PLACE,
+    NEEDS,
     Entity,
     Entry,
     Followed,
@@ -72,15 +73,9 @@ SCHEMA: Final = Schema(
         "DROP INDEX journal_gsi3; DROP INDEX journal_gsi7",
     ),
 )
-COLUMNS: Final[dict[str, tuple[str, ...]]] = {
-    "PK": ("tenant",),
-    "GSI1": ("entity",),
-    "GSI2": ("app",),
-    "GSI3": ("entity", "app"),
-    "GSI4": ("kind",),
-    "GSI5": ("entity", "kind"),
-    "GSI6": ("app", "kind"),
-    "GSI7": ("entity", "kind", "app"),
+COLUMNS: Final = {
+    index: tuple("kind" if name == "event_type" else name for name in sorted(needs or {"tenant"}))
+    for index, needs in NEEDS.items()
 }
 """The columns that each index needs, in the order of its parameters."""
 _SHARED: Final = {"GSI3": "GSI1", "GSI7": "GSI5"}
@@ -137,20 +132,16 @@ WHERE task.tenant = ? AND task.entity > ? AND task.state = coalesce(?, task.stat
 _RUNNING: Final = _TASKS.replace("_tenant", "_running").replace(
     "coalesce(?, task.state)", "? AND task.state = 'processing'"
 )
-_TASKS_OF_APP: Final = """
-SELECT task.entity, scope.name, task.state FROM journal_task AS task INDEXED BY journal_task_tenant
-JOIN journal_scope AS scope ON scope.id = task.entity
-WHERE task.tenant = ? AND task.entity > ? AND task.state = coalesce(?, task.state) AND EXISTS (
+_TASKS_OF_APP: Final = _TASKS.replace(
+    "ORDER BY",
+    """AND EXISTS (
     SELECT 1 FROM journal_event AS event INDEXED BY journal_gsi1 WHERE event.entity = task.entity AND event.app = ?
-) ORDER BY task.entity LIMIT 1000
-"""
+) ORDER BY""",
+)
 _RECENT: Final = """
-SELECT place, entity FROM journal_event INDEXED BY journal_pk
-WHERE tenant = ? AND place > ? ORDER BY place LIMIT 1000
+SELECT place, entity FROM journal_event INDEXED BY journal_pk WHERE tenant = ? AND place > ? ORDER BY place LIMIT 1000
 """
-_RECENT_OF_APP: Final = """
-SELECT place, entity FROM journal_event INDEXED BY journal_gsi2 WHERE app = ? AND place > ? ORDER BY place LIMIT 1000
-"""
+_RECENT_OF_APP: Final = _RECENT.replace("journal_pk WHERE tenant", "journal_gsi2 WHERE app")
 _STATES: Final = """
 SELECT scope.name, task.state FROM journal_task AS task JOIN journal_scope AS scope ON scope.id = task.entity
 WHERE task.entity IN (VALUES (?))
@@ -176,7 +167,6 @@ class SQLiteRecords:
         self.init()
 
     def init(self) -> None:
-        """Create or migrate the tables."""
         self._engine.prepare(SCHEMA)
 
     def add(self, entries: Sequence[Entry], received_at: int, ttl: int | None) -> list[bool | PostroadError]:
@@ -191,11 +181,9 @@ class SQLiteRecords:
 
     @property
     def expires_itself(self) -> bool:
-        """False: nothing is deleted from a file by itself."""
         return False
 
     def remove(self, events: Sequence[JournalEvent]) -> None:
-        """Delete these events, and the states of tasks that have no events left."""
         # If a power cut loses it, it is done again; on a full disk it makes room.
         self._engine.write(lambda tx: self._remove(tx.connection, events), durable=False)
 
@@ -217,8 +205,6 @@ class SQLiteRecords:
         return [_event(tenant, *row) for row in self._engine.read(look)]
 
     def follow(self, tenant: str, event_types: Collection[str], position: str | None) -> Followed:
-        """Return the events of these types in the next rows, in the order of their commits."""
-
         def look(connection: apsw.Connection) -> tuple[list[Any], tuple[int, int], bool]:
             end = one(connection, _END) or (0, 0)
             start = end[0] if position is None else _start(connection, position)
@@ -233,16 +219,11 @@ class SQLiteRecords:
         return Followed([_event(tenant, *row) for row in rows], f"{row}.{received_ms}", has_more)
 
     def watch(self, tenant: str, entity: Entity, call: Callable[[bool], None]) -> AbstractContextManager[object] | None:
-        """Call `call` when an event that ends the task is committed (True), or when it may have been (False)."""
         return self._engine.watch(call, f"{_ENDED}{tenant}#{entity[0]}#{entity[1]}")
 
     def states(
         self, tenant: str, *, app: str | None, since: int | None, state: str | None = None
     ) -> Iterator[tuple[str, str]]:
-        """Yield the request id and state of each task with an event in the app at or after `since`, in short reads.
-
-        With `state` only tasks in this state.
-        """
         names = [tenant] if app is None else [tenant, f"{tenant}#APP#{app}"]
         numbers = self._engine.read(partial(self._scopes.find, names=names))
         if numbers is None:

@@ -39,6 +39,17 @@ _LATE_EVERY_MS: Final = 600_000
 _STEP_MS: Final = 600_000
 
 
+def appending(target: Appends, events: Sequence[JournalEvent]) -> Callable[[Sequence[JournalEvent]], None]:
+    """Return a function that appends these events and those that it gets, or raises why one cannot be stored."""
+
+    def append(more: Sequence[JournalEvent]) -> None:
+        for result in target.append([*events, *more]) if events or more else ():
+            if result.error is not None:
+                raise result.error
+
+    return append
+
+
 class _Position(msgspec.Struct, frozen=True):
     """The time up to which stored events were returned: those on time, and those that arrived late."""
 
@@ -110,16 +121,12 @@ class StoredJournal:
         All of them were checked when they were created. It may run more than once: events that are stored already do
         not change.
         """
-        sender = self._sender
-        entries = [] if sender is not None else [self._packed(Entry.of(event)) for event in events]
+        if self._sender is not None:
+            return appending(self._sender, events)
+        entries = [self._packed(Entry.of(event)) for event in events]
 
         def store(more: Sequence[JournalEvent]) -> None:
-            results: Iterable[object] = ()
-            if sender is None:
-                results = self._add([*entries, *(self._packed(Entry.of(event)) for event in more)])
-            elif events or more:
-                results = [result.error for result in sender.append([*events, *more])]
-            for result in results:
+            for result in self._add([*entries, *(self._packed(Entry.of(event)) for event in more)]):
                 if isinstance(result, Exception):
                     raise result
 

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -113,20 +114,8 @@ class AuditLog:
 
     def newest(self, limit: int, *, before: int | None = None) -> list[AuditRecord]:
         """Return up to `limit` records, newest first; only those whose `seq` is below `before`, if it is given."""
-        found: list[AuditRecord] = []
-        if not self.path.exists():
-            return found
-        try:
-            with self.path.open("rb") as file:
-                for line in _backwards(file, file.seek(0, os.SEEK_END)):
-                    record = _parsed(line)
-                    if record is not None and (before is None or record.seq < before):
-                        found.append(record)
-                    if len(found) == limit:
-                        break
-        except OSError as error:
-            raise self._unusable("read", error) from error
-        return found
+        records = (record for line in self._lines(newest_first=True) if (record := _parsed(line)) is not None)
+        return list(islice((record for record in records if before is None or record.seq < before), limit))
 
     def verify(self, *, head: str | None = None) -> AuditCheck:
         """Check the chain from its beginning; with `head`, a hash that was noted earlier must be in it."""
@@ -147,12 +136,13 @@ class AuditLog:
         bad = torn if torn is not None else None if found else number + 1
         return AuditCheck(bad is None, records, bad, FIRST_PREV if last is None else last.hash)
 
-    def _lines(self) -> Iterator[bytes]:
+    def _lines(self, *, newest_first: bool = False) -> Iterator[bytes]:
         if not self.path.exists():
             return
         try:
             with self.path.open("rb") as file:
-                yield from (line.rstrip(b"\n") for line in file)
+                lines = backwards(file, file.seek(0, os.SEEK_END)) if newest_first else file
+                yield from (line.rstrip(b"\n") for line in lines)
         except OSError as error:
             raise self._unusable("read", error) from error
 
@@ -190,7 +180,7 @@ class AuditLog:
 
 def _last(file: BinaryIO, size: int) -> tuple[AuditRecord | None, int | None]:
     """Return the last good record and the size of a torn line behind it; None if the file ends with a whole line."""
-    lines = _backwards(file, size)
+    lines = backwards(file, size)
     end = next(lines)
     if end and (record := _parsed(end)) is not None:
         return record, 0
@@ -198,7 +188,7 @@ def _last(file: BinaryIO, size: int) -> tuple[AuditRecord | None, int | None]:
     return found, len(end) or None
 
 
-def _backwards(file: BinaryIO, size: int) -> Iterator[bytes]:
+def backwards(file: BinaryIO, size: int) -> Iterator[bytes]:
     """Yield the lines from the last to the first, beginning with what follows the last line end."""
     tail, start = b"", size
     while start > 0:

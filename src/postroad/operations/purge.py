@@ -12,13 +12,12 @@ from typing import Any, Final
 import msgspec
 
 from postroad.errors import InvalidInput, StorageFull
-from postroad.operations.audit import append, sync_directory
+from postroad.operations.audit import append, backwards, sync_directory
 from postroad.ports import Store
 from postroad.queues import PeekedMessage, purge as remove
 from postroad.telemetry import get_logger, recorded
 
 _BEGINNING: Final = b'{"message_id":'
-_BLOCK: Final = 65_536
 
 
 class Archive:
@@ -30,13 +29,13 @@ class Archive:
         self._is_new = not path.exists()
         try:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                self._size = self._prepared()
+            except BaseException:
+                os.close(self._descriptor)
+                raise
         except OSError as error:
             raise _refused(path, f"cannot be written: {error.strerror}") from error
-        try:
-            self._size = self._prepared()
-        except BaseException:
-            os.close(self._descriptor)
-            raise
 
     def write(self, messages: Sequence[PeekedMessage]) -> None:
         """Append the messages; they are on the disk when this returns."""
@@ -59,29 +58,16 @@ class Archive:
 
     def _prepared(self) -> int:
         """Cut off a line that a crash tore, whose message is still in the queue, and return the size of the file."""
-        try:
-            size = os.fstat(self._descriptor).st_size
-            if size and not _BEGINNING.startswith(start := os.pread(self._descriptor, len(_BEGINNING), 0)):
-                raise _refused(self.path, f"holds something else: it begins with {start!r}")
-            os.fchmod(self._descriptor, 0o600)
-            end = _end_of_lines(self._descriptor, size)
-            os.ftruncate(self._descriptor, end)
-            if self._is_new:
-                sync_directory(self.path.absolute().parent)
-        except OSError as error:
-            raise _refused(self.path, f"cannot be written: {error.strerror}") from error
+        size = os.fstat(self._descriptor).st_size
+        if size and not _BEGINNING.startswith(start := os.pread(self._descriptor, len(_BEGINNING), 0)):
+            raise _refused(self.path, f"holds something else: it begins with {start!r}")
+        os.fchmod(self._descriptor, 0o600)
+        with open(self._descriptor, "rb", closefd=False) as file:
+            end = size - len(next(backwards(file, size)))
+        os.ftruncate(self._descriptor, end)
+        if self._is_new:
+            sync_directory(self.path.absolute().parent)
         return end
-
-
-def _end_of_lines(descriptor: int, size: int) -> int:
-    end = size
-    while end:
-        begin = max(0, end - _BLOCK)
-        found = os.pread(descriptor, end - begin, begin).rfind(b"\n")
-        if found >= 0:
-            return begin + found + 1
-        end = begin
-    return 0
 
 
 def _line(message: PeekedMessage) -> bytes:

@@ -284,17 +284,14 @@ class _Record:
 
     def _count_failed(self, failure: type[BaseException] | None, *_: object) -> None:
         if failure is not None and self._so_far is not None:
-            self._note(self._so_far())
+            self._done |= msgspec.to_builtins(self._so_far())
 
     def report(self, report: RedriveReport) -> None:
         """Pass on the progress, and note the final counts."""
         if report.status != "running":
-            self._note(report)
+            self._done |= msgspec.to_builtins(report)
         elif self._progress is not None:
             self._progress(report)
-
-    def _note(self, report: RedriveReport) -> None:
-        self._done |= msgspec.to_builtins(report)
 
 
 def _move_natively(

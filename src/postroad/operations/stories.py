@@ -65,18 +65,15 @@ def why(backend: Store, name: str, *, tenant: str, app: str, agents: Callable[[]
     for tell in tellers:
         try:
             if (story := tell()) is not None:
-                return story if history is not None else _limited(story)
+                # SQS tells neither where a message is nor what became of it.
+                limit = "" if history is not None else "; on AWS only what Postroad itself saw is known"
+                return msgspec.structs.replace(story, summary=story.summary + limit)
         except InvalidInput:
             continue  # A text that cannot be an id is not found either.
         except ConfigurationError as error:
             unread.append(str(error))  # Who only uses queues has no tables of tasks.
     text = "; ".join(dict.fromkeys([f'nothing is known of "{name[:300]}"', *unread]))
     raise NotFound(text, remedy=_REMEDY_ON_AWS if history is None else _REMEDY)
-
-
-def _limited(story: Story) -> Story:
-    """Return the story with what it cannot know: SQS tells neither where a message is nor what became of it."""
-    return msgspec.structs.replace(story, summary=f"{story.summary}; on AWS only what Postroad itself saw is known")
 
 
 def _message_story(history: MessageHistory, name: str) -> Story | None:
@@ -124,7 +121,6 @@ def _steps(parts: Iterable[Part]) -> list[Step]:
 
 
 def _copies(history: MessageHistory | None, name: str, *, first: str) -> list[Part]:
-    """Return the story of each message that carries the event or push."""
     if history is None:
         return []
     told = [message_part(history, message_id, first=first) for message_id in history.messages_of(name)]

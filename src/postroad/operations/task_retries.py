@@ -6,7 +6,8 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from functools import cache
 from itertools import islice
 from typing import Literal
 
@@ -61,10 +62,9 @@ class TaskRetries:
     def __init__(self, backend: Store, *, tenant: str, app: str) -> None:
         self._backend = backend
         self._tenant = tenant
-        self._app = app
         self._records = TaskRecords(backend)
         self._list = TaskList(backend, tenant=tenant)
-        self._producers: dict[str, TaskProducer] = {}
+        self._producer = cache(lambda queue: TaskProducer(backend, queue=queue, tenant_id=tenant, app=app))
 
     def retry(self, request_id: str) -> TaskHandle[object]:
         """Run the failed or cancelled task `request_id` again; raise `NotFound` or `Conflict` if it cannot be."""
@@ -107,7 +107,8 @@ class TaskRetries:
         _check(match, limit, rate)
         now_ms = int(self._backend.clock.now().timestamp() * 1_000)
         match = match if match.until is not None else replace(match, until=now_ms)
-        run = _Run(run_id or uuid.uuid4().hex, limit, rate, progress, stop or threading.Event())
+        pause = 0.0 if rate is None else 1 / rate
+        run = _Run(run_id or uuid.uuid4().hex, limit, pause, progress, stop or threading.Event())
         if dry_run:
             run.matched = sum(1 for _ in islice(self._list.every(match), limit))
             return run.report("dry_run")
@@ -123,7 +124,6 @@ class TaskRetries:
         return report
 
     def _retry_listed(self, listed: ListedTask) -> bool:
-        """Retry a task; return False if it cannot be."""
         try:
             self._producer(listed.queue).retry(listed.state.request_id)
         except (Conflict, NotFound):
@@ -131,40 +131,33 @@ class TaskRetries:
             return False
         return True
 
-    def _producer(self, queue: str) -> TaskProducer:
-        if queue not in self._producers:
-            self._producers[queue] = TaskProducer(self._backend, queue=queue, tenant_id=self._tenant, app=self._app)
-        return self._producers[queue]
 
-
+@dataclass(slots=True)
 class _Run:
     """One retry of many tasks: its limits, and its counts so far."""
 
-    def __init__(
-        self, run_id: str, limit: int | None, rate: float | None, progress: Progress | None, stop: threading.Event
-    ) -> None:
-        self.id = run_id
-        self.matched = 0
-        self.retried = 0
-        self._limit = limit
-        self._pause = 0.0 if rate is None else 1 / rate
-        self._progress = progress
-        self._stop = stop
+    id: str
+    limit: int | None
+    pause: float
+    progress: Progress | None
+    stop: threading.Event
+    matched: int = 0
+    retried: int = 0
 
     def over(self, tasks: Iterator[ListedTask], retry: Callable[[ListedTask], bool]) -> RetryReport:
         """Retry the tasks one after the other until all are done, the limit is reached, or it is stopped."""
         due, report_at = time.monotonic(), time.monotonic() + _REPORT_SECONDS
         for listed in tasks:
-            if self.retried == self._limit:
+            if self.retried == self.limit:
                 return self.report("limit")
-            if self._stop.wait(max(0.0, due - time.monotonic())):
+            if self.stop.wait(max(0.0, due - time.monotonic())):
                 return self.report("stopped")
-            due = max(due, time.monotonic() - self._pause) + self._pause
+            due = max(due, time.monotonic() - self.pause) + self.pause
             self.matched += 1
             self.retried += retry(listed)
-            if self._progress is not None and time.monotonic() >= report_at:
+            if self.progress is not None and time.monotonic() >= report_at:
                 report_at = time.monotonic() + _REPORT_SECONDS
-                self._progress(self.report("running"))
+                self.progress(self.report("running"))
         return self.report("done")
 
     def report(self, status: Status) -> RetryReport:

@@ -25,7 +25,7 @@ from postroad.journal import (
     TaskProgress,
 )
 from postroad.queues import Delivery, legible
-from postroad.tasks.child_output import Progress
+from postroad.tasks.child_output import Activity, Reported
 from postroad.tasks.leases import Also, Failure, Held, Lease, Then, Written, first_lease, lease_end
 from postroad.tasks.messages import TaskMessage, log_event
 from postroad.tasks.processes import Order, Report, TaskEntry, resident_bytes
@@ -66,7 +66,7 @@ class Attempt:
         self._beats = 0
         self._failed_extensions = 0
         self._began = 0.0
-        self._activity: bytes | None = None
+        self._activity: Activity | None = None
         self._progress: TaskProgress | None = None
         self._progress_saved = -inf
         self.progress_due = inf
@@ -163,19 +163,17 @@ class Attempt:
             workerId=self._shared.worker_id,
             processId=self._pid,
             memoryUsage={"rss": resident_bytes(self._pid)},
-            lastActivity=None if self._activity is None else msgspec.json.decode(self._activity),
+            lastActivity=msgspec.to_builtins(self._activity),
             progress=None if self._progress is None else self._progress.to_dict(),
         )
         self._shared.records.record([event])
         return True
 
-    def note(self, activity: bytes | None, progress: bytes | None) -> None:
+    def note(self, reported: Reported) -> None:
         """Note what the child reported last; the progress is due to be saved, but not too often."""
-        self._activity = activity
-        if progress is None:
+        self._activity, found, before = reported.activity, reported.progress, self._progress
+        if found is None:
             return
-        found = msgspec.json.decode(progress, type=Progress)
-        before = self._progress
         if before is None or (before.fraction, before.message) != (found.fraction, found.message):
             at = self._shared.factory.now_ms()
             self._progress = TaskProgress(fraction=found.fraction, message=found.message, at=at)
@@ -293,7 +291,6 @@ class Attempt:
             )
 
     def _pause(self, attempts: int) -> float:
-        """Return the seconds until the next attempt, as the task or the worker says."""
         config, entry = self._shared.config, self._entry
         base = config.retry_base if entry.retry_base is None else entry.retry_base
         cap = config.retry_cap if entry.retry_cap is None else entry.retry_cap

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections import deque
 from typing import Annotated, Literal
 
 import msgspec
@@ -29,18 +28,16 @@ class Tail:
     """The last 64 KiB of the output."""
 
     def __init__(self) -> None:
-        self._parts: deque[bytes] = deque()
-        self._size = 0
+        self._data = bytearray()
 
     def feed(self, data: bytes) -> None:
-        self._parts.append(data)
-        self._size += len(data)
-        while self._size - len(self._parts[0]) >= TAIL_BYTES:
-            self._size -= len(self._parts.popleft())
+        self._data += data
+        if len(self._data) >= 2 * TAIL_BYTES:
+            del self._data[:-TAIL_BYTES]
 
     def lines(self) -> tuple[str, ...]:
         """Return the last lines that are not blank, without control characters."""
-        text = b"".join(self._parts)[-TAIL_BYTES:].decode(errors="replace")
+        text = self._data[-TAIL_BYTES:].decode(errors="replace")
         lines = [clean for line in text.splitlines() if (clean := _clean(line))]
         return tuple(lines[-TAIL_LINES:])
 
@@ -191,7 +188,9 @@ def _write_some(data: bytes) -> bool:
     return True
 
 
-class _Activity(msgspec.Struct, omit_defaults=True):
+class Activity(msgspec.Struct, omit_defaults=True):
+    """The step that a child says it is at."""
+
     type: str
     stepName: str | None = None
     timestamp: Annotated[int, msgspec.Meta(ge=0, le=_LAST_SECOND)] | None = None
@@ -210,16 +209,11 @@ class Progress(msgspec.Struct, omit_defaults=True):
         self.message = self.message and self.message[:200]
 
 
-class _Line(msgspec.Struct):
-    lastActivity: _Activity | None = None
-    progress: Progress | None = None
-
-
 class Reported(msgspec.Struct, frozen=True):
-    """An activity or a progress that a child reported, as JSON that a heartbeat can carry; None if it did not."""
+    """The activity and the progress that a child reported last; None before the first of each."""
 
-    activity: bytes | None = None
-    progress: bytes | None = None
+    activity: Activity | None = msgspec.field(name="lastActivity", default=None)
+    progress: Progress | None = None
 
     def over(self, before: Reported) -> Reported:
         """Return it together with what was reported before and not replaced."""
@@ -231,15 +225,10 @@ def reported_by(line: bytes | bytearray) -> Reported | None:
     if not _may_report(line):
         return None
     try:
-        found = msgspec.json.decode(bytes(line), type=_Line)
+        found = msgspec.json.decode(bytes(line), type=Reported)
     except (msgspec.DecodeError, ValueError, RecursionError):
         return None
-    if found.lastActivity is None and found.progress is None:
-        return None
-    return Reported(
-        activity=None if found.lastActivity is None else msgspec.json.encode(found.lastActivity),
-        progress=None if found.progress is None else msgspec.json.encode(found.progress),
-    )
+    return None if found == Reported() else found
 
 
 def _may_report(data: bytes | bytearray) -> bool:

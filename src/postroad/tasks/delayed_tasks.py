@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from datetime import datetime
+from functools import cache
 
 import msgspec
 
@@ -77,7 +78,7 @@ class DelayedTasks:
         self._records = TaskRecords(backend)
         self._factory = EventFactory(app=app, environment=backend.stage, origin="dispatcher", clock=backend.clock)
         self._prefix = put_off_key(tenant)
-        self._queues: dict[str, Submissions] = {}
+        self._submissions = cache(lambda queue: Submissions(backend, self._records, queue_name=queue))
         self._retries = Retries()
         self._look_at = 0.0
 
@@ -161,11 +162,11 @@ class DelayedTasks:
     def _send(self, waits: PutOff, held: Held, request_id: str, *, delay: float) -> None:
         message = self._message(waits)
         if message is None:
-            self._fail(request_id, held)
+            task, error = held.lease.task(self._tenant, request_id), "its input is gone from the blobs"
+            if self._records.refuse(task, self._factory, error, lease=held.lease, expect=held):
+                log_event("task_refused", request_id=request_id, error="its blob is gone")
             return
-        if (queue := self._queues.get(waits.queue)) is None:
-            queue = self._queues[waits.queue] = Submissions(self._backend, self._records, queue_name=waits.queue)
-        queue.resend(Submission.of(message, self._tenant, self._factory, delay=delay), held)
+        self._submissions(waits.queue).resend(Submission.of(message, self._tenant, self._factory, delay=delay), held)
 
     def _message(self, waits: PutOff) -> TaskMessage | None:
         """Return the message; None if its blob is gone."""
@@ -176,8 +177,3 @@ class DelayedTasks:
             return None if blobs is None else _decode_message(blobs.get(waits.blob))
         except (BlobNotFound, StorageDamaged):
             return None
-
-    def _fail(self, request_id: str, held: Held) -> None:
-        task, error = held.lease.task(self._tenant, request_id), "its input is gone from the blobs"
-        if self._records.refuse(task, self._factory, error, lease=held.lease, expect=held):
-            log_event("task_refused", request_id=request_id, error="its blob is gone")

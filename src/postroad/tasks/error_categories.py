@@ -293,14 +293,10 @@ _AUTH, _AUTH_PATTERN = next((category, pattern) for category, pattern in _PATTER
 
 def _status(error: BaseException) -> int | None:
     """Return the HTTP status that HTTP and AWS clients put on their exceptions."""
-    return next((value for value in _answers(error) if type(value) is int and 100 <= value <= 599), None)
-
-
-def _answers(error: BaseException) -> Iterator[Any]:
-    for holder in (error, _attribute(error, "response")):
-        for name in ("status", "status_code", "code"):
-            yield _attribute(holder, name)
-    yield _in_response(error, "ResponseMetadata", "HTTPStatusCode")
+    holders, names = (error, _attribute(error, "response")), ("status", "status_code", "code")
+    found = [_attribute(holder, name) for holder in holders for name in names]
+    found.append(_in_response(error, "ResponseMetadata", "HTTPStatusCode"))
+    return next((value for value in found if type(value) is int and 100 <= value <= 599), None)
 
 
 def _code(error: BaseException) -> str | None:

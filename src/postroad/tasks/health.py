@@ -8,13 +8,12 @@ import json
 import re
 import socket
 import ssl
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
@@ -174,10 +173,14 @@ class HealthCheck:
     def is_due(self, every: float) -> bool:
         """Return whether the last check is so many seconds ago; true for one process only, which then has to check."""
         key, now = f"{self._tenant}/{_CHECKED_KEY}{self._app}", self._milliseconds(None)
+        return self._claim(key, now, lambda before: now - before < every * 1_000)
+
+    def _claim(self, key: str, value: Any, is_fresh: Callable[[Any], bool]) -> bool:
+        """Store the value unless what is stored is fresh; return whether it was stored, by one process only."""
         item = self._items.get(key)
-        if item is not None and now - msgspec.json.decode(item.value, type=int) < every * 1_000:
+        if item is not None and is_fresh(msgspec.json.decode(item.value)):
             return False
-        return self._items.put(key, msgspec.json.encode(now), expect=ABSENT if item is None else item.version).ok
+        return self._items.put(key, msgspec.json.encode(value), expect=ABSENT if item is None else item.version).ok
 
     def check_single(self, request_id: str, *, now: datetime | int | None = None) -> dict[str, Any]:
         """Return the health of one task, whether it runs or not."""
@@ -212,7 +215,12 @@ class HealthCheck:
     def _alert(self, kind: str, tasks: Sequence[dict[str, Any]], moment: int) -> None:
         """Send an alert about these tasks, unless the same tasks were reported a short while ago."""
         key = f"{self._tenant}/{_ALERTED_KEY}{self._app}#{kind}"
-        if self._alerts is None or not tasks or not self._is_news(key, tasks, moment):
+        ids = sorted(task["requestId"] for task in tasks)
+
+        def is_known(before: tuple[int, list[str]]) -> bool:
+            return before[1] == ids and moment - before[0] < _ALERT_AGAIN_MS
+
+        if self._alerts is None or not tasks or not self._claim(key, (moment, ids), is_known):
             return
         result = self._alerts.send("\n".join(_lines(kind, tasks, self._app)))
         if not result.ok:
@@ -220,17 +228,6 @@ class HealthCheck:
             # The alert was not received, so the next check sends it again.
             with suppress(PostroadError):
                 self._items.delete(key)
-
-    def _is_news(self, key: str, tasks: Sequence[dict[str, Any]], moment: int) -> bool:
-        """Return whether these tasks were not reported within a quarter of an hour; true for one process only."""
-        ids = sorted(task["requestId"] for task in tasks)
-        item = self._items.get(key)
-        if item is not None:
-            at, before = msgspec.json.decode(item.value, type=tuple[int, list[str]])
-            if before == ids and moment - at < _ALERT_AGAIN_MS:
-                return False
-        value = msgspec.json.encode((moment, ids))
-        return self._items.put(key, value, expect=ABSENT if item is None else item.version).ok
 
     def _milliseconds(self, now: datetime | int | None) -> int:
         if isinstance(now, int):
@@ -281,18 +278,8 @@ _HOST = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _PRINTABLE = re.compile(r"[!-~]{1,2000}")
 
 
-@dataclass(frozen=True, slots=True)
-class Webhook:
-    """The parts of an address. It is a secret and never shown: anybody who knows it can post."""
-
-    host: str
-    port: int
-    path: str
-    secure: bool
-
-
-def check_webhook(url: object, *, allowed_hosts: Collection[str], allow_loopback: bool) -> Webhook:
-    """Return the parts of the address, or raise `AlertRefused` without repeating it."""
+def check_webhook(url: object, *, allowed_hosts: Collection[str], allow_loopback: bool) -> SplitResult:
+    """Return the parts of the address, or raise `AlertRefused` without repeating it: who knows it can post."""
     if not isinstance(url, str) or _PRINTABLE.fullmatch(url) is None:
         raise AlertRefused("webhook_url: is not an address", field="webhook_url")
     try:
@@ -304,22 +291,19 @@ def check_webhook(url: object, *, allowed_hosts: Collection[str], allow_loopback
         raise AlertRefused("webhook_url: its port is not valid", field="webhook_url")
     if parts.username is not None or parts.password is not None or "@" in parts.netloc:
         raise AlertRefused("webhook_url: names a user, which can disguise another host")
-    host = (parts.hostname or "").lower()
-    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    host = parts.hostname or ""
     if allow_loopback and parts.scheme == "http" and host == _LOOPBACK:
-        return Webhook(host, port or 80, path, secure=False)
+        return parts
     if parts.scheme != "https":
         raise AlertRefused("webhook_url: is not https", field="webhook_url")
     if _HOST.fullmatch(host) is None or host not in allowed_hosts:
         raise AlertRefused("webhook_url: its host is not one of the allowed hosts", field="webhook_url")
-    return Webhook(host, port or 443, path, secure=True)
+    return parts
 
 
-def resolve(webhook: Webhook) -> str:
+def _public_address(host: str, port: int) -> str:
     """Return the address to connect to; raise `OSError` if there is none, or one that is not public."""
-    if not webhook.secure:
-        return webhook.host
-    found = socket.getaddrinfo(webhook.host, webhook.port, type=socket.SOCK_STREAM)
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses = [str(entry[4][0]) for entry in found]
     # All of them: a name that also resolves to a private address is not trusted.
     if not addresses or not all(ipaddress.ip_address(address).is_global for address in addresses):
@@ -375,7 +359,7 @@ class SlackAlerts:
         """Send the text; an error is returned in the result, which never holds the address."""
         body = json.dumps({"text": text.translate(_ESCAPES)}).encode()
         try:
-            status = _post(self._webhook, resolve(self._webhook), body, self._timeout)
+            status = _post(self._webhook, body, self._timeout)
         except (OSError, http.client.HTTPException, ValueError) as error:
             reason = getattr(error, "strerror", None) or type(error).__name__
             return AlertResult(False, None, reason)
@@ -383,15 +367,18 @@ class SlackAlerts:
         return AlertResult(ok, status, None if ok else f"the receiver answered {status}")
 
 
-def _post(webhook: Webhook, address: str, body: bytes, timeout: float) -> int:
+def _post(webhook: SplitResult, body: bytes, timeout: float) -> int:
     """Post to the address that was checked, without a second lookup of the name."""
-    connection = http.client.HTTPConnection(webhook.host, webhook.port, timeout=timeout)
-    plain = socket.create_connection((address, webhook.port), timeout)
+    host, secure = str(webhook.hostname), webhook.scheme == "https"
+    port = webhook.port or (443 if secure else 80)
+    connection = http.client.HTTPConnection(host, port, timeout=timeout)
+    plain = socket.create_connection((_public_address(host, port) if secure else host, port), timeout)
     try:
         connection.sock = plain
-        if webhook.secure:
-            connection.sock = ssl.create_default_context().wrap_socket(plain, server_hostname=webhook.host)
-        connection.request("POST", webhook.path, body, {"Content-Type": "application/json", "Connection": "close"})
+        if secure:
+            connection.sock = ssl.create_default_context().wrap_socket(plain, server_hostname=host)
+        path = (webhook.path or "/") + (f"?{webhook.query}" if webhook.query else "")
+        connection.request("POST", path, body, {"Content-Type": "application/json", "Connection": "close"})
         answer = connection.getresponse()
         answer.read(_MOST_BYTES)
         return answer.status

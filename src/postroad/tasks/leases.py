@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cache
 from typing import Any, NamedTuple, Self
 
 import msgspec
@@ -31,7 +32,7 @@ from postroad.journal import (
     task_state,
 )
 from postroad.ports import Store
-from postroad.queues import Delivery, OutgoingMessage, Queue, legible
+from postroad.queues import Delivery, OutgoingMessage, legible
 from postroad.tasks.messages import EventFactory, TaskId, log_event, scan
 
 
@@ -256,7 +257,7 @@ class TaskRecords:
         self._leases = OwingItems(Lease, Held, self._items, backend.blobs(), recorded_in)
         # A journal that the caller brings has its own commits.
         self.together = journal is None and backend.joins_writes
-        self._wake_up_queues: dict[str, Queue] = {}
+        self._wake_ups = cache(lambda queue: backend.queue(f"{backend.stage_prefix}{queue}-dispatch"))
         self.append = self._leases.append
 
     def put(
@@ -290,10 +291,7 @@ class TaskRecords:
             return
         wake_up = WakeUp(tenant, lease.job_id, lease.task_id, state)
         try:
-            if (queue := self._wake_up_queues.get(lease.queue)) is None:
-                queue = self._backend.queue(f"{self._backend.stage_prefix}{lease.queue}-dispatch")
-                self._wake_up_queues[lease.queue] = queue
-            queue.send([OutgoingMessage(msgspec.json.encode(wake_up))])
+            self._wake_ups(lease.queue).send([OutgoingMessage(msgspec.json.encode(wake_up))])
         except PostroadError as error:
             log_event("job_wake_failed", job_id=lease.job_id, error=error)
 

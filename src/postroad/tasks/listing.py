@@ -145,7 +145,9 @@ class TaskList:
                 found.append(listed)
             if len(found) == limit or examined == _MOST_EXAMINED:
                 is_last = next(events, None) is None
-                return TaskPage(found, None if is_last else _sealed(event, wanted))
+                text = f"{wanted.digest}.{event.timestamp}.{event.event_id}"
+                sealed = base64.urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
+                return TaskPage(found, None if is_last else sealed)
         return TaskPage(found, None)
 
     def every(self, wanted: TaskFilter) -> Iterator[ListedTask]:
@@ -210,11 +212,6 @@ def _name(history: Sequence[JournalEvent]) -> str:
 
 def _place(event: JournalEvent) -> tuple[int, UUID]:
     return event.timestamp, event.event_id
-
-
-def _sealed(event: JournalEvent, wanted: TaskFilter) -> str:
-    text = f"{wanted.digest}.{event.timestamp}.{event.event_id}"
-    return base64.urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
 
 
 def _opened(cursor: str, wanted: TaskFilter) -> tuple[int, UUID]:

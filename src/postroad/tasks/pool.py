@@ -23,15 +23,11 @@ from postroad.errors import ConfigurationError
 from postroad.ports import TASK_DIRECTORY
 from postroad.tasks import processes
 from postroad.tasks.messages import log_event
-from postroad.tasks.processes import FromMonitor, Order, Plan, TaskEntry
+from postroad.tasks.processes import FromMonitor, Link, Order, PeerGone, Plan, TaskEntry, from_monitor
 from postroad.tasks.registry import TaskDefinition
 from postroad.tasks.task_child import BOOT, entry_of, import_path, main_module
 
 _END_SECONDS = 10.0
-
-
-class SlotLost(Exception):
-    """The monitor died; its child is dead or dying."""
 
 
 class ChildSlot:
@@ -43,49 +39,31 @@ class ChildSlot:
         self.is_stale = is_stale
         """Whether the code of its child was replaced, so that it should run no other task."""
         self._closed = closed
-        self._socket = end
-        self._frames = processes.Frames()
+        self._link = Link(end, from_monitor)
         self._received: list[FromMonitor] = []
-        self._sending = threading.Lock()
         self._events = select.poll()
         self._events.register(end, select.POLLIN)
 
     def order(self, order: Order) -> None:
-        self._send(processes.message(order))
+        self._link.send(order)
 
     def halt(self, grace: float) -> None:
         """End the running child; a child that has ended already is not affected."""
-        with suppress(SlotLost):
-            self._send(processes.message(processes.Halt(grace)))
+        with suppress(PeerGone):
+            self._link.send(processes.Halt(grace))
 
     def receive(self, timeout: float | None = None) -> FromMonitor | None:
-        """Return the next message of the monitor; None after the timeout. Raise `SlotLost` if the monitor is gone."""
+        """Return the next message of the monitor; None after the timeout. Raise `PeerGone` if the monitor is gone."""
         while not self._received:
             if not self._events.poll(None if timeout is None else max(0.0, timeout) * 1_000):
                 return None
-            try:
-                data = self._socket.recv(1 << 18)
-            except OSError as error:
-                raise SlotLost from error
-            if not data:
-                raise SlotLost
-            self._received += [processes.from_monitor.decode(found) for found in self._frames.feed(data)]
+            self._received += self._link.receive()
         return self._received.pop(0)
 
     def close(self) -> None:
         """End the monitor and its child."""
-        with self._sending:
-            is_first = self._socket.fileno() != -1
-            self._socket.close()
-        if is_first:
+        if self._link.close():
             self._closed()
-
-    def _send(self, data: bytes) -> None:
-        with self._sending:
-            try:
-                self._socket.sendall(data)
-            except OSError as error:
-                raise SlotLost from error
 
 
 @dataclass(slots=True, eq=False)
@@ -106,7 +84,6 @@ class _Zygote:
         return True
 
     def end(self) -> None:
-        """End it with all its descendants."""
         self.control.close()
         try:
             self.process.wait(_END_SECONDS)
@@ -146,7 +123,8 @@ class ChildPool:
         self._lock = threading.Lock()
         self._zygote: _Zygote | None = None
         self._retired: list[_Zygote] = []
-        self._sources = Sources()
+        self._sources: dict[str, Stamp] = {}
+        """The source files of the tasks, and how they looked when they were loaded."""
         self._directories: list[str] = []
         self._closed = False
         self.tasks: dict[str, TaskEntry] = {}
@@ -159,17 +137,17 @@ class ChildPool:
             self._zygote = self._start()
 
     def slot(self) -> ChildSlot:
-        """Return a new slot, from a new zygote if the old one died; raise `SlotLost` if the pool is closed."""
+        """Return a new slot, from a new zygote if the old one died; raise `PeerGone` if the pool is closed."""
         here, there = socket.socketpair()
         try:
             with self._lock, there:
                 if self._zygote is None or not self._zygote.give(there):
                     if self._closed:
-                        raise SlotLost
+                        raise PeerGone
                     self._end()
                     self._zygote = self._start()
                     if not self._zygote.give(there):
-                        raise SlotLost
+                        raise PeerGone
                 zygote = self._zygote
         except BaseException:
             here.close()
@@ -182,7 +160,7 @@ class ChildPool:
         Running children finish with the code that they began with. If the new code cannot be imported, the error is
         logged, and the children keep the old code until a file changes again.
         """
-        if not (changed := self._sources.changed()):
+        if not (changed := [name for name, stamp in self._sources.items() if _stamp(name) != stamp]):
             return 0
         with self._lock:
             if self._closed:
@@ -250,7 +228,8 @@ class ChildPool:
             # It ended before it had read its plan.
             answer = None
         found = processes.Refusal("it ended at once") if answer is None else processes.from_zygote.decode(answer)
-        self._sources.watch(found.files, since_ns=began_ns, instead=isinstance(found, processes.Catalog))
+        before = () if isinstance(found, processes.Catalog) else self._sources
+        self._sources = _stamps((*found.files, *before), since_ns=began_ns)
         if not isinstance(found, processes.Catalog):
             zygote.end()
             shutil.rmtree(self._directories.pop(), ignore_errors=True)
@@ -272,25 +251,10 @@ Stamp = tuple[int, int] | None
 """The time and the size of a file; None if it does not exist."""
 
 
-class Sources:
-    """The source files of the tasks, and how they looked when they were loaded."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, Stamp] = {}
-
-    def watch(self, files: Iterable[str], *, since_ns: int, instead: bool) -> None:
-        """Watch these files, which were loaded after `since_ns`, instead of those before or besides them.
-
-        What was changed meanwhile counts as changed.
-        """
-        found = {name: _stamp(name) for name in (*files, *(() if instead else self._known))}
-        now = time.time_ns()
-        self._known = {
-            name: None if stamp is not None and since_ns <= stamp[0] <= now else stamp for name, stamp in found.items()
-        }
-
-    def changed(self) -> list[str]:
-        return [name for name, stamp in self._known.items() if _stamp(name) != stamp]
+def _stamps(files: Iterable[str], *, since_ns: int) -> dict[str, Stamp]:
+    """Return how files look that were loaded after `since_ns`; what was changed meanwhile counts as changed."""
+    found, now = {name: _stamp(name) for name in files}, time.time_ns()
+    return {name: None if stamp is not None and since_ns <= stamp[0] <= now else stamp for name, stamp in found.items()}
 
 
 def _stamp(name: str) -> Stamp:

@@ -9,16 +9,19 @@ import signal
 import socket
 import struct
 import sys
+import threading
 import time
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from postroad.tasks.child_output import Reported
 from postroad.tasks.schedules import Schedule
 
+T = TypeVar("T")
 _LENGTH = struct.Struct(">I")
 
 # The first byte of a reply of a child.
@@ -112,11 +115,8 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     monitor: int
 
 
-class Active(msgspec.Struct, frozen=True, tag=True):
-    """The activity and the progress that a child reported last, as JSON; None before the first of each."""
-
-    activity: bytes | None
-    progress: bytes | None = None
+class Active(Reported, frozen=True, tag=True):
+    """What a child reported last."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -140,8 +140,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     err: bytes | None = None
     """The last lines of a command's two streams."""
     last_lines: tuple[str, ...] = ()
-    last_activity: bytes | None = None
-    progress: bytes | None = None
+    reported: Reported = Reported()
 
 
 ToMonitor = Order | Halt
@@ -217,34 +216,44 @@ def _read_exactly(descriptor: int, size: int) -> bytes | None:
     return b"".join(parts)
 
 
-class WorkerGone(Exception):
-    """The worker closed its end or died, so all its processes end."""
+class PeerGone(Exception):
+    """The worker or the monitor at the other end of a socket closed its end or died."""
 
 
-class WorkerLink:
-    """The monitor's end of the socket to the worker."""
+class Link(Generic[T]):
+    """One end of the socket between a worker and a monitor: one thread receives, and any may send."""
 
-    def __init__(self, end: socket.socket) -> None:
+    def __init__(self, end: socket.socket, decoder: msgspec.msgpack.Decoder[T]) -> None:
         self._end = end
         self._frames = Frames()
+        self._decoder = decoder
+        self._sending = threading.Lock()
 
     def fileno(self) -> int:
         return self._end.fileno()
 
-    def send(self, *values: FromMonitor) -> None:
-        try:
-            self._end.sendall(b"".join(map(message, values)))
-        except OSError as error:
-            raise WorkerGone from error
+    def send(self, *values: ToMonitor | FromMonitor) -> None:
+        with self._sending:
+            try:
+                self._end.sendall(b"".join(map(message, values)))
+            except OSError as error:
+                raise PeerGone from error
 
-    def receive(self) -> list[ToMonitor]:
+    def receive(self) -> list[T]:
         try:
             data = self._end.recv(1 << 18)
         except OSError as error:
-            raise WorkerGone from error
+            raise PeerGone from error
         if not data:
-            raise WorkerGone
-        return [to_monitor.decode(found) for found in self._frames.feed(data)]
+            raise PeerGone
+        return [self._decoder.decode(found) for found in self._frames.feed(data)]
+
+    def close(self) -> bool:
+        """Close it; return False if it was closed before."""
+        with self._sending:
+            is_first = self._end.fileno() != -1
+            self._end.close()
+        return is_first
 
 
 _PR_SET_CHILD_SUBREAPER = 36

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar, overload
 
 from msgspec import Meta
 
-from postroad.arguments import check, check_settings, seconds_of, text
+from postroad.arguments import check, check_settings, seconds_of, text, whole_number
 from postroad.errors import ConfigurationError, InvalidTask, UnknownTask
 from postroad.queues import MAX_LIFE
 from postroad.settings import nearest
@@ -80,8 +80,7 @@ class TaskContext:
     def usage(self, **counts: Any) -> None:
         """Add `counts` to the usage of the task, such as tokens; the sums are recorded when it completes."""
         for name, count in counts.items():
-            if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-                raise InvalidTask(f"usage.{name}: {count!r} is not a whole number from 0 on", field=f"usage.{name}")
+            check(count, whole_number(0), f"usage.{name}", InvalidTask)
             self.counts[name] = self.counts.get(name, 0) + count
 
 
@@ -278,7 +277,6 @@ class TaskRegistry:
 
 
 def _check_function(function: Any) -> None:
-    """Raise `ConfigurationError` if it is not a function with a result."""
     if not callable(function):
         raise ConfigurationError(f"function: {function!r} is not a function", field="function")
     kinds = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)

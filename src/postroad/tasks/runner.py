@@ -20,8 +20,8 @@ from postroad.settings import nearest
 from postroad.tasks.attempts import QUARANTINED, Attempt
 from postroad.tasks.leases import Failure, Held, Lease
 from postroad.tasks.messages import NAME, TaskId, TaskMessage, log_event, named_by, read, tenant_of
-from postroad.tasks.pool import ChildSlot, SlotLost
-from postroad.tasks.processes import Active, Ready, Report, kill
+from postroad.tasks.pool import ChildSlot
+from postroad.tasks.processes import Active, PeerGone, Ready, Report, kill
 from postroad.tasks.verdicts import (
     Drop,
     Failed,
@@ -148,7 +148,6 @@ class TaskRunner:
         return None if entry is None else Attempt(shared, delivery, tenant, message, entry)
 
     def _receipt(self, attempt: Attempt) -> tuple[Held | None, Receipt]:
-        """Return the lease of the task, and what to do with its message."""
         shared, task = self._shared, attempt.task
         held = shared.records.read(task.tenant_id, task.request_id)
         lease = None if held is None else held.lease
@@ -183,7 +182,7 @@ class TaskRunner:
                 if self._slot is None:
                     self._slot = self._shared.pool.slot()
                 self._read_slot(self._slot, None if self._pid is None else 0.0)
-            except SlotLost:
+            except PeerGone:
                 self._lose_slot()
             else:
                 return self._pid
@@ -202,7 +201,7 @@ class TaskRunner:
             return False
         try:
             self._read_slot(slot, 0.0)
-        except SlotLost:
+        except PeerGone:
             self._lose_slot()
         return self._pid is not None
 
@@ -229,7 +228,7 @@ class TaskRunner:
                 verdict = None if report is None else verdict_of(report, is_command=attempt.is_command)
                 if isinstance(verdict, Failed | TimedOut):
                     tracing.note_failure(verdict.error if isinstance(verdict, Failed) else "it took too long")
-        except SlotLost:
+        except PeerGone:
             self._lose_slot()
             verdict = crashed("the process that watched the child died", "no-result")
         except BaseException:
@@ -261,10 +260,10 @@ class TaskRunner:
             wake_at = min(next_beat, self._due, attempt.progress_due)
             received = slot.receive(None if wake_at == inf else wake_at - time.monotonic())
             if isinstance(received, Report):
-                attempt.note(received.last_activity, received.progress)
+                attempt.note(received.reported)
                 return None if next_beat == inf else received
             if isinstance(received, Active):
-                attempt.note(received.activity, received.progress)
+                attempt.note(received)
             if time.monotonic() >= attempt.progress_due:
                 attempt.save_progress()
             # The lease is refreshed even if the child never stops reporting activities.

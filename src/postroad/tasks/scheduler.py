@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
+from functools import cache
 from math import inf
 from typing import Any, NamedTuple
 
@@ -96,7 +97,8 @@ class Scheduler:
         known = default_tasks if registry is None else registry
         self._tasks = tasks or (lambda: {each.name: each for each in known.definitions()})
         self._items: Items = backend.items()
-        self._producers: dict[str, TaskProducer] = {}
+        tenant, app = self._tenant, self._app
+        self._producer = cache(lambda queue: TaskProducer(backend, queue=queue, tenant_id=tenant, app=app))
         is_near = open_queue(backend, queue).traits.short_waits
         self._resume_seconds = _RESUME_SECONDS if is_near else _RESUME_SECONDS_FAR
         self._delays = DelayedTasks(backend, self._tenant, self._app, look_ahead=0.0 if is_near else MAX_DELAY)
@@ -277,12 +279,6 @@ class Scheduler:
             # It would be refused each time.
             log_event("schedule_refused", schedule=claim.name, request_id=request_id, error=error)
             return False
-
-    def _producer(self, queue: str) -> TaskProducer:
-        if (producer := self._producers.get(queue)) is None:
-            producer = TaskProducer(self._backend, queue=queue, tenant_id=self._tenant, app=self._app)
-            self._producers[queue] = producer
-        return producer
 
     def _read(self, name: str) -> KnownSchedule | None:
         item = self._items.get(schedule_key(self._tenant, name))

@@ -190,7 +190,6 @@ def _zone(name: object) -> tzinfo:
 
 @lru_cache(maxsize=4_096)
 def _check_cron(cron: str, tz: str) -> None:
-    """Raise `ConfigurationError` if it is no cron expression, or never fires."""
     from cronsim import CronSim, CronSimError
 
     fields = cron.split() if len(cron) <= _MOST_CHARACTERS else []

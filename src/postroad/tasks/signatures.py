@@ -6,16 +6,27 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import field, is_dataclass, make_dataclass
 from functools import cached_property
-from types import GenericAlias, UnionType
-from typing import Any, Union, get_args, get_origin
+from types import GenericAlias
+from typing import Any, get_args
 
 import msgspec
 from msgspec import inspect as types
 
 from postroad.errors import ConfigurationError, InvalidMessage, InvalidTask
-from postroad.events import Shape, Tagging, default_registry, field_types, is_model, refusal, unsendable
+from postroad.events import (
+    Shape,
+    Tagging,
+    default_registry,
+    field_types,
+    is_model,
+    is_union,
+    nodes_of,
+    refusal,
+    unsendable,
+)
 from postroad.tasks.messages import check_input
 
 _POSITIONAL_ONLY, _VAR_POSITIONAL, _VAR_KEYWORD = (
@@ -145,7 +156,7 @@ class Signature:
         for name, annotation in raw.items():
             # Its import may be for type checkers only, and it may be optional.
             hidden = _WORD.findall(annotation) if hints[name] is Any and isinstance(annotation, str) else ()
-            if context.__name__ in hidden or (_is_union(hints[name]) and context in get_args(hints[name])):
+            if context.__name__ in hidden or (is_union(hints[name]) and context in get_args(hints[name])):
                 hints[name] = context
         return hints
 
@@ -278,31 +289,15 @@ def _resolved(module: str, raw: Mapping[str, Any]) -> dict[str, Any]:
     return {each.name: hint for each, hint in field_types(holder)}
 
 
-def _is_union(hint: Any) -> bool:
-    return get_origin(hint) in (Union, UnionType)
-
-
 def _unencodable(hint: Any) -> type | None:
     """Return the class in an annotation of which no value can be written as JSON; None if there is none."""
-    if _is_union(hint):
+    if is_union(hint):
         return next((found for each in get_args(hint) if (found := _unencodable(each)) is not None), None)
-    try:
-        waiting: list[Any] = [types.type_info(hint)]
-    except Exception:
-        # Unions of classes and the like; the values themselves are checked when they are submitted.
-        return None
-    seen: set[int] = set()
-    while waiting:
-        node = waiting.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        if isinstance(node, types.CustomType) and not _may_travel(node.cls):
-            return node.cls
-        for name in ("item_type", "key_type", "value_type"):
-            waiting += [getattr(node, name)] if hasattr(node, name) else []
-        waiting += getattr(node, "item_types", ()) or getattr(node, "types", ())
-        waiting += [each.type for each in getattr(node, "fields", ())]
+    # Unions of classes and the like are not known; the values themselves are checked when they are submitted.
+    with suppress(Exception):
+        for node, _ in nodes_of(hint):
+            if isinstance(node, types.CustomType) and not _may_travel(node.cls):
+                return node.cls
     return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -98,34 +99,24 @@ def _view(state: TaskState, lease: Lease, queue: str, *, now: float) -> tuple[Ve
 
 def _steps(events: Sequence[JournalEvent], lease: Lease, where: str, *, now: float) -> list[Step]:
     """Return the steps of a task: heartbeats in a row as one, and what the journal cannot hold, a lost worker."""
-    found, beats, sign = list[Step](), list[JournalEvent](), None
-    for event in events:
-        if event.event_type == HEARTBEAT:
-            beats.append(event)
-        else:
-            found += _beating(beats, where)
-            beats = []
+    found, sign = list[Step](), None
+    for is_beat, group in groupby(events, lambda event: event.event_type == HEARTBEAT):
+        run = list(group)
+        if is_beat:
+            (step,) = steps_of(run[:1], where=where)
+            detail = f"{len(run):,} heartbeats, the last at {iso(run[-1].timestamp)}"
+            found.append(step if len(run) == 1 else msgspec.structs.replace(step, detail=detail))
+            sign = sign and run[-1]
+            continue
+        for event in run:
             if event.event_type == STARTED and sign is not None:
                 found.append(_lost(sign, where))
-        if event.event_type == STARTED or (event.event_type == HEARTBEAT and sign is not None):
-            sign = event
-        elif event.event_type in EVENT_TO_STATE:
-            sign = None
-        if event.event_type != HEARTBEAT:
+            if event.event_type in EVENT_TO_STATE:
+                sign = event if event.event_type == STARTED else None
             found += steps_of([event], where=where)
-    found += _beating(beats, where)
     if sign is not None and lease.owner is not None and lease.outcome is None and not lease.is_live(now):
         found.append(_lost(sign, where))
     return found
-
-
-def _beating(beats: Sequence[JournalEvent], where: str) -> list[Step]:
-    """Return heartbeats in a row as one step."""
-    steps = steps_of(beats[:1], where=where)
-    last = beats[-1] if beats else None
-    if last is None or len(beats) == 1:
-        return steps
-    return [msgspec.structs.replace(steps[0], detail=f"{len(beats):,} heartbeats, the last at {iso(last.timestamp)}")]
 
 
 def _lost(sign: JournalEvent, where: str) -> Step:

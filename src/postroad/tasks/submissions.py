@@ -302,7 +302,6 @@ class _Start(NamedTuple):
     expect: Held | None = None
 
     def paid(self, records: TaskRecords) -> _Start:
-        """Return it after its `Task Pending` was recorded."""
         assert self.expect is not None
         held = records.paid(self.expect)
         return _Start(self.submission, held.lease, held)

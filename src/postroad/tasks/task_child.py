@@ -20,7 +20,16 @@ from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
-from postroad.errors import ConfigurationError, InvalidTask, NonRetryable, Retryable, describe, retry_wish, text_of
+from postroad.errors import (
+    ConfigurationError,
+    InvalidTask,
+    NonRetryable,
+    Retryable,
+    describe,
+    named,
+    retry_wish,
+    text_of,
+)
 from postroad.events import checked_bytes
 from postroad.signals import die_with_parent
 from postroad.tasks import processes
@@ -232,9 +241,7 @@ def failed(error: BaseException, task: TaskDefinition | None = None) -> bytes:
         own = frame.tb_next if frame.tb_frame.f_code.co_filename == __file__ else own
         frame = frame.tb_next
     lines = "".join(traceback.format_exception(type(error), error, own)).splitlines()
-    text, kind = text_of(error), type(error).__name__
-    if not text or not isinstance(error, Retryable | NonRetryable):
-        text = f"{kind}: {text}" if text else kind
+    text = (text_of(error) if isinstance(error, Retryable | NonRetryable) else "") or named(error)
     found = _class_of(error, task)
     wish = retry_wish(error)
     after = wish.after if found.retryable and isinstance(wish, Retryable) else None
@@ -330,7 +337,6 @@ def _place(definition: TaskDefinition, found: Any) -> str:
 
 
 def _at(module: str, qualname: str) -> Any:
-    """Return what is at a place, importing its module."""
     found: Any = importlib.import_module(module)
     for part in qualname.split("."):
         found = getattr(found, part)

@@ -88,6 +88,8 @@ class FreeRunners:
         self._wanted = 0
         self.busy = 0
         """How many runners have a task."""
+        self.handed_out = 0
+        """How many messages were passed to runners."""
         self.stopping = stopping
         self.work: queues.SimpleQueue[tuple[Shared, Delivery] | None] = queues.SimpleQueue()
 
@@ -123,6 +125,7 @@ class FreeRunners:
             if self.stopping.is_set():
                 return False
             self.busy += len(deliveries)
+            self.handed_out += len(deliveries)
             for delivery in deliveries:
                 self.work.put((shared, delivery))
         return True
@@ -131,6 +134,14 @@ class FreeRunners:
         with self._lock:
             self.busy -= 1
         self._free.release()
+
+    def stop_if_idle(self, handed_out: int) -> bool:
+        """Stop if no runner has a task and none got one since so many were passed on; return whether it did."""
+        with self._lock:
+            if self.busy or self.handed_out != handed_out:
+                return False
+            self.stopping.set()
+        return True
 
     def stop(self) -> None:
         """Pass on no more messages."""
@@ -152,8 +163,10 @@ class Poller:
         self._found = False
 
     def run(self) -> None:
-        backoff, empty, stopping = Backoff(), 0, self._runners.stopping
+        backoff, empty, handed_out, stopping = Backoff(), 0, 0, self._runners.stopping
         while not stopping.is_set():
+            if not empty:
+                handed_out = self._runners.handed_out
             shares = len(self._queues) > 1
             wanted = self._runners.claim(1 if shares and not self._found else _MOST_AT_ONCE)
             yielding = shares and not self._found and self._runners.are_wanted
@@ -180,8 +193,10 @@ class Poller:
             self._hand_out(deliveries)
             self._runners.give_back(wanted - len(deliveries))
             self._found = bool(deliveries) if wanted else self._found
-            if self._until_idle and empty >= _LOOKS_BEFORE_IDLE:
-                return
+            if empty >= _LOOKS_BEFORE_IDLE:
+                # All pollers end at once: what a task of one queue submits to another must find a poller there.
+                empty = 0
+                self._runners.stop_if_idle(handed_out)
             if yielding and wanted and not deliveries:
                 stopping.wait(_YIELD_SECONDS if self._shared.queue.traits.short_waits else _FAR_YIELD_SECONDS)
 

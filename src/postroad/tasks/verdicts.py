@@ -235,6 +235,6 @@ def crashed(error: str, cause: str, report: Report | None = None) -> Failed:
         "exitCode": seen.exit_code,
         "peakRssBytes": None if report is None else seen.peak_rss_bytes,
         "lastLines": list(seen.last_lines),
-        "lastActivity": None if seen.last_activity is None else msgspec.json.decode(seen.last_activity),
+        "lastActivity": msgspec.to_builtins(seen.reported.activity),
     }
     return Failed(error, CRASH, True, forensics)

@@ -12,7 +12,7 @@ from math import inf
 
 from postroad.tasks import processes
 from postroad.tasks.child_output import Echo, Lines, Reported, Tail, Unchanged, reported_by
-from postroad.tasks.processes import Halt, Order, Report, WorkerGone, WorkerLink
+from postroad.tasks.processes import Halt, Link, Order, PeerGone, Report, ToMonitor
 from postroad.tasks.task_child import ChildSetup, run_child
 
 _SETTLING_MS = 30_000
@@ -117,7 +117,7 @@ _ACTIVITY_SECONDS = 0.1
 class Watch:
     """One order of one child."""
 
-    def __init__(self, child: Child, order: Order, setup: ChildSetup, link: WorkerLink, exits: ChildExits) -> None:
+    def __init__(self, child: Child, order: Order, setup: ChildSetup, link: Link[ToMonitor], exits: ChildExits) -> None:
         self._child = child
         self._link = link
         self._exits = exits
@@ -185,7 +185,6 @@ class Watch:
             events.unregister(descriptor)
 
     def _feed(self, events: select.poll) -> None:
-        """Write the rest of the input to the child."""
         try:
             self._unfed = self._unfed[os.write(self._child.orders, self._unfed[: 1 << 16]) :]
         except BlockingIOError:
@@ -251,7 +250,7 @@ class Watch:
         assert self._child.status is not None
         if not processes.end_descendants(within=_END_SECONDS):
             # A process cannot be killed. The zygote keeps trying; the worker gets another monitor.
-            raise WorkerGone
+            raise PeerGone
         for descriptor in (self._child.replies, *self._streams):
             while self._read(descriptor):
                 continue
@@ -279,8 +278,7 @@ class Watch:
             out=out.last if command else None,
             err=err.last if command else None,
             last_lines=self._tail.lines(),
-            last_activity=self._reported.activity,
-            progress=self._reported.progress,
+            reported=self._reported,
         )
 
 

@@ -7,7 +7,7 @@ import re
 import socket
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Annotated
 
 from msgspec import Meta
@@ -87,15 +87,6 @@ class WorkerConfig:
     def visibility(self) -> float:
         """How long a message is hidden at first, and how long a lease lasts without a refresh."""
         return 1.5 * self.visibility_extension
-
-
-def _address(backend: Store) -> dict[str, str]:
-    """Return the variable with which a task that asks for it opens the store of its worker.
-
-    A file is named by its whole path, because a task has a working directory of its own; another store is what the
-    environment of the worker says.
-    """
-    return {"POSTROAD_URL": backend.url} if backend.url.startswith("sqlite:") else {}
 
 
 def for_children(pass_env: Iterable[str], env: Mapping[str, str]) -> dict[str, str]:
@@ -184,25 +175,14 @@ class TaskWorker:
         dead_letters: bool = True,
         publish_events: bool | None = None,
     ) -> None:
-        config = WorkerConfig(
-            concurrency=concurrency,
-            wait=wait,
-            visibility_extension=visibility_extension,
-            extension_interval=extension_interval,
-            timeout=timeout,
-            kill_grace=kill_grace,
-            max_attempts=max_attempts,
-            retry_base=retry_base,
-            retry_cap=retry_cap,
-            drain_timeout=drain_timeout,
-            pass_env=pass_env if isinstance(pass_env, str) else tuple(pass_env),  # type: ignore[arg-type]  # refused
-            max_output_bytes=max_output_bytes,
-            child_reuse=child_reuse,
-            unknown_grace=unknown_grace,
-            task_output=task_output,
-            reload=reload,
-        )
-        names, address = checked_queues(queue), _address(backend)
+        given = locals()
+        # A text is no list of names, and is refused there.
+        given |= {"pass_env": pass_env if isinstance(pass_env, str) else tuple(pass_env)}
+        config = WorkerConfig(**{each.name: given[each.name] for each in fields(WorkerConfig)})
+        names = checked_queues(queue)
+        # A file is named by its whole path, because a task has a working directory of its own; another store is what
+        # the environment of the worker says.
+        address = {"POSTROAD_URL": backend.url} if backend.url.startswith("sqlite:") else {}
         tenant, app = tenant_and_app(tenant_id, app)
         check(worker_id, _WorkerId | None, "worker_id", ConfigurationError)
         self.worker_id = _new_id() if worker_id is None else worker_id

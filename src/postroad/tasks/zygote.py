@@ -28,7 +28,7 @@ import msgspec
 
 from postroad.errors import describe_import
 from postroad.tasks import processes
-from postroad.tasks.processes import Order, Plan, WorkerGone, WorkerLink
+from postroad.tasks.processes import Link, Order, PeerGone, Plan, ToMonitor, to_monitor
 from postroad.tasks.task_child import ChildSetup, entry_of, find_tasks
 from postroad.tasks.watch import Child, ChildExits, ChildNotReady, Watch, fork_child, read_some
 
@@ -41,7 +41,7 @@ _LONGEST_TICK_NS = 3_000_000_000
 class Monitor:
     """Runs the children of one slot of a worker until the worker or the zygote ends."""
 
-    def __init__(self, setup: ChildSetup, link: WorkerLink, zygote: int) -> None:
+    def __init__(self, setup: ChildSetup, link: Link[ToMonitor], zygote: int) -> None:
         self._setup = setup
         self._link = link
         self._zygote = zygote
@@ -70,7 +70,7 @@ class Monitor:
                 else:
                     # It died while it waited; the next child takes its place.
                     self._end_child(self._child)
-        except (WorkerGone, ChildNotReady):
+        except (PeerGone, ChildNotReady):
             pass
         finally:
             self._end()
@@ -90,7 +90,7 @@ class Monitor:
                 if child.has_ended():
                     return None
             if os.getppid() != self._zygote:
-                raise WorkerGone
+                raise PeerGone
 
     def _run(self, child: Child, order: Order) -> None:
         if self._directory is None:
@@ -133,8 +133,6 @@ class Monitor:
 
 
 class _Directory:
-    """A new directory in which a child works."""
-
     def __init__(self, path: str) -> None:
         self.path = path
         Path(path).mkdir(mode=0o700)
@@ -142,7 +140,6 @@ class _Directory:
         self._shows_changes = False
 
     def begin(self) -> str:
-        """Return the path for the next order."""
         # A change within one tick of the file system's clock would not show another time.
         self._shows_changes = time.time_ns() - self._made[-1] > _LONGEST_TICK_NS
         return self.path
@@ -262,7 +259,7 @@ class Zygote:
             self._monitors.add(pid)
             return
         self._control.close()
-        Monitor(self._setup, WorkerLink(socket.socket(fileno=descriptor)), zygote).serve()
+        Monitor(self._setup, Link(socket.socket(fileno=descriptor), to_monitor), zygote).serve()
 
     def _reap_monitors(self) -> None:
         """Reap monitors that ended, and kill the processes they left to us."""
