@@ -19,6 +19,7 @@ from tests.tasks.errands import Store
 
 import postroad
 from postroad import Backend
+from postroad.engine import disk
 from postroad.errors import InvalidTask, NotFound, TaskRunCancelled, TaskRunFailed
 from postroad.jobs import Jobs
 from postroad.tasks import TaskHandle, TaskProducer
@@ -265,3 +266,16 @@ def test_a_worker_that_runs_on_ends_what_used_up_its_attempts(backend: Backend) 
 
         with pytest.raises(TaskRunFailed, match="Max retries exhausted: no such order"):
             handle.wait(SECONDS)
+
+
+def test_an_end_is_on_the_disk_before_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with postroad.connect(f"sqlite:///{tmp_path / 'p.db'}") as backend:
+        handle = TaskProducer(backend).submit("echo")
+        handle.cancel()
+        synced: list[int] = []
+        monkeypatch.setattr(disk, "to_disk", synced.append)
+
+        with pytest.raises(TaskRunCancelled):
+            handle.wait(SECONDS)
+
+        assert synced

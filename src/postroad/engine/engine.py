@@ -182,11 +182,11 @@ class Engine:
                 self._disk.sync()
             self._listeners.wake_others()
 
-    def together(self, unit: Callable[[], T]) -> T:
+    def together(self, unit: Callable[[], T], *, removes: bool = False) -> T:
         """Run a unit whose writes commit together or not at all, and share the commit with other work that waits.
 
         The unit may run more than once, on any thread, so it must change nothing but the file. An error of a write in
-        it undoes all of it, even if the unit catches the error.
+        it undoes all of it, even if the unit catches the error. If it only `removes`, it may use all of the reserve.
         """
         if self.in_transaction:
             return unit()
@@ -203,7 +203,7 @@ class Engine:
                 raise self._unit_error
             return result
 
-        return self.write(work)
+        return self.write(work, removes=removes)
 
     def alone(self, work: Callable[[apsw.Connection], None]) -> None:
         """Run the work outside of any transaction while no other thread of this process writes, then cut the log."""

@@ -107,6 +107,12 @@ class TaskRuns:
                     return whole(event)
         return None
 
+    def _kept_end(self, request_id: str, run: int) -> JournalEvent | None:
+        """Return the event that ended a run, once no power cut can undo it; None if it has not ended."""
+        if (event := self.end(request_id, run)) is not None:
+            self._records.keep()
+        return event
+
     def wait(self, request_id: str, run: int, timeout: float | None = None) -> JournalEvent | None:
         """Wait for the end of a run; return None if it has not ended within so many seconds."""
         deadline = inf if timeout is None else time.monotonic() + timeout
@@ -121,7 +127,7 @@ class TaskRuns:
         watched = self._watch(request_id, call)
         pace = _Pace(is_woken=watched is not None)
         with watched or contextlib.nullcontext():
-            while (event := self.end(request_id, run)) is None:
+            while (event := self._kept_end(request_id, run)) is None:
                 if (left := deadline - time.monotonic()) <= 0:
                     return None
                 woken.wait(min(left, pace.sleep()))
@@ -158,7 +164,7 @@ class TaskRuns:
         watched = self._watch(request_id, call)
         pace = _Pace(is_woken=watched is not None)
         with watched or contextlib.nullcontext():
-            while (event := await in_thread(self.end, request_id, run)) is None:
+            while (event := await in_thread(self._kept_end, request_id, run)) is None:
                 await asleep(woken, pace.sleep())
                 await asleep(sure, pace.rest())
         return event

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 
-from postroad.errors import InvalidMessage, PostroadError
+from postroad.errors import InvalidMessage, NotPermitted, PostroadError
 from postroad.items import ABSENT, Expect
 from postroad.journal import (
     CANCELLED,
@@ -401,6 +401,13 @@ class TaskRecords:
             log_event("task_record_failed", error=error, events=[event.event_type for event in events])
             return False
         return True
+
+    def keep(self) -> None:
+        """Return once all that can be read survives a power cut: a commit is seen before it is on the disk."""
+        if self.together:
+            # Who may only read a file cannot do more.
+            with suppress(NotPermitted):
+                self._backend.together(lambda: None, removes=True)
 
     def owed(self, held: Held) -> list[JournalEvent]:
         """Return the events that the lease owes to the journal."""

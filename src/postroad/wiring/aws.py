@@ -127,7 +127,7 @@ class AwsInstallation:
     def transaction(self) -> AbstractContextManager[None]:
         raise NotSupported("AWS has no transaction across its services; use the outbox, or the embedded engine")
 
-    def together(self, unit: Callable[[], T]) -> T:
+    def together(self, unit: Callable[[], T], *, removes: bool = False) -> T:
         with self.transaction():
             return unit()
 

@@ -315,17 +315,18 @@ class Backend:
         """Commit all writes of this thread inside the block together, or raise `NotSupported` (see the traits)."""
         return self._installation.transaction()
 
-    def together(self, unit: Callable[[], T]) -> T:
+    def together(self, unit: Callable[[], T], *, removes: bool = False) -> T:
         """Run a unit whose writes commit together, and share the commit with what other threads write.
 
         Args:
             unit: A function that changes nothing but this store: it may run more than once, and on any thread. An error
                 of a write in it undoes all of it, even if the unit catches the error.
+            removes: Whether it only removes something, or writes nothing at all: then it also runs on a full disk.
 
         Raises:
             NotSupported: The store cannot commit several writes together (see the traits).
         """
-        return self._installation.together(unit)
+        return self._installation.together(unit, removes=removes)
 
     def check(self) -> None:
         """Raise an error if the store cannot be reached and written."""
