@@ -52,9 +52,10 @@ _PAIR = "/agents/{listener:str}/subscriptions/{producer:str}"
 _GRANT = "/agents/{producer:str}/grants/{listener:str}"
 _NEW_AGENT, _ROTATION, _REPLAY, _REDRIVE = forms.NewAgent(), forms.TokenRotation(), forms.Replay(), forms.AgentRedrive()
 _SUBSCRIBING = forms.Subscribing()
-_ROWS: Final = 20
-_FEW: Final = 6
-_MANY: Final = 50
+# Each agent costs a few rows more, and a page reads at most 200.
+_ROWS: Final = 10
+_FEW: Final = 3
+_MANY: Final = 20
 Row = TypeVar("Row")
 User = Annotated[str, PathParameter(description="The user's id.")]
 
@@ -253,7 +254,7 @@ def _shown(request: ApiRequest, agent: AgentRow) -> _Shown:
 
 def _chosen(request: ApiRequest, agent_id: str) -> _Shown:
     known = request.agents
-    agent = known.get(agent_id)
+    agent = known.get(agent_id, limit=_MANY)
     return _Shown(
         agent=agent_row(agent),
         stats=agent_stats(known.stats(agent_id)),

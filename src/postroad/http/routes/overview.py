@@ -13,7 +13,7 @@ from postroad.errors import RouteNotFound
 from postroad.http.context import Demo
 from postroad.http.idempotency import perform
 from postroad.http.live import Viewer
-from postroad.http.map import draw_map
+from postroad.http.map import MOST_DRAWN_AGENTS, draw_map
 from postroad.http.metrics import CONTENT_TYPE, exposition
 from postroad.http.openapi import route
 from postroad.http.overview import Measured
@@ -89,7 +89,15 @@ async def system_map(request: ApiRequest) -> Response[str]:
     queues = len((await request.context.overviews.measured()).queues)
     left_out = queues - sum(node.kind in ("queue", "dead_letter") for node in document.nodes)
     left = left_out + max(0, len(rest) - _MOST_LISTED)
-    return shown(request, "map", drawing=drawing, rest=rest[:_MOST_LISTED], rest_left=left, place_of=place_of)
+    return shown(
+        request,
+        "map",
+        drawing=drawing,
+        rest=rest[:_MOST_LISTED],
+        rest_left=left,
+        agents_left=sum(node.kind == "agent" for node in document.nodes) == MOST_DRAWN_AGENTS,
+        place_of=place_of,
+    )
 
 
 def _demo(request: ApiRequest) -> Demo:
