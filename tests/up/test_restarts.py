@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from postroad.up.children import Restarts
@@ -33,3 +36,12 @@ def test_five_deaths_within_a_minute_are_a_failure() -> None:
     assert not restarts.failed
     assert restarts.died(59.0, started_at=58.0).failed
     assert not restarts.died(61.0, started_at=60.5).failed
+
+
+def test_a_server_starts_without_what_it_does_not_need() -> None:
+    program = "import sys, postroad.up.child, postroad.http.app; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+
+    assert "postroad.http.app" in loaded
+    assert not {"boto3", "botocore", "psycopg", "postroad.bus", "postroad.operations.doctor"}.intersection(loaded)
+    assert not [name for name in loaded if name.startswith("postroad.topology")]
