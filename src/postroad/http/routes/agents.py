@@ -8,9 +8,8 @@ from datetime import timedelta
 from functools import partial
 from typing import Annotated, Any, Final, TypeVar
 
-from litestar import Response, get, post
+from litestar import Response, get
 from litestar.params import PathParameter
-from litestar.response import Redirect
 
 from postroad.agents import Page as AgentsPage, checked_event_types, now_text
 from postroad.errors import NotFound
@@ -18,7 +17,7 @@ from postroad.http import forms
 from postroad.http.idempotency import perform
 from postroad.http.openapi import example, route
 from postroad.http.requests import AgentId, ApiRequest, Cursor, Discard, Limit, page
-from postroad.http.routes.ui import PAGE, Id, Text, form, redirect, shown
+from postroad.http.routes.ui import PAGE, Text, changing, shown
 from postroad.notifications import UserShown, configured_user
 from postroad.views import (
     AgentDeadLetter,
@@ -264,25 +263,19 @@ def _chosen(request: ApiRequest, agent_id: str) -> _Shown:
     )
 
 
-@post("/ui/agents/{listener:str}/subscriptions/{producer:str}/pause", **form("operate"))
-async def pause_pair(request: ApiRequest, listener: Id, producer: Id) -> Redirect:
-    """Hold the events of a producer."""
-    await request.context.run(lambda: request.agents.pause(listener, producer))
-    return redirect("/ui/agents", agent=listener)
-
-
-@post("/ui/agents/{listener:str}/subscriptions/{producer:str}/resume", **form("operate"))
-async def resume_pair(request: ApiRequest, listener: Id, producer: Id) -> Redirect:
-    """Deliver the held events of a producer."""
-    await request.context.run(lambda: request.agents.resume(listener, producer))
-    return redirect("/ui/agents", agent=listener)
-
-
-@post("/ui/agents/{agent:str}/redrive", **form("operate"))
-async def redrive_agent(request: ApiRequest, agent: Id) -> Redirect:
-    """Send the dead letters of an agent back to the end of its queue."""
-    await request.context.run(lambda: request.agents.redrive(agent))
-    return redirect("/ui/agents", agent=agent)
+pause_pair = changing(
+    f"/ui{_PAIR}/pause",
+    lambda request, listener, producer: request.agents.pause(listener, producer),
+    "/ui/agents?agent={listener}",
+)
+resume_pair = changing(
+    f"/ui{_PAIR}/resume",
+    lambda request, listener, producer: request.agents.resume(listener, producer),
+    "/ui/agents?agent={listener}",
+)
+redrive_agent = changing(
+    f"/ui{_ONE}/redrive", lambda request, agent: request.agents.redrive(agent), "/ui/agents?agent={agent}"
+)
 
 
 @route("GET /notifications/users/{user:str}", "read", UserShown, 404)

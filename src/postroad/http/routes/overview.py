@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from litestar import Response, get, post
+from litestar import Response, get
 from litestar.params import HeaderParameter, QueryParameter
 from litestar.response import Redirect
 
@@ -18,7 +18,7 @@ from postroad.http.metrics import CONTENT_TYPE, exposition
 from postroad.http.openapi import route
 from postroad.http.overview import Measured
 from postroad.http.requests import ApiRequest, StreamResponse, actor_of, still_allowed
-from postroad.http.routes.ui import PAGE, form, redirect, shown
+from postroad.http.routes.ui import PAGE, changing, redirect, shown
 from postroad.http.samples import LONGEST_SECONDS
 from postroad.queues import QueueOverview
 from postroad.settings import METRICS, beside
@@ -131,11 +131,7 @@ async def repair_demo(request: ApiRequest) -> Response[Any]:
     return await perform(request, lambda: _repair(request))
 
 
-@post("/ui/demo/repair", **form("operate"))
-async def repair_from_page(request: ApiRequest) -> Redirect:
-    """Repair the push provider, and show the overview again."""
-    await request.context.run(lambda: _repair(request))
-    return redirect("/ui/")
+repair_from_page = changing("/ui/demo/repair", _repair, "/ui/")
 
 
 @get("/ui", **PAGE)
