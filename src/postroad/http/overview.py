@@ -225,6 +225,7 @@ class Overviews:
             self._restore()
         queues, deleted = self._backend.census()
         self.rates.add(queues, self._clock.monotonic())
+        notified = [each for each in queues if each.spec.name in self._notification_queues]
         [outbox] = self._outbox.get()
         work, findings = self._slow.get()
         letters = frozenset(each.spec.dead_letter for each in queues if each.spec.dead_letter is not None)
@@ -241,7 +242,7 @@ class Overviews:
             totals=totals,
             backlog=backlog,
             lags=_lags(queues, letters, outbox),
-            work=structs.replace(work, queues=len(queues), notifications=_waiting(queues, self._notification_queues)),
+            work=structs.replace(work, queues=len(queues), notifications=sum(map(attention.size, notified))),
             attention=(
                 *attention.of_queues(queues, letters),
                 *attention.of_outbox(outbox),
@@ -297,10 +298,6 @@ def _notification_queues() -> set[str]:
     except PostroadError:
         return set()
     return {each.rpartition("/")[2] for each in (settings.push_queue, settings.offline_queue) if each is not None}
-
-
-def _waiting(queues: list[QueueOverview], names: set[str]) -> int:
-    return sum(attention.size(each) for each in queues if each.spec.name in names)
 
 
 def _count(read: Callable[[], Sized]) -> int | None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, TypeVar
 from litestar import Response, get
 from litestar.params import PathParameter
 
-from postroad.agents import Page as AgentsPage, checked_event_types, now_text
+from postroad.agents import Deleted, Page as AgentsPage, checked_event_types, now_text
 from postroad.errors import NotFound
 from postroad.http import forms
 from postroad.http.idempotency import perform
@@ -22,7 +22,6 @@ from postroad.notifications import UserShown, configured_user
 from postroad.views import (
     AgentDeadLetter,
     AgentDetail,
-    AgentGone,
     AgentMade,
     AgentRow,
     AgentStats,
@@ -91,12 +90,12 @@ async def show_agent(request: ApiRequest, agent: AgentId) -> AgentDetail:
     return agent_detail(await request.context.run(lambda: request.agents.get(agent)))
 
 
-@route(f"DELETE {_ONE}", "admin", AgentGone, 404, agent="agent")
-async def delete_agent(request: ApiRequest, agent: AgentId) -> AgentGone:
+@route(f"DELETE {_ONE}", "admin", Deleted, 404, agent="agent")
+async def delete_agent(request: ApiRequest, agent: AgentId) -> Deleted:
     """Delete the agent with its subscriptions and its queue; its id is never used again."""
     gone = await request.context.run(lambda: request.agents.delete(agent))
     request.context.streams.check(agent)
-    return AgentGone(gone.discarded, gone.subscriptions, gone.subscribers)
+    return gone
 
 
 @route(f"POST {_ONE}/token", "admin", AgentToken, 404, 409, status=201, agent="agent", bodiless=True)

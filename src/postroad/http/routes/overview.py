@@ -86,8 +86,8 @@ async def system_map(request: ApiRequest) -> Response[str]:
     """Draw what events pass through."""
     document = await _map(request, whole=False)
     drawing, rest = await request.context.run(lambda: map_drawing(document))
-    queues = len((await request.context.overviews.measured()).queues)
-    left_out = queues - sum(node.kind in ("queue", "dead_letter") for node in document.nodes)
+    measured = await request.context.overviews.measured()
+    left_out = len(measured.queues) - sum(node.kind in ("queue", "dead_letter") for node in document.nodes)
     left = left_out + max(0, len(rest) - _MOST_LISTED)
     return shown(
         request,
@@ -95,7 +95,7 @@ async def system_map(request: ApiRequest) -> Response[str]:
         drawing=drawing,
         rest=rest[:_MOST_LISTED],
         rest_left=left,
-        agents_left=sum(node.kind == "agent" for node in document.nodes) == MOST_DRAWN_AGENTS,
+        agents_left=(measured.work.agents or 0) > MOST_DRAWN_AGENTS,
         place_of=place_of,
     )
 
