@@ -111,18 +111,21 @@ def test_bounds_are_obeyed_and_wrong_ones_explained(page: Page, server: Served) 
     assert sum(groups_of(server, queue).values()) == 4
 
 
-def test_a_page_reads_two_hundred_messages_and_all_only_when_asked(page: Page, server: Served) -> None:
+def test_a_page_examines_some_messages_and_leads_to_the_next(page: Page, server: Served) -> None:
     server.make_queue("many-dlq")
     server.make_queue("many", dead_letter="many-dlq")
     for _ in range(3):
         server.fail("many", 100, "ValueError: again")
 
     page.goto(f"{server.url}/ui/dead-letters?queue=many-dlq")
-    expect(page.locator("main")).to_contain_text("The oldest 200 of 300 were examined")
-    expect(page.locator("[data-count]")).to_have_text("200")
-    page.get_by_role("link", name="Examine all").click()
+    expect(page.locator("main")).to_contain_text("The oldest 110 of 300 were examined")
+    expect(page.locator("[data-count]")).to_have_text("110")
+    page.get_by_role("link", name="Examine the next").click()
 
-    expect(page.locator("[data-count]")).to_have_text("300")
+    expect(page.locator("main")).to_contain_text("111 to 220 of 300 were examined")
+    page.get_by_role("link", name="Examine the next").click()
+    expect(page.locator("[data-count]")).to_have_text("80")
+    expect(page.get_by_role("link", name="Begin again")).to_be_visible()
     server.client.post("/queues/many-dlq/purge", json={"confirm": "many-dlq", "reason": "test"})
 
 

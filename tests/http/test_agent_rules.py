@@ -337,6 +337,25 @@ def test_a_stream_keeps_its_leases_and_says_now_and_then_that_it_lives(
     eventually(lambda: village.agents.stats("cat").in_flight == 0)
 
 
+def test_a_stream_says_that_it_lives_while_the_tokens_cannot_be_read(
+    village: Village, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_sent_events, "KEEP_ALIVE_SECONDS", 0.2)
+    with village.cat.stream("GET", "/agents/cat/stream") as answer:
+        lines = _lines(answer)
+        connected = next(lines)
+        village.api.context.tokens.path.write_bytes(b"damaged")
+        # Before an event is leased for the stream, its token is checked.
+        assert village.agents.agent("ann").publish("counted", {"n": 1}).error is None
+        village.move()
+        said = [next(lines) for _ in range(8)]
+        lines.close()
+
+    assert connected == ": connected"
+    assert "event: message" in said
+    assert said.count(": keep-alive") >= 2
+
+
 def test_streams_count_among_everyone_who_waits(village: Village, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(village.api.context.polls, "_max_open", 1)
     with village.cat.stream("GET", "/agents/cat/stream") as answer:

@@ -7,7 +7,6 @@ import http.client
 import json
 import socket
 from collections.abc import Iterator
-from unittest.mock import Mock
 
 import pytest
 from tests.http.api import ADMIN, Api, Serve
@@ -252,17 +251,3 @@ def _closed(connection: socket.socket) -> bool:
     except ConnectionResetError:
         pass
     return True
-
-
-def test_the_head_of_an_answer_is_sent_together_with_its_body(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    api.client.get("/health")
-    [connection] = api.connections
-    assert isinstance(connection, DeadlineProtocol)
-    write = Mock(wraps=connection.transport.write)
-    monkeypatch.setattr(connection.transport, "write", write)
-
-    answer = api.client.get("/health")
-
-    [sent] = filter(None, (call.args[0] for call in write.call_args_list))
-    assert sent.startswith(b"HTTP/1.1 200")
-    assert sent.endswith(answer.content)

@@ -13,7 +13,7 @@ import pytest
 from tests.http.api import Api, Serve
 from tests.waiting import eventually
 
-from postroad import OutgoingMessage, QueueSpec
+from postroad import OutgoingMessage, PostroadError, QueueSpec
 from postroad.http import live
 
 
@@ -83,6 +83,34 @@ def test_a_quiet_stream_has_comments(api: Api, monkeypatch: pytest.MonkeyPatch) 
         found = [next(stream) for _ in range(4)]
 
     assert [event.get("comment") for event in found] == ["connected", None, "keep-alive", "keep-alive"]
+
+
+def test_a_viewer_is_sent_changes_again_after_the_tokens_could_not_be_read(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, tokens = api.backend.create_queue(QueueSpec("orders")), api.context.tokens.path
+    with api.as_caller(api.token("read")) as reader, reader.stream("GET", "/live") as answer:
+        stream = events(answer)
+        first_event(stream)
+        refused: list[PostroadError] = []
+        look = api.context.identities.look
+
+        def noted() -> None:
+            try:
+                look()
+            except PostroadError as error:
+                refused.append(error)
+                raise
+
+        monkeypatch.setattr(api.context.identities, "look", noted)
+        before = tokens.read_bytes()
+        tokens.write_bytes(b"damaged")
+        eventually(lambda: refused)
+        tokens.write_bytes(before)
+        queue.send([OutgoingMessage("a")])
+        news = first_event(stream)
+
+    assert overview(news)["backlog"]["visible"] == 1
 
 
 def test_two_hundred_viewers_cost_one_read_a_second(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

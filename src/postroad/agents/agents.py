@@ -122,10 +122,10 @@ class Agents:
         check(count, whole_number(0, _MOST), "count")
         return self._register([uuid7().hex for _ in range(count)], order, accept, principal_arn)
 
-    def get(self, agent_id: str) -> Agent:
-        """Return `agent_id` with the first hundred producers it listens to, or raise `AgentNotFound`."""
+    def get(self, agent_id: str, *, limit: int = model.MAX_LIST) -> Agent:
+        """Return `agent_id` with the first `limit` producers it listens to, or raise `AgentNotFound`."""
         record = self._record(agent_id)
-        subscriptions = self._store.subscriptions.page(model.MAX_LIST, None, listener_id=agent_id)
+        subscriptions = self._store.subscriptions.page(limit, None, listener_id=agent_id)
         return _agent(record, subscriptions)
 
     def list(self, *, limit: int = 20, cursor: str | None = None) -> Page[Agent]:

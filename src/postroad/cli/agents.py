@@ -124,8 +124,6 @@ def token(
 @verb("agent delete", "ann --yes", destructive=True)
 def delete(call: Call, agent_id: AgentId, yes: Yes = False) -> None:
     """Delete an agent with its subscriptions and waiting messages; its id is never used again."""
-    from postroad.views import AgentGone
-
     with agents_of(call) as agents:
         waiting = agents.stats(agent_id)
         confirm_yes(
@@ -136,8 +134,7 @@ def delete(call: Call, agent_id: AgentId, yes: Yes = False) -> None:
             ),
         )
         gone = agents.delete(agent_id)
-    document = AgentGone(gone.discarded, gone.subscriptions, gone.subscribers)
-    call.show(document, f"deleted {legible(agent_id)} with {counted(gone.discarded, 'message')}")
+    call.show(gone, f"deleted {legible(agent_id)} with {counted(gone.discarded, 'message')}")
 
 
 @verb("agent subscribe", "bob ann --type 'order.*'")

@@ -92,22 +92,6 @@ class _StrictLines(ReceiveBuffer):
         return lines
 
 
-class _Connection(h11.Connection):
-    """Sends the head of an answer together with the first part of its body, so that the client wakes once for both."""
-
-    _head: tuple[bytes, ...] = ()
-
-    def send_with_data_passthrough(self, event: h11.Event) -> list[bytes] | None:
-        parts = super().send_with_data_passthrough(event)
-        if parts is None:
-            return None
-        if type(event) is h11.Response:
-            self._head = tuple(parts)
-            return []
-        head, self._head = self._head, ()
-        return [*head, *parts]
-
-
 class DeadlineProtocol(H11Protocol):
     """Closes a connection whose request does not arrive in time, and answers errors as problems."""
 
@@ -116,7 +100,6 @@ class DeadlineProtocol(H11Protocol):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.conn = _Connection(h11.SERVER, self.conn._max_incomplete_event_size)
         self.conn._receive_buffer = _StrictLines()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the base does

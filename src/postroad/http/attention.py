@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from postroad.dashboard import seconds
-from postroad.operations import Finding
 from postroad.outbox import OutboxStatus
 from postroad.queues import QueueOverview
 from postroad.telemetry import counted, legible
 from postroad.views import Attention, Part
+
+if TYPE_CHECKING:
+    from postroad.operations import Finding
 
 OLD_SECONDS: Final = 300.0
 """Messages that wait for longer need attention."""

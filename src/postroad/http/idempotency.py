@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
+from weakref import WeakValueDictionary
 
 import msgspec
 from litestar import Response
@@ -153,26 +154,21 @@ class KeyLocks:
     """A lock for each key: one request runs, the others wait for a while."""
 
     def __init__(self) -> None:
-        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
+        # A lock lasts as long as somebody holds it or waits for it.
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @asynccontextmanager
     async def hold(self, key: str) -> AsyncIterator[None]:
         """Hold the key's lock; raise `Unavailable` if it is not free in time."""
-        lock, users = self._locks.get(key, (asyncio.Lock(), 0))
-        self._locks[key] = (lock, users + 1)
+        lock = self._locks.setdefault(key, asyncio.Lock())
         try:
-            try:
-                await asyncio.wait_for(lock.acquire(), WAIT_SECONDS)
-            except TimeoutError:
-                raise Unavailable("the same request is still running") from None
-            try:
-                yield
-            finally:
-                lock.release()
+            await asyncio.wait_for(lock.acquire(), WAIT_SECONDS)
+        except TimeoutError:
+            raise Unavailable("the same request is still running") from None
+        try:
+            yield
         finally:
-            lock, users = self._locks.pop(key)
-            if users > 1:
-                self._locks[key] = (lock, users - 1)
+            lock.release()
 
 
 Revive = Callable[[Any], Any]

@@ -99,11 +99,10 @@ class LiveOverviews:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(_TICK_SECONDS)
-            for viewer in list(self._viewers):
-                if not viewer.is_allowed():
-                    viewer.end()
-            # While the storage does not answer, viewers keep what they have.
+            # While the tokens cannot be read, or the storage does not answer, viewers keep what they have.
             with suppress(PostroadError):
+                for viewer in [each for each in self._viewers if not each.is_allowed()]:
+                    viewer.end()
                 await self._look()
 
     async def _look(self) -> None:

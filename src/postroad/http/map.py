@@ -19,6 +19,8 @@ from postroad.views import EdgeKind, Map, MapEdge, MapNode, NodeKind
 from postroad.wiring import Backend, buses_of
 
 _MOST_AGENTS: Final = 100
+MOST_DRAWN_AGENTS: Final = 10
+_MOST_DRAWN_SUBSCRIPTIONS: Final = 5
 _TASKS: Final = "tasks"
 
 
@@ -30,7 +32,8 @@ def draw_map(backend: Backend, settings: Settings, agents: Agents, found: Measur
         settings: The modules that are loaded, the queues of tasks and the topic of the outbox.
         agents: The agents.
         found: What was measured.
-        whole: False for a map that can be drawn: of many queues, those that hold most and what they are joined to.
+        whole: False for a map that can be drawn: of many queues, those that hold most and what they are joined to, and
+            the first agents.
     """
     drawing = _Drawing()
     queues = found.queues if whole else drawn(found)
@@ -53,7 +56,7 @@ def draw_map(backend: Backend, settings: Settings, agents: Agents, found: Measur
         if settings.outbox_topic is not None:
             drawing.join("outbox", f"topic:{settings.outbox_topic}", "publish")
     _add_handlers(drawing, settings)
-    _add_agents(drawing, agents)
+    _add_agents(drawing, agents, whole=whole)
     return drawing.map()
 
 
@@ -70,13 +73,14 @@ def _add_handlers(drawing: _Drawing, settings: Settings) -> None:
         drawing.join(f"queue:{queue}", f"handler:task:{task.name}", "handle")
 
 
-def _add_agents(drawing: _Drawing, agents: Agents) -> None:
+def _add_agents(drawing: _Drawing, agents: Agents, *, whole: bool) -> None:
+    most, listened = (_MOST_AGENTS, _MOST_AGENTS) if whole else (MOST_DRAWN_AGENTS, _MOST_DRAWN_SUBSCRIPTIONS)
     with suppress(ConfigurationError, NotFound, NotPermitted):
-        for agent in agents.list(limit=_MOST_AGENTS).items:
+        for agent in agents.list(limit=most).items:
             stats = agents.stats(agent.agent_id)
             depth = (stats.visible or 0) + (stats.in_flight or 0) + (stats.delayed or 0)
             drawing.add(MapNode(f"agent:{agent.agent_id}", "agent", agent.agent_id, depth))
-            for each in agents.subscriptions(agent.agent_id, limit=_MOST_AGENTS).items:
+            for each in agents.subscriptions(agent.agent_id, limit=listened).items:
                 drawing.join(f"agent:{each.producer_id}", f"agent:{agent.agent_id}", "subscription")
 
 

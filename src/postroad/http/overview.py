@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 from heapq import nlargest
-from typing import Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from msgspec import structs
 
@@ -22,7 +22,7 @@ from postroad.http.access import OutboxAccess, WorkAccess
 from postroad.http.samples import FINE_SECONDS, QueueRates, Sample, Samples
 from postroad.http.threads import Threads
 from postroad.journal import JournalEvent
-from postroad.operations import AuditLog, Finding, file_findings
+from postroad.operations import AuditLog
 from postroad.outbox import OutboxStatus
 from postroad.queues import QueueCounters, QueueOverview
 from postroad.settings import Settings, notification_settings
@@ -30,6 +30,9 @@ from postroad.tasks import TaskFilter
 from postroad.telemetry import get_logger
 from postroad.views import Attention, Backlog, Lags, Overview, Part, Series, Totals, Work
 from postroad.wiring import Backend
+
+if TYPE_CHECKING:
+    from postroad.operations import Finding
 
 _FRESH_SECONDS: Final = 1.0
 _SLOW_SECONDS: Final = 15.0
@@ -222,6 +225,7 @@ class Overviews:
             self._restore()
         queues, deleted = self._backend.census()
         self.rates.add(queues, self._clock.monotonic())
+        notified = [each for each in queues if each.spec.name in self._notification_queues]
         [outbox] = self._outbox.get()
         work, findings = self._slow.get()
         letters = frozenset(each.spec.dead_letter for each in queues if each.spec.dead_letter is not None)
@@ -238,7 +242,7 @@ class Overviews:
             totals=totals,
             backlog=backlog,
             lags=_lags(queues, letters, outbox),
-            work=structs.replace(work, queues=len(queues), notifications=_waiting(queues, self._notification_queues)),
+            work=structs.replace(work, queues=len(queues), notifications=sum(map(attention.size, notified))),
             attention=(
                 *attention.of_queues(queues, letters),
                 *attention.of_outbox(outbox),
@@ -256,6 +260,9 @@ class Overviews:
 
     def _read_slowly(self) -> tuple[Work, list[Finding]]:
         """Return what there is of tasks and agents, and what is doubtful about the files."""
+        # It is slow to load, and a server that starts answers requests first.
+        from postroad.operations import file_findings
+
         now, work = self._clock.now(), self._work
         since = int((now - _HOUR).timestamp() * 1_000)
         failed = TaskFilter(state="failed", since=since)
@@ -291,10 +298,6 @@ def _notification_queues() -> set[str]:
     except PostroadError:
         return set()
     return {each.rpartition("/")[2] for each in (settings.push_queue, settings.offline_queue) if each is not None}
-
-
-def _waiting(queues: list[QueueOverview], names: set[str]) -> int:
-    return sum(attention.size(each) for each in queues if each.spec.name in names)
 
 
 def _count(read: Callable[[], Sized]) -> int | None:

@@ -24,6 +24,7 @@ from postroad.dashboard import Chrome, render
 from postroad.errors import (
     BodyTooLarge,
     BodyTooSlow,
+    ConfigurationError,
     Forbidden,
     ForeignForm,
     InternalError,
@@ -265,8 +266,8 @@ def token_check(request: ApiRequest) -> Callable[[], None]:
     context, secret = request.context, _secret(request.raw_header(b"authorization") or "")
 
     def check() -> None:
-        # A token stays valid while the storage cannot be asked.
-        with suppress(TransportError):
+        # A token stays valid while the storage cannot be asked, or the file of tokens cannot be read.
+        with suppress(TransportError, ConfigurationError):
             if context.identities.of(secret) is None and _agent_of(context, secret) is None:
                 raise _invalid_token()
 

@@ -130,7 +130,11 @@ class AgentStreams:
     def _tick(self) -> None:
         """Check the streams if tokens have changed, and send a keep-alive where nothing was sent for long."""
         self._timer = None
-        self._identities.look()
+        if self._last_sent:
+            self._start_timer()
+        # A token stays valid while the file of tokens cannot be read.
+        with suppress(PostroadError):
+            self._identities.look()
         if self._identities.version != self._tokens_seen:
             self._tokens_seen = self._identities.version
             for agent_id in self._streams:
@@ -145,8 +149,6 @@ class AgentStreams:
             sending = asyncio.create_task(_keep_alive(silent))
             self._keep_alives.add(sending)
             sending.add_done_callback(self._keep_alives.discard)
-        if self._last_sent:
-            self._start_timer()
 
 
 async def _keep_alive(silent: Sequence[AgentStream]) -> None:

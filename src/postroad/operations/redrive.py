@@ -21,6 +21,7 @@ from postroad.queues import (
     Bounds,
     Destinations,
     EachStep,
+    Looked,
     Match,
     MoveTask,
     PeekedMessage,
@@ -73,14 +74,18 @@ class FailureGroups:
     Attributes:
         groups: The groups.
         scanned: How many messages were read.
+        cursor: Where the next call goes on; None at the end, and where peeking is receiving.
     """
 
     groups: tuple[FailureGroup, ...]
     scanned: int
     complete: bool
+    cursor: str | None = None
 
 
-def failure_groups(backend: QueueStore, queue: str, *, limit: int | None = None) -> FailureGroups:
+def failure_groups(
+    backend: QueueStore, queue: str, *, limit: int | None = None, cursor: str | None = None
+) -> FailureGroups:
     """Group the messages of a queue by what they died of. This changes nothing.
 
     On SQS peeking is receiving: messages are hidden until the call returns.
@@ -89,6 +94,7 @@ def failure_groups(backend: QueueStore, queue: str, *, limit: int | None = None)
         backend: The store that holds the queue.
         queue: The name of the dead-letter queue.
         limit: The most messages to read; by default all, on SQS 10,000.
+        cursor: The cursor of an earlier call, to read what follows; None begins with the oldest message.
 
     Raises:
         NotSupported: Peeking counts as receiving, and would move messages of this queue to its dead letters.
@@ -106,25 +112,26 @@ def failure_groups(backend: QueueStore, queue: str, *, limit: int | None = None)
             remedy="Group its dead-letter queue instead.",
         )
     groups: dict[str, FailureGroup] = {}
-    scanned, complete = 0, True
-    for messages, is_last in _pages(source, limit):
-        scanned, complete = scanned + len(messages), is_last
-        for message in messages:
+    scanned, following = 0, None
+    for looked in _pages(source, limit, cursor):
+        scanned, following = scanned + len(looked.messages), looked.cursor
+        for message in looked.messages:
             name = failure(message)
             groups[name] = _joined(groups.get(name) or _begun(name, message), message)
     found = sorted(groups.values(), key=lambda group: (-group.count, group.fingerprint))
-    return FailureGroups(tuple(found), scanned, complete)
+    kept = following if source.traits.peeks_clean else None
+    return FailureGroups(tuple(found), scanned, complete=following is None, cursor=kept)
 
 
-def _pages(queue: Queue, limit: int | None) -> Iterator[tuple[list[PeekedMessage], bool]]:
-    """Yield the messages in pages, each with whether it is the last of the queue."""
+def _pages(queue: Queue, limit: int | None, cursor: str | None) -> Iterator[Looked]:
+    """Yield the messages behind the cursor in pages."""
     if limit is None and not queue.traits.peeks_clean:
         limit = _MOST_RECEIVED
-    source, cursor, left = as_movable(queue), None, limit
+    source, left = as_movable(queue), limit
     try:
         while left is None or left > 0:
             looked = source.look(cursor=cursor, limit=_PAGE if left is None else min(_PAGE, left))
-            yield list(looked.messages), looked.cursor is None
+            yield looked
             if (cursor := looked.cursor) is None:
                 return
             left = None if left is None else left - len(looked.messages)

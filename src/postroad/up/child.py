@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import mmap
 import os
 import resource
@@ -116,6 +117,8 @@ def main(kind: str) -> int:
 
 def serve(supervisor: SupervisorLink) -> None:
     """Serve the HTTP API on the socket that the supervisor opened, until it stops this child."""
+    # What is loaded stays: to look through it for garbage again and again would take a tenth of the start.
+    gc.disable()
     from postroad.http import Context
     from postroad.up.runners import load_modules, move_events_here
     from postroad.wiring import connect
@@ -182,6 +185,8 @@ async def _serve(supervisor: SupervisorLink, context: Context, listener: socket.
         if notice.phase == "closing":
             loop.call_soon_threadsafe(closing.set)
 
+    gc.freeze()
+    gc.enable()
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     if not context.settings.read_only:
         threading.Thread(target=context.operations.resume, name="operations", daemon=True).start()

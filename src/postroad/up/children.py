@@ -219,11 +219,12 @@ class Child:
         return not self._stopping
 
     async def _live(self) -> None:
-        reader, writer = os.pipe()
         try:
-            self._process = await self._start(writer)
-        finally:
-            os.close(writer)
+            reader, self._process = await self._start()
+        except OSError as error:
+            # Too many processes or open files, which may end: it counts as a death.
+            _log.error("part_failed", part=self.name, error=str(error))
+            return
         _log.info("part_started", part=self.name, pid=self._process.pid)
         reading = asyncio.create_task(self._read_reports(reader))
         self._changed()
@@ -232,20 +233,28 @@ class Child:
         self._process = None
         self._reports = {part: PartReport(name=part, state="starting") for part in self._reports}
 
-    async def _start(self, writer: int) -> Process:
+    async def _start(self) -> tuple[int, Process]:
+        """Start the process; return where its reports are read, and the process."""
         listener = None if self._listener is None else self._listener.fileno()
+        reader, writer = os.pipe()
         config = msgspec.structs.replace(self._config, report_to=writer, listener=listener)
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "postroad.up.child", self.name),
-            stdin=asyncio.subprocess.PIPE,
-            # What a child prints belongs to the log: programs read the supervisor's stdout.
-            stdout=sys.stderr,
-            pass_fds=[writer] if listener is None else [writer, listener],
-            env=measuring_in(beside(config.settings.url, METRICS)),
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", "postroad.up.child", self.name),
+                stdin=asyncio.subprocess.PIPE,
+                # What a child prints belongs to the log: programs read the supervisor's stdout.
+                stdout=sys.stderr,
+                pass_fds=[writer] if listener is None else [writer, listener],
+                env=measuring_in(beside(config.settings.url, METRICS)),
+            )
+        except BaseException:
+            os.close(reader)
+            raise
+        finally:
+            os.close(writer)
         assert process.stdin is not None
         process.stdin.write(line(config))
-        return process
+        return reader, process
 
     async def _read_reports(self, reader: int) -> None:
         """Read the child's reports until it closes its end of the pipe."""
@@ -255,7 +264,8 @@ class Child:
             lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(reader, "rb", buffering=0)
         )
         try:
-            while text := await stream.readline():
+            # A child that is killed while it writes leaves a line without its end.
+            while (text := await stream.readline()).endswith(b"\n"):
                 self._take(msgspec.json.decode(text, type=Report))
         finally:
             transport.close()

@@ -4,7 +4,6 @@ from postroad.views.agents import (
     AgentDeadLetter as AgentDeadLetter,
     AgentDeliveries as AgentDeliveries,
     AgentDetail as AgentDetail,
-    AgentGone as AgentGone,
     AgentMade as AgentMade,
     AgentRow as AgentRow,
     AgentStats as AgentStats,

@@ -58,14 +58,6 @@ class AgentDetail(AgentRow, rename="camel"):
     subscriptions: list[SubscriptionRow]
 
 
-class AgentGone(msgspec.Struct):
-    """What was deleted with an agent."""
-
-    discarded: int
-    subscriptions: int
-    subscribers: int
-
-
 class AgentToken(msgspec.Struct, rename="camel"):
     """A new token, and until when the previous one is valid."""
 

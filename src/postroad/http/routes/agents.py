@@ -8,22 +8,20 @@ from datetime import timedelta
 from functools import partial
 from typing import Annotated, Any, Final, TypeVar
 
-from litestar import Response, get, post
+from litestar import Response, get
 from litestar.params import PathParameter
-from litestar.response import Redirect
 
-from postroad.agents import Page as AgentsPage, checked_event_types, now_text
+from postroad.agents import Deleted, Page as AgentsPage, checked_event_types, now_text
 from postroad.errors import NotFound
 from postroad.http import forms
 from postroad.http.idempotency import perform
 from postroad.http.openapi import example, route
 from postroad.http.requests import AgentId, ApiRequest, Cursor, Discard, Limit, page
-from postroad.http.routes.ui import PAGE, Id, Text, form, redirect, shown
+from postroad.http.routes.ui import PAGE, Text, changing, shown
 from postroad.notifications import UserShown, configured_user
 from postroad.views import (
     AgentDeadLetter,
     AgentDetail,
-    AgentGone,
     AgentMade,
     AgentRow,
     AgentStats,
@@ -52,9 +50,10 @@ _PAIR = "/agents/{listener:str}/subscriptions/{producer:str}"
 _GRANT = "/agents/{producer:str}/grants/{listener:str}"
 _NEW_AGENT, _ROTATION, _REPLAY, _REDRIVE = forms.NewAgent(), forms.TokenRotation(), forms.Replay(), forms.AgentRedrive()
 _SUBSCRIBING = forms.Subscribing()
-_ROWS: Final = 20
-_FEW: Final = 6
-_MANY: Final = 50
+# Each agent costs a few rows more, and a page reads at most 200.
+_ROWS: Final = 10
+_FEW: Final = 3
+_MANY: Final = 20
 Row = TypeVar("Row")
 User = Annotated[str, PathParameter(description="The user's id.")]
 
@@ -91,12 +90,12 @@ async def show_agent(request: ApiRequest, agent: AgentId) -> AgentDetail:
     return agent_detail(await request.context.run(lambda: request.agents.get(agent)))
 
 
-@route(f"DELETE {_ONE}", "admin", AgentGone, 404, agent="agent")
-async def delete_agent(request: ApiRequest, agent: AgentId) -> AgentGone:
+@route(f"DELETE {_ONE}", "admin", Deleted, 404, agent="agent")
+async def delete_agent(request: ApiRequest, agent: AgentId) -> Deleted:
     """Delete the agent with its subscriptions and its queue; its id is never used again."""
     gone = await request.context.run(lambda: request.agents.delete(agent))
     request.context.streams.check(agent)
-    return AgentGone(gone.discarded, gone.subscriptions, gone.subscribers)
+    return gone
 
 
 @route(f"POST {_ONE}/token", "admin", AgentToken, 404, 409, status=201, agent="agent", bodiless=True)
@@ -253,7 +252,7 @@ def _shown(request: ApiRequest, agent: AgentRow) -> _Shown:
 
 def _chosen(request: ApiRequest, agent_id: str) -> _Shown:
     known = request.agents
-    agent = known.get(agent_id)
+    agent = known.get(agent_id, limit=_MANY)
     return _Shown(
         agent=agent_row(agent),
         stats=agent_stats(known.stats(agent_id)),
@@ -263,25 +262,19 @@ def _chosen(request: ApiRequest, agent_id: str) -> _Shown:
     )
 
 
-@post("/ui/agents/{listener:str}/subscriptions/{producer:str}/pause", **form("operate"))
-async def pause_pair(request: ApiRequest, listener: Id, producer: Id) -> Redirect:
-    """Hold the events of a producer."""
-    await request.context.run(lambda: request.agents.pause(listener, producer))
-    return redirect("/ui/agents", agent=listener)
-
-
-@post("/ui/agents/{listener:str}/subscriptions/{producer:str}/resume", **form("operate"))
-async def resume_pair(request: ApiRequest, listener: Id, producer: Id) -> Redirect:
-    """Deliver the held events of a producer."""
-    await request.context.run(lambda: request.agents.resume(listener, producer))
-    return redirect("/ui/agents", agent=listener)
-
-
-@post("/ui/agents/{agent:str}/redrive", **form("operate"))
-async def redrive_agent(request: ApiRequest, agent: Id) -> Redirect:
-    """Send the dead letters of an agent back to the end of its queue."""
-    await request.context.run(lambda: request.agents.redrive(agent))
-    return redirect("/ui/agents", agent=agent)
+pause_pair = changing(
+    f"/ui{_PAIR}/pause",
+    lambda request, listener, producer: request.agents.pause(listener, producer),
+    "/ui/agents?agent={listener}",
+)
+resume_pair = changing(
+    f"/ui{_PAIR}/resume",
+    lambda request, listener, producer: request.agents.resume(listener, producer),
+    "/ui/agents?agent={listener}",
+)
+redrive_agent = changing(
+    f"/ui{_ONE}/redrive", lambda request, agent: request.agents.redrive(agent), "/ui/agents?agent={agent}"
+)
 
 
 @route("GET /notifications/users/{user:str}", "read", UserShown, 404)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Annotated, Any
 
 from litestar import Response, get, post
@@ -17,10 +18,10 @@ from postroad.errors import PostroadError
 from postroad.http import attention, forms, redrives
 from postroad.http.idempotency import Answer, perform
 from postroad.http.openapi import answers, example, route
-from postroad.http.requests import ApiRequest, QueueName, actor_of, checked
+from postroad.http.requests import ApiRequest, Cursor, QueueName, actor_of, checked
 from postroad.http.routes.tasks import start_operation
 from postroad.http.routes.ui import PAGE, filled, form, redirect, shown
-from postroad.operations import RedriveReport, failure_groups
+from postroad.operations import FailureGroups, RedriveReport, failure_groups
 from postroad.queues import MessageHistory, QueueOverview
 from postroad.views import FailureGroupPage, OperationStarted, failure_groups_page, overview as overview_of
 
@@ -28,12 +29,12 @@ RedriveBody = Annotated[
     forms.Redrive,
     example({"match": {"fingerprint": "1f0c"}, "canary": 2, "rate": 50, "reason": "fixed in 1.4", "dry_run": True}),
 ]
-# A page reads no more than these many messages, whatever the queues hold.
-_MOST_READ = 200
+# A page reads at most 200 rows, whatever the queues hold: messages, one more of each queue, tracebacks and the queues.
+_MOST_READ = 110
+_MOST_TRACEBACKS = 30
 _MOST_QUEUES = 10
 OnlyQueue = Annotated[str, QueryParameter(name="queue", description="Only this dead-letter queue.")]
 OperationId = Annotated[str, QueryParameter(description="The redrive whose progress is shown.")]
-All = Annotated[int, QueryParameter(name="all", ge=0, le=1, description="1 to examine every message.")]
 
 
 @route(
@@ -61,14 +62,22 @@ def _recorded(request: ApiRequest, queue: str, data: forms.Redrive) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
-    """A dead-letter queue that is not empty."""
+    """A dead-letter queue that is not empty, and the causes of as many of its messages as a page examines."""
 
     name: str
     sources: Sequence[str]
     size: int
     groups: FailureGroupPage
     tracebacks: Mapping[str, Sequence[str]]
-    """The traceback of the newest sample of each group that has one, by its fingerprint."""
+    """The traceback of a sample of each of the first groups that have one, by its fingerprint."""
+    before: int
+    """How many messages the pages before this one examined."""
+    next_cursor: str | None
+
+    @property
+    def whole(self) -> bool:
+        """Whether all messages were examined."""
+        return self.groups.complete and not self.before
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +92,10 @@ class DryRun:
 
 @get("/ui/dead-letters", **PAGE)
 async def show_dead_letters_page(
-    request: ApiRequest, queue: OnlyQueue = "", operation: OperationId = "", everything: All = 0
+    request: ApiRequest, queue: OnlyQueue = "", operation: OperationId = "", cursor: Cursor = None
 ) -> Response[str]:
-    """List dead letters by cause."""
-    return await _page(request, queue, operation=operation, everything=everything == 1)
+    """List dead letters by cause; of one queue page by page, oldest first."""
+    return await _page(request, queue, operation=operation, cursor=cursor)
 
 
 async def _page(
@@ -94,7 +103,7 @@ async def _page(
     only: str = "",
     *,
     operation: str = "",
-    everything: bool = False,
+    cursor: str | None = None,
     dry_run: DryRun | None = None,
     error: PostroadError | None = None,
 ) -> Response[str]:
@@ -102,14 +111,16 @@ async def _page(
     measured = await context.overviews.measured()
     queues = [await context.run(lambda: overview_of(context.backend, checked(only)))] if only else list(measured.dead)
     chosen, rest = queues[:_MOST_QUEUES], queues[_MOST_QUEUES:]
-    limit = None if everything else max(1, _MOST_READ // max(1, len(chosen)))
-    found = await context.run(lambda: [_look(request, each, limit) for each in chosen if attention.size(each)])
+    after = context.cursors.open(_list_of(only), cursor) if cursor else None
+    full = [each for each in chosen if attention.size(each)]
+    found = await context.run(lambda: [_look(request, each, len(full), after) for each in full])
     return shown(
         request,
         "dead-letters",
         error=error,
         found=found,
         only=only,
+        cursor=cursor,
         rest=len(rest),
         rest_names=[each.spec.name for each in rest[:_MOST_QUEUES]],
         operation_id=operation,
@@ -118,19 +129,41 @@ async def _page(
     )
 
 
-def _look(request: ApiRequest, found: QueueOverview, limit: int | None) -> DeadLetters:
-    backend, name = request.context.backend, found.spec.name
-    groups = failure_groups_page(failure_groups(backend, name, limit=limit))
-    tracebacks = {group.fingerprint: _traceback(backend.message_history(), group.sample_ids) for group in groups.items}
-    # What was examined to the end is newer than what was measured.
-    size = groups.scanned if groups.complete else attention.size(found)
-    return DeadLetters(name, backend.sources(name), size, groups, tracebacks)
+def _list_of(queue: str) -> str:
+    return f"dead-letters/{queue}"
 
 
-def _traceback(history: MessageHistory | None, sample_ids: Sequence[str]) -> Sequence[str]:
-    """Return the first traceback that is known of these messages."""
-    found = ([] if history is None else history.traceback(each) for each in sample_ids)
-    return next(filter(None, found), ())
+def _look(request: ApiRequest, queue: QueueOverview, queues: int, after: str | None) -> DeadLetters:
+    """Examine the part of one of so many queues that a page has room for; `after` is where the previous page ended."""
+    context, name = request.context, queue.spec.name
+    before, _, position = (after or "0").partition(" ")
+    found = failure_groups(context.backend, name, limit=_MOST_READ // queues, cursor=position or None)
+    following = None if found.cursor is None else f"{int(before) + found.scanned} {found.cursor}"
+    return DeadLetters(
+        name,
+        context.backend.sources(name),
+        # What was examined to the end is newer than what was measured.
+        found.scanned if found.complete and after is None else attention.size(queue),
+        failure_groups_page(found),
+        _tracebacks(context.backend.message_history(), found, _MOST_TRACEBACKS // queues),
+        int(before),
+        None if following is None else context.cursors.seal(_list_of(name), following),
+    )
+
+
+def _tracebacks(history: MessageHistory | None, found: FailureGroups, most: int) -> Mapping[str, Sequence[str]]:
+    """Return the first traceback that is known of each group, looking for no more than `most`."""
+    tracebacks: dict[str, Sequence[str]] = {}
+    missing = (
+        (group.fingerprint, sample)
+        for group in (() if history is None else found.groups)
+        for sample in group.sample_ids
+        if group.fingerprint not in tracebacks
+    )
+    for fingerprint, sample in islice(missing, most):
+        if history is not None and (lines := history.traceback(sample)):
+            tracebacks[fingerprint] = lines
+    return tracebacks
 
 
 @post("/ui/dead-letters/{queue:str}/redrive", **form("operate"))
@@ -145,8 +178,9 @@ async def redrive_group(request: ApiRequest, queue: QueueName) -> Response[str] 
             return redirect("/ui/dead-letters", queue=queue, operation=operation)
         report = await context.run(lambda: redrives.preview(context.backend, checked(queue), wanted))
     except PostroadError as error:
-        return await _page(request, queue, error=error)
-    return await _page(request, queue, dry_run=DryRun(queue, given.get("fingerprint", ""), report, given))
+        return await _page(request, queue, cursor=given.get("cursor"), error=error)
+    dry_run = DryRun(queue, given.get("fingerprint", ""), report, given)
+    return await _page(request, queue, cursor=given.get("cursor"), dry_run=dry_run)
 
 
 def _wanted(given: Mapping[str, str]) -> forms.Redrive:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from litestar import Response, get, post
+from litestar import Response, get
 from litestar.params import PathParameter, QueryParameter
-from litestar.response import Redirect
 
 from postroad.dashboard import MOST_DRAWN, job_drawing
 from postroad.http import forms
@@ -14,7 +13,7 @@ from postroad.http.idempotency import Answer, perform
 from postroad.http.openapi import example, route
 from postroad.http.requests import ApiRequest, Cursor, Limit, page
 from postroad.http.routes.tasks import found
-from postroad.http.routes.ui import PAGE, Id, Text, form, redirect, shown
+from postroad.http.routes.ui import PAGE, Id, Text, changing, shown
 from postroad.jobs import JobStatus, JobSummary, TasksAdded
 from postroad.views import JobCancelled, JobMade, JobResumed, Page, TaskShown, job_made, task_shown
 
@@ -130,15 +129,5 @@ def _failed(request: ApiRequest, job: JobStatus) -> list[TaskShown]:
     return [task_shown(state) for state in states if state is not None]
 
 
-@post("/ui/jobs/{job:str}/resume", **form("operate"))
-async def resume_one_job(request: ApiRequest, job: Id) -> Redirect:
-    """Run the failed tasks of a job again."""
-    await request.context.run(lambda: _resume(request, job))
-    return redirect("/ui/jobs", job)
-
-
-@post("/ui/jobs/{job:str}/cancel", **form("operate"))
-async def cancel_one_job(request: ApiRequest, job: Id) -> Redirect:
-    """Cancel a job."""
-    await request.context.run(lambda: _cancel(request, job))
-    return redirect("/ui/jobs", job)
+resume_one_job = changing("/ui/jobs/{job:str}/resume", _resume, "/ui/jobs/{job}")
+cancel_one_job = changing("/ui/jobs/{job:str}/cancel", _cancel, "/ui/jobs/{job}")

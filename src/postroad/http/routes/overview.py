@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from litestar import Response, get, post
+from litestar import Response, get
 from litestar.params import HeaderParameter, QueryParameter
 from litestar.response import Redirect
 
@@ -13,12 +13,12 @@ from postroad.errors import RouteNotFound
 from postroad.http.context import Demo
 from postroad.http.idempotency import perform
 from postroad.http.live import Viewer
-from postroad.http.map import draw_map
+from postroad.http.map import MOST_DRAWN_AGENTS, draw_map
 from postroad.http.metrics import CONTENT_TYPE, exposition
 from postroad.http.openapi import route
 from postroad.http.overview import Measured
 from postroad.http.requests import ApiRequest, StreamResponse, actor_of, still_allowed
-from postroad.http.routes.ui import PAGE, form, redirect, shown
+from postroad.http.routes.ui import PAGE, changing, redirect, shown
 from postroad.http.samples import LONGEST_SECONDS
 from postroad.queues import QueueOverview
 from postroad.settings import METRICS, beside
@@ -86,10 +86,18 @@ async def system_map(request: ApiRequest) -> Response[str]:
     """Draw what events pass through."""
     document = await _map(request, whole=False)
     drawing, rest = await request.context.run(lambda: map_drawing(document))
-    queues = len((await request.context.overviews.measured()).queues)
-    left_out = queues - sum(node.kind in ("queue", "dead_letter") for node in document.nodes)
+    measured = await request.context.overviews.measured()
+    left_out = len(measured.queues) - sum(node.kind in ("queue", "dead_letter") for node in document.nodes)
     left = left_out + max(0, len(rest) - _MOST_LISTED)
-    return shown(request, "map", drawing=drawing, rest=rest[:_MOST_LISTED], rest_left=left, place_of=place_of)
+    return shown(
+        request,
+        "map",
+        drawing=drawing,
+        rest=rest[:_MOST_LISTED],
+        rest_left=left,
+        agents_left=(measured.work.agents or 0) > MOST_DRAWN_AGENTS,
+        place_of=place_of,
+    )
 
 
 def _demo(request: ApiRequest) -> Demo:
@@ -123,11 +131,7 @@ async def repair_demo(request: ApiRequest) -> Response[Any]:
     return await perform(request, lambda: _repair(request))
 
 
-@post("/ui/demo/repair", **form("operate"))
-async def repair_from_page(request: ApiRequest) -> Redirect:
-    """Repair the push provider, and show the overview again."""
-    await request.context.run(lambda: _repair(request))
-    return redirect("/ui/")
+repair_from_page = changing("/ui/demo/repair", _repair, "/ui/")
 
 
 @get("/ui", **PAGE)

@@ -16,7 +16,7 @@ from postroad.http.openapi import answers, example, route
 from postroad.http.requests import ApiRequest, Confirm, Cursor, Limit, Payload, QueueName, actor_of, checked, page
 from postroad.http.routes.ui import PAGE, form, redirect, shown
 from postroad.operations import failure_groups, purge
-from postroad.queues import OutgoingMessage, PeekedMessage, Queue, QueueSpec, SendResult, check_message, read_dead
+from postroad.queues import OutgoingMessage, QueueSpec, SendResult, check_message, read_dead
 from postroad.telemetry import counted
 from postroad.views import (
     FailureGroupPage,
@@ -45,7 +45,6 @@ NamePrefix = Annotated[str, QueryParameter(description="Only queues whose names 
 Done = Annotated[str, QueryParameter(description="What was done, in words.")]
 _ONE = "/queues/{queue:str}"
 _UI = "/ui/queues/{queue:str}"
-_PEEK_AT_ONCE = 500
 
 
 @route("GET /queues", "read", Page[QueueRow])
@@ -173,44 +172,19 @@ async def peek_messages(
         request.note("queue.peek", queue, payload=True)
 
     def find(after: str | None) -> tuple[list[PeekedRow], str | None]:
-        found = _peek_after(open_queue(request.context.backend, checked(queue)), after, limit=limit + 1)
+        source = open_queue(request.context.backend, checked(queue))
+        try:
+            found = source.peek(limit=limit + 1, after=after)
+        except InvalidInput as error:
+            raise InvalidCursor("cursor: its message no longer exists", field="cursor") from error
         shown, following = found[:limit], None
         if len(found) > limit:
-            # The sequence is needed if the message is gone when the next page is asked for.
-            following = f"{shown[-1].message_id} {'' if shown[-1].sequence is None else shown[-1].sequence}"
+            # The file goes on behind a sequence, although its message may be gone when the next page is asked for.
+            last = shown[-1]
+            following = str(last.sequence) if source.traits.peeks_clean else last.message_id
         return [peeked(message, body=bodies) for message in shown], following
 
     return await page(request, f"queues/{queue}/messages", cursor, find)
-
-
-def _peek_after(queue: Queue, after: str | None, *, limit: int) -> list[PeekedMessage]:
-    """Return the messages behind a position; None is the beginning."""
-    if after is None:
-        return queue.peek(limit=limit)
-    message_id, _, sequence = after.partition(" ")
-    try:
-        return queue.peek(limit=limit, after=message_id)
-    except InvalidInput as error:
-        if not sequence:
-            raise InvalidCursor("cursor: its message no longer exists", field="cursor") from error
-        return _peek_from(queue, int(sequence), limit)
-
-
-def _peek_from(queue: Queue, sequence: int, limit: int) -> list[PeekedMessage]:
-    """Return the messages with a higher sequence, searched from the beginning."""
-    found: list[PeekedMessage] = []
-    after: str | None = None
-    while len(found) < limit:
-        try:
-            messages = queue.peek(limit=_PEEK_AT_ONCE, after=after)
-        except InvalidInput:
-            found, after = [], None
-            continue
-        found += [message for message in messages if message.sequence is not None and message.sequence > sequence]
-        if len(messages) < _PEEK_AT_ONCE:
-            break
-        after = messages[-1].message_id
-    return found[:limit]
 
 
 def _send(backend: Backend, name: str, entries: list[forms.Message]) -> list[SendResult]:

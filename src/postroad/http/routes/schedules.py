@@ -11,7 +11,7 @@ from litestar.response import Redirect
 from postroad.http.idempotency import perform
 from postroad.http.openapi import route
 from postroad.http.requests import ApiRequest, Cursor, Limit, page
-from postroad.http.routes.ui import PAGE, Id, form, redirect, shown
+from postroad.http.routes.ui import PAGE, Id, changing, form, redirect, shown
 from postroad.tasks import ScheduleShown, WorkerShown
 from postroad.views import Page
 
@@ -49,18 +49,16 @@ async def schedules_page(request: ApiRequest, cursor: Cursor = None) -> Response
     return shown(request, "schedules", doc=await list_schedules.fn(request, 50, cursor))
 
 
-@post("/ui/schedules/{schedule:str}/pause", **form("operate"))
-async def pause_one_schedule(request: ApiRequest, schedule: Id) -> Redirect:
-    """Let a schedule run no more until it is resumed."""
-    await request.context.run(lambda: request.context.work.schedules.pause(schedule))
-    return redirect("/ui/schedules")
-
-
-@post("/ui/schedules/{schedule:str}/resume", **form("operate"))
-async def resume_one_schedule(request: ApiRequest, schedule: Id) -> Redirect:
-    """Let a paused schedule run again."""
-    await request.context.run(lambda: request.context.work.schedules.resume(schedule))
-    return redirect("/ui/schedules")
+pause_one_schedule = changing(
+    "/ui/schedules/{schedule:str}/pause",
+    lambda request, schedule: request.context.work.schedules.pause(schedule),
+    "/ui/schedules",
+)
+resume_one_schedule = changing(
+    "/ui/schedules/{schedule:str}/resume",
+    lambda request, schedule: request.context.work.schedules.resume(schedule),
+    "/ui/schedules",
+)
 
 
 @post("/ui/schedules/{schedule:str}/run", **form("operate"))

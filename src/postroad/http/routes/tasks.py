@@ -16,7 +16,7 @@ from postroad.http import forms
 from postroad.http.idempotency import Answer, perform
 from postroad.http.openapi import example, route
 from postroad.http.requests import ApiRequest, Cursor, Limit, actor_of, page
-from postroad.http.routes.ui import PAGE, Id, Text, filled, form, redirect, shown
+from postroad.http.routes.ui import PAGE, Text, changing, filled, form, redirect, shown
 from postroad.journal import TaskState
 from postroad.tasks import OPEN, ListedTask, TaskFilter, since_of
 from postroad.views import (
@@ -233,18 +233,8 @@ async def tasks_page(
     return shown(request, "tasks", error=wrong, doc=doc, path_with=path_with, **progress, **asked)
 
 
-@post("/ui/tasks/{task:str}/retry", **form("operate"))
-async def retry_one(request: ApiRequest, task: Id) -> Redirect:
-    """Run a failed or cancelled task again."""
-    await request.context.run(lambda: _retry(request, task))
-    return redirect("/ui/events", task)
-
-
-@post("/ui/tasks/{task:str}/cancel", **form("operate"))
-async def cancel_one(request: ApiRequest, task: Id) -> Redirect:
-    """Prevent a task from running, or kill it."""
-    await request.context.run(lambda: _cancel(request, task))
-    return redirect("/ui/events", task)
+retry_one = changing("/ui/tasks/{task:str}/retry", _retry, "/ui/events/{task}")
+cancel_one = changing("/ui/tasks/{task:str}/cancel", _cancel, "/ui/events/{task}")
 
 
 @post("/ui/tasks/retry", **form("operate"))

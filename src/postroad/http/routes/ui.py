@@ -5,12 +5,13 @@ A page stands beside the API routes whose documents it shows: it calls their fun
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
 import msgspec
 from litestar import Response, get, post
+from litestar.handlers import HTTPRouteHandler
 from litestar.params import PathParameter, QueryParameter
 from litestar.response import Redirect
 
@@ -30,6 +31,21 @@ Text = Annotated[str | None, QueryParameter()]
 def form(scope: str) -> dict[str, Any]:
     """Return the options of a route that a form calls."""
     return {"include_in_schema": False, "opt": {"scope": scope, FORM: True}, "status_code": 303}
+
+
+def changing(path: str, change: Callable[..., Any], back: str) -> HTTPRouteHandler:
+    """Return the route of a form without fields: it calls `change` with the request and the parts of the path.
+
+    Then it leads to the page `back`, whose address may name these parts.
+    """
+
+    @post(path, **form("operate"))
+    async def by_form(request: ApiRequest) -> Redirect:
+        parts = request.path_params
+        await request.context.run(lambda: change(request, **parts))
+        return Redirect(back.format(**{name: quote(part, safe="") for name, part in parts.items()}), status_code=303)
+
+    return by_form
 
 
 def filled(given: Mapping[str, str], into: type[Any], *names: str, **others: Any) -> Any:

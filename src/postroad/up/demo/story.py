@@ -70,16 +70,13 @@ def refuse_other_data(backend: Backend) -> None:
     Raises:
         ConfigurationError: The file holds something else.
     """
-    if backend.items().get(_MARK) is None and not _is_empty(backend):
+    holds_data = backend.queues() or backend.topics() or backend.agents().list(limit=1).items
+    if holds_data and backend.items().get(_MARK) is None:
         raise ConfigurationError(
             f"url: {backend.url} holds data that is not the demo's",
             field="url",
             remedy="Leave --url out, or name a file that does not exist.",
         )
-
-
-def _is_empty(backend: Backend) -> bool:
-    return not (backend.queues() or backend.topics() or backend.agents().list(limit=1).items)
 
 
 def prepare(backend: Backend, settings: Settings) -> None:
