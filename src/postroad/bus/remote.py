@@ -107,21 +107,22 @@ class RemoteEventBus(HandlingBus):
             allows=allows,
         )
         self._sqs_publish = self._publisher.send_alone
-        dispatch = Dispatch(
-            codec=codec,
-            config=self.config,
-            local=self._local,
-            memory=self._memory,
-            wanted=wanted,
-            is_shared=inlet.is_shared if inlet is not None else lambda event_type: False,
-            allows=allows,
-            unhandled=self.config.unhandled if unhandled is None else unhandled,
-            max_receives=None if dead_letters is None else self.config.max_receives,
-            attempt=lambda delivery: self._receiving().attempt(delivery),
-            telemetry=self._telemetry,
-            inbox=self._inbox,
-        )
         if inlet is not None:
+            dispatch = Dispatch(
+                codec=codec,
+                config=self.config,
+                local=self._local,
+                memory=self._memory,
+                wanted=wanted,
+                inlet=inlet,
+                clock=self._clock,
+                allows=allows,
+                unhandled=self.config.unhandled if unhandled is None else unhandled,
+                max_receives=None if dead_letters is None else self.config.max_receives,
+                attempt=lambda delivery: self._receiving().attempt(delivery),
+                telemetry=self._telemetry,
+                inbox=self._inbox,
+            )
             self._receiver = self._receiver_for(inlet, dispatch, dead_letters, breaker)
 
     @property
