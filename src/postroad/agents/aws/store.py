@@ -32,17 +32,7 @@ SWEEP_EVERY: Final = 60.0
 
 
 class AwsAgentStore:
-    """The agents of one account and region.
-
-    Args:
-        connection: The account and region.
-        queues: The queues of SQS there.
-        rejected: Opens the queue of rejects, and creates it if it is missing.
-        settings: The settings of these agents.
-        clock: The time, for tokens, windows and retention.
-        provision_stream: Creates the stream if it is missing.
-        sleep: Waits between attempts; tests replace it.
-    """
+    """The agents of one account and region; `rejected` opens the queue of rejects, and creates it if it is missing."""
 
     runs_here = False
 

@@ -96,15 +96,7 @@ class _HeldEvent(NamedTuple):
 
 
 class SQLiteAgentStore:
-    """The agents of one file.
-
-    Args:
-        engine: The file.
-        stream: The stream that events are published to.
-        rejected: Opens the queue of rejects, and creates it if it is missing.
-        settings: The settings of these agents.
-        durable: Whether the file outlives the process.
-    """
+    """The agents of one file; `rejected` opens the queue of rejects, and creates it if it is missing."""
 
     runs_here = True
 

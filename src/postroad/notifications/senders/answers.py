@@ -40,11 +40,8 @@ class Answer:
 class MismatchCounter:
     """Distinguishes dead devices from a wrong configuration.
 
-    Some refusals mean that a device belongs to another app or project. After five of them without a success in between,
-    it is our own topic or project that is wrong, and no device is dead.
-
-    Args:
-        reasons: The provider's codes of such refusals.
+    Refusals for one of `reasons` mean that a device belongs to another app or project. After five of them without a
+    success in between, it is our own topic or project that is wrong, and no device is dead.
     """
 
     def __init__(self, *reasons: str) -> None:
