@@ -163,14 +163,11 @@ def _refusal(url: str, answer: httpx.Response) -> PostroadError:
         problem = _Problem()
     text = problem.detail or problem.title or f"{url} answered {answer.status_code}"
     if answer.status_code == _TOO_SOON:
-        return RateLimited(text, retry_after=_seconds(answer.headers.get("Retry-After")))
+        seconds = answer.headers.get("Retry-After", "")
+        return RateLimited(text, retry_after=float(seconds) if seconds.isdecimal() else 1.0)
     if answer.status_code >= _SERVER_FAILED or answer.status_code == _TIMED_OUT:
         return OutcomeUnknown(text, remedy=problem.remedy)
     return _error(problem, text)
-
-
-def _seconds(text: str | None) -> float:
-    return float(text) if text is not None and text.isdecimal() else 1.0
 
 
 def _error(problem: _Problem, text: str) -> PostroadError:

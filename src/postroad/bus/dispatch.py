@@ -141,8 +141,6 @@ class Handled:
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """An event that was read and has to be handled."""
-
     delivery: Delivery
     envelope: Envelope
     event: Any
@@ -279,7 +277,6 @@ class Dispatch:
         return _Ready(delivery, envelope, event, context)
 
     async def _handle(self, ready: _Ready, call: _Call) -> Outcome:
-        """Call each handler that has to run, and return the outcome for the message."""
         envelope = ready.envelope
         if not isinstance(self.local, InProcessEventBus):
             # A bus of another kind calls its handlers itself. They are plain functions as far as we know.

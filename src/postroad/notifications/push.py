@@ -123,8 +123,6 @@ class ProviderBreakers:
 
 
 class Target(NamedTuple):
-    """A device to which the push was not sent yet."""
-
     token: str
     platform: Platform
 

@@ -159,7 +159,6 @@ class SQLiteAgentStore:
         return None if row is None else (row[0] + self._delay_us - self._engine.now_us()) / 1_000_000
 
     def sweep(self) -> None:
-        """Remove what outlived its retention, a step at a time, once a minute."""
         now = self._engine.clock.monotonic()
         if now - self._swept_at < _SWEEP_EVERY:
             return

@@ -42,8 +42,6 @@ class Refused(Exception):
 
 
 class _Post:
-    """A post, and the part of its answer that has arrived."""
-
     def __init__(self, headers: Sequence[Header], content: bytes, answer: asyncio.Future[Answer]) -> None:
         self.headers, self.unsent, self.answer = headers, content, answer
         self.stream: int | None = None
