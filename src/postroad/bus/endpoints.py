@@ -158,9 +158,11 @@ class GroupQueue:
         now = self._store.clock.monotonic()
         # An unknown type that nobody asked for is rejected at once, so an old answer does not do.
         if not is_known or self._topic.traits.filters_at_once or now - self._found_at > _LOOK_AGAIN_SECONDS:
-            self._found, self._found_at = None, now
-            with suppress(NotPermitted):
-                self._found = filter_of(self._topic, self.source.name)
+            found: QueueFilter = None
+            # A known type that nobody here handles is only released, which must not fail.
+            with suppress(PostroadError if is_known else NotPermitted):
+                found = filter_of(self._topic, self.source.name)
+            self._found, self._found_at = found, now
         found = self._found
         return event_type in (found or {}).get(EVENT_TYPE, ()) or (is_known and found == {})
 
