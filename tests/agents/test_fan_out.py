@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from tests.agents.conftest import Post, body_of, n_of
 
-from postroad.agents import AgentEvent
+from postroad.agents import AgentEvent, RunStats
 from postroad.agents.aws.release import dedup_id
 from postroad.agents.stream import event_id_of
 from postroad.agents.tables import REJECTED_QUEUE, TABLES
-from postroad.errors import ConfigurationError, NotSupported
+from postroad.errors import ConfigurationError, NotSupported, Unavailable
 from postroad.streams import Record
 from postroad.testing.conformance import PLAIN
 
@@ -410,6 +410,35 @@ def test_a_runner_that_runs_wakes_a_waiting_receiver(file_post: Post) -> None:
         running.join()
 
     assert [n_of(delivery) for delivery in received] == [1]
+
+
+@pytest.mark.parametrize("error", [KeyError("fields"), Unavailable("the file is busy")])
+def test_a_runner_logs_an_error_and_goes_on(
+    file_post: Post, error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    file_post.register("ann", "bob")
+    file_post.agents.subscribe("bob", "ann")
+    file_post.agents.publish([AgentEvent("ann", "counted", {"n": 1})])
+    runner, stop, errors = file_post.agents.runner(worker="thread"), threading.Event(), [error, error]
+    run_once = runner.run_once
+
+    def fails_twice() -> RunStats:
+        if errors:
+            raise errors.pop()
+        return run_once()
+
+    monkeypatch.setattr(runner, "run_once", fails_twice)
+    running = threading.Thread(target=runner.run, args=(stop,))
+    running.start()
+    try:
+        received = file_post.agents.queue("bob").receive(wait=15)
+    finally:
+        stop.set()
+        running.join()
+
+    assert [n_of(delivery) for delivery in received] == [1]
+    (line,) = [record.getMessage() for record in caplog.records if "agents_runner_failed" in record.getMessage()]
+    assert f"{type(error).__name__}: {error}" in line
 
 
 def _size(directory: Path) -> int:

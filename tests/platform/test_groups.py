@@ -17,6 +17,7 @@ from postroad.bus.groups import filter_of
 from postroad.events import EventRegistry
 from postroad.queues.markers import read_dead
 from postroad.receiving import Receiver
+from postroad.testing import FakeClock
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -110,6 +111,58 @@ def test_a_member_releases_what_only_another_member_handles(backend: Backend, to
     assert (by_the_old, unhandled) == ([], 1)
     assert received(new) == [OrderShipped("A-1")]
     assert backend.queue(f"{topic}--billing--dead").stats().visible == 0
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+@pytest.mark.parametrize("takes_all", [False, True])
+def test_a_member_without_a_handler_uses_up_no_attempt_of_the_others(
+    backend: Backend, topic: str, fifo: bool, takes_all: bool
+) -> None:
+    handled: list[object] = []
+    old, new = (backend.bus(topic, "billing", fifo=fifo, config=replace(QUICK, max_receives=1)) for _ in range(2))
+    old.subscribe(OrderPlaced, handled.append)
+    if takes_all:
+        new.on_any(handled.append)
+    else:
+        new.subscribe(OrderShipped, handled.append)
+    new.receive_once()
+    events = [OrderShipped(f"A-{number}") for number in range(20)]
+    old.publish_many(events)
+    old.receive_once()
+
+    for bus in (old, new):
+        bus.start_receiver()
+    eventually(lambda: len(handled) >= len(events))
+
+    assert sorted(map(repr, handled)) == sorted(map(repr, events))
+    assert old.health().dead_lettered == new.health().dead_lettered == 0
+    assert old.health().unhandled > 0
+
+
+def test_a_type_that_no_member_handles_any_more_ends_in_the_dead_letters(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with postroad.connect(f"sqlite:///{tmp_path / 'events.db'}", clock=clock) as backend:
+        config = replace(QUICK, max_receives=2)
+        with backend.bus("orders", "billing", config=config) as gone:
+            gone.subscribe(OrderShipped, lambda event: None)
+            gone.receive_once()
+        left = backend.bus("orders", "billing", config=config)
+        left.subscribe(OrderPlaced, lambda event: None)
+        left.publish(OrderShipped("A-1"))
+
+        for _ in range(13):
+            left.receive_once()
+            clock.advance(60)
+        meanwhile = left.health().dead_lettered
+        for _ in range(5):
+            left.receive_once()
+            clock.advance(60)
+
+        (letter,) = backend.queue("orders--billing--dead").peek()
+        marker = read_dead(letter.attributes)
+    assert meanwhile == 0
+    assert marker is not None
+    assert (marker.reason, marker.receives) == ("unhandled", 2)
 
 
 @pytest.fixture
@@ -230,3 +283,20 @@ def test_where_no_filter_is_changed_unasked_the_remedy_is_named_once_for_each_ty
         assert types_of(backend, topic, "billing") is None
     assert caplog.text.count(f"postroad bus group set {topic} billing --types A,B") == 1
     assert caplog.text.count("bus_unhandled") >= 3
+
+
+@pytest.mark.aws
+@pytest.mark.slow
+def test_on_sqs_a_copy_of_the_event_waits_for_a_member_that_has_a_handler(ministack_url: str, topic: str) -> None:
+    handled: list[object] = []
+    with postroad.connect(f"aws://us-east-1?endpoint_url={ministack_url}") as backend:
+        both, config = [OrderPlaced, OrderShipped], replace(QUICK, max_receives=1)
+        old, new = (backend.bus(topic, "billing", event_types=both, config=config) for _ in range(2))
+        old.subscribe(OrderPlaced, handled.append)
+        new.subscribe(OrderShipped, handled.append)
+        new.publish(OrderShipped("A-1"))
+        eventually(lambda: old.receive_once() or old.health().unhandled)
+
+        assert received(new) == [OrderShipped("A-1")]
+
+        assert (handled, old.health().dead_lettered) == ([OrderShipped("A-1")], 0)

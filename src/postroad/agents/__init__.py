@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from postroad.agents.agents import Agents
-from postroad.agents.handle import AgentHandle
+from postroad.agents.agents import AgentHandle, Agents
 from postroad.agents.handlers import ReceivedEvent
 from postroad.agents.model import (
     Agent,

@@ -76,8 +76,6 @@ _event = msgspec.json.Decoder(ReceivedEvent)
 
 @dataclass(frozen=True, slots=True)
 class _Registered:
-    """A handler and the events that it takes."""
-
     function: Handler
     producer: str | None
     event_type: str | None
@@ -189,19 +187,13 @@ class AgentProgram(abc.ABC):
             remedy = "Register a handler before the agent runs."
             raise ConfigurationError("handlers: the agent has none", field="handlers", remedy=remedy)
         waits = any(is_async(each.function) for each in self._registered)
-        decide = self._adecide if waits else self._decide
+        decide = self._handle if waits else lambda delivery: completed(self._handle(delivery, in_threads=False))
         receiver = Receiver(queue, decide, concurrency=concurrency, hooks=hooks)
         self._receivers.add(receiver)
         self._refusal = None
         return receiver
 
-    def _decide(self, delivery: Delivery) -> Outcome:
-        return completed(self._handle(delivery, in_threads=False))
-
-    async def _adecide(self, delivery: Delivery) -> Outcome:
-        return await self._handle(delivery, in_threads=True)
-
-    async def _handle(self, delivery: Delivery, *, in_threads: bool) -> Outcome:
+    async def _handle(self, delivery: Delivery, *, in_threads: bool = True) -> Outcome:
         """Call each handler that takes the event and has not handled it yet."""
         try:
             event = msgspec.structs.replace(_event.decode(delivery.body), receive_count=delivery.receive_count)

@@ -88,15 +88,7 @@ class _SettledBatch(msgspec.Struct):
 
 
 class Server:
-    """A server that is called with an agent's token, again and again while it cannot be reached.
-
-    Args:
-        url: Its address.
-        token: The agent's token.
-
-    Raises:
-        ConfigurationError: The address is not one of HTTP, or httpx is not installed.
-    """
+    """A server that is called with an agent's token, again and again while it cannot be reached."""
 
     def __init__(self, url: str, token: str) -> None:
         try:
@@ -123,16 +115,8 @@ class Server:
     ) -> tuple[bytes, bool]:
         """Return the answer, and whether an earlier attempt without an answer may have taken effect.
 
-        Args:
-            method: The method of HTTP.
-            path: The route.
-            body: Sent as JSON.
-            patience: Seconds for which the call is repeated while the server is away or refuses for now.
-            wait: Seconds for which the server may wait before it answers.
-
-        Raises:
-            TransportError: The server did not answer, or failed.
-            PostroadError: The server refused.
+        The call is repeated for `patience` seconds while the server is away or refuses for now; `wait` are the seconds
+        for which the server may wait before it answers.
         """
         until, backoff, repeated = time.monotonic() + patience, Backoff(), False
         while True:
@@ -179,14 +163,11 @@ def _refusal(url: str, answer: httpx.Response) -> PostroadError:
         problem = _Problem()
     text = problem.detail or problem.title or f"{url} answered {answer.status_code}"
     if answer.status_code == _TOO_SOON:
-        return RateLimited(text, retry_after=_seconds(answer.headers.get("Retry-After")))
+        seconds = answer.headers.get("Retry-After", "")
+        return RateLimited(text, retry_after=float(seconds) if seconds.isdecimal() else 1.0)
     if answer.status_code >= _SERVER_FAILED or answer.status_code == _TIMED_OUT:
         return OutcomeUnknown(text, remedy=problem.remedy)
     return _error(problem, text)
-
-
-def _seconds(text: str | None) -> float:
-    return float(text) if text is not None and text.isdecimal() else 1.0
 
 
 def _error(problem: _Problem, text: str) -> PostroadError:
@@ -201,10 +182,7 @@ def _error(problem: _Problem, text: str) -> PostroadError:
 class HttpAgentQueue:
     """An agent's queue behind a server: a `Queue` as the receiver needs it.
 
-    Args:
-        server: The server.
-        agent_id: The agent.
-        on_fatal: Called when the server will never answer again: the token is not valid, or the agent was deleted.
+    `on_fatal` is called when the server will never answer again: the token is not valid, or the agent was deleted.
     """
 
     traits = QueueTraits(

@@ -16,9 +16,10 @@ from postroad.agents.port import AgentStore
 from postroad.agents.stream import Rejected, StreamEvent, merged, read
 from postroad.agents.tables import EVENTS_STREAM
 from postroad.arguments import check, whole_number
+from postroad.backoff import Backoff
 from postroad.clock import Clock
 from postroad.engine import Listener
-from postroad.errors import PostroadError
+from postroad.errors import PostroadError, describe
 from postroad.streams import TRIM_HORIZON, ShardLease, Stream, StreamRecord
 from postroad.telemetry import get_logger
 
@@ -26,7 +27,6 @@ AGGREGATOR: Final = "agents-aggregator"
 LEASE_SECONDS: Final = 5.0
 _RENEW_SECONDS: Final = 1.5
 _LONGEST_PAUSE: Final = 0.25
-_AFTER_FAILURE: Final = 1.0
 # A lease of this length is over when the next runner asks.
 _AT_ONCE: Final = 1e-6
 
@@ -135,24 +135,24 @@ class Runner:
         )
 
     def run(self, stop: threading.Event) -> None:
-        """Run until `stop` is set, then give the shards back; retry when the store fails."""
+        """Run until `stop` is set, then give the shards back; after any error try again."""
         with ExitStack() as stack:
             listening = self._store.listen()
             listener = None if listening is None else stack.enter_context(listening)
-            failure: str | None = None
+            failure, backoff = None, Backoff()
             stack.callback(self.close)
             while not stop.is_set():
                 try:
-                    busy = self.run_once().read > 0
-                except PostroadError as error:
-                    if failure != str(error):
-                        failure = str(error)
+                    if not self.run_once().read:
+                        self._pause(listener, stop)
+                except Exception as error:
+                    # Any error: the next round may succeed, and nothing else moves the events of these shards.
+                    if failure != (failure := describe(error)):
                         get_logger("agents").warning("agents_runner_failed", error=failure)
-                    stop.wait(_AFTER_FAILURE)
-                    continue
-                failure = None
-                if not busy:
-                    self._pause(listener, stop)
+                    stop.wait(backoff.next())
+                else:
+                    failure = None
+                    backoff.reset()
 
     def close(self) -> None:
         """Give the shards back, so that the next runner gets them at once. A closed runner may run again."""

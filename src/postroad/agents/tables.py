@@ -207,10 +207,7 @@ _READS: Final = frozenset({"Creating", "Enabling", "Enabled", "Updating"})
 class AgentSetup:
     """Checks tables, stream and functions, and changes nothing.
 
-    Args:
-        connection: The account and region.
-        stream: The name of the agents' stream.
-        runners: Returns the runners that leased shards of the stream lately.
+    `runners` returns the runners that leased shards of the stream lately.
     """
 
     def __init__(self, connection: AwsConnection, stream: str, runners: Callable[[], Collection[str]]) -> None:

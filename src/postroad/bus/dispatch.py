@@ -10,9 +10,11 @@ from typing import Any
 
 from postroad.bus.config import BusConfig, HandlerLimits, Unhandled
 from postroad.bus.deduplication import Done, Memory
+from postroad.bus.endpoints import Inlet
 from postroad.bus.local import EventBus, InProcessEventBus
 from postroad.bus.subscriptions import Subscription
 from postroad.bus.telemetry import BusTelemetry
+from postroad.clock import Clock
 from postroad.errors import ConfigurationError, InvalidMessage, PostroadError, describe
 from postroad.events import Codec, DomainEvent, Envelope
 from postroad.inbox import (
@@ -30,6 +32,7 @@ from postroad.receiving import (
     HANDLER_FAILED,
     STOPPED,
     Ack,
+    Defer,
     HandlingContext,
     Outcome,
     Reject,
@@ -45,6 +48,10 @@ from postroad.receiving import (
     settled,
 )
 from postroad.telemetry import tracing
+
+# How long members that do not handle a type leave its events to others without counting their receives.
+_DEPLOY_SECONDS = 900.0
+_LEAST_PAUSE = 0.1
 
 
 class DatabaseFailed(Exception):
@@ -134,8 +141,6 @@ class Handled:
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """An event that was read and has to be handled."""
-
     delivery: Delivery
     envelope: Envelope
     event: Any
@@ -183,8 +188,8 @@ class Dispatch:
     memory: Memory
     wanted: Wanted | None
     """Returns whether the bus asked for an event; None if it asked for all."""
-    is_shared: Callable[[str], bool]
-    """Returns whether other members of the group handle a type that this process does not know."""
+    inlet: Inlet
+    clock: Clock
     allows: Callable[[type], bool] | None
     """Returns whether events of a type may be received; None if all may."""
     unhandled: Unhandled
@@ -251,7 +256,7 @@ class Dispatch:
         if self.wanted is not None and not self.wanted(delivery, envelope):
             return self._unhandled(delivery, envelope)
         event_type = self.codec.registry.find(envelope.event_type)
-        if event_type is None and not self.is_shared(envelope.event_type):
+        if event_type is None and not self.inlet.is_shared(envelope.event_type, False):
             why = f"UnknownEventType: {envelope.event_type[:200]!r} is not registered"
             return Reject("unknown_type", why, label="invalid", about=Handled(envelope))
         if event_type is None or (self.allows is not None and not self.allows(event_type)):
@@ -272,7 +277,6 @@ class Dispatch:
         return _Ready(delivery, envelope, event, context)
 
     async def _handle(self, ready: _Ready, call: _Call) -> Outcome:
-        """Call each handler that has to run, and return the outcome for the message."""
         envelope = ready.envelope
         if not isinstance(self.local, InProcessEventBus):
             # A bus of another kind calls its handlers itself. They are plain functions as far as we know.
@@ -380,8 +384,29 @@ class Dispatch:
         about = Handled(envelope)
         if self.unhandled == "ack":
             return Ack(label="unhandled", about=about)
+        if self.unhandled == "release" and (after := self._wait_for_others(delivery, envelope)) is not None:
+            return Defer(after, label="unhandled", about=about)
         why = f"no handler here takes {envelope.event_type}"
         tried = self.max_receives is not None and self.attempt(delivery) >= self.max_receives
         if tried or self.unhandled == "dead_letter":
             return Reject("unhandled", why, label="unhandled", about=about)
         return Retry(error=why, label="unhandled", about=about)
+
+    def _wait_for_others(self, delivery: Delivery, envelope: Envelope) -> float | None:
+        """Return the seconds after which another member of the group may take the event; None if none should.
+
+        A receive by a member without a handler must not use up the attempts of those who have one. If they do not
+        take the event for a long time, it is treated like one that nobody handles.
+        """
+        defers_by = self.inlet.queue().traits.defers_by
+        if defers_by == "retry":
+            return None
+        # A copy of a message has not been received before.
+        since = delivery.first_received_at if defers_by == "undo" else envelope.created_at
+        age = abs((self.clock.now() - since).total_seconds())
+        is_known = self.codec.registry.find(envelope.event_type) is not None
+        if age > _DEPLOY_SECONDS or not self.inlet.is_shared(envelope.event_type, is_known):
+            return None
+        delays = self.config.retry_delays_seconds
+        # The pause doubles, because the age does.
+        return max(_LEAST_PAUSE, delays[0], min(age, delays[-1]))

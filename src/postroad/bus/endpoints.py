@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -65,8 +66,8 @@ class Inlet:
     """Subscribes the queue; called once."""
     admit: Callable[[Collection[str] | None], None] = lambda types: None
     """Lets the queue receive events of these types, or of all."""
-    is_shared: Callable[[str], bool] = lambda event_type: False
-    """Returns whether other members of the group handle a type that this process does not know."""
+    is_shared: Callable[[str, bool], bool] = lambda event_type, is_known: False
+    """Called as `is_shared(event_type, is_known)`: returns whether other members of the group handle a type."""
     allow: Callable[..., None] = lambda attempts, *, starts: None
     """Called as `allow(attempts, starts=…)`: lets the queue deliver a message so many times before it moves it to the
     dead letters itself. If the receiver starts and the bus must not change the limit, it raises ConfigurationError."""
@@ -112,6 +113,8 @@ QueueFilter = Mapping[str, tuple[str, ...]] | None
 
 # In a FIFO queue the messages behind a failing one are received along with it, so their counts are higher.
 _FIFO_LENIENCE = 5
+# Where a question about the filter is a request, and a changed filter takes minutes to apply.
+_LOOK_AGAIN_SECONDS = 60.0
 
 
 class GroupQueue:
@@ -136,6 +139,8 @@ class GroupQueue:
         # A process that may not subscribe the queue relies on one that may.
         with suppress(NotPermitted):
             topic.subscribe(self.source, filter=filter, keep_filter=filter is None)
+        self._found: QueueFilter = None
+        self._found_at = -math.inf
         queue = partial(getattr, self, "source")
         self.inlet = Inlet(queue=queue, admit=self._admit, is_shared=self._is_shared, allow=self._allow)
 
@@ -145,12 +150,21 @@ class GroupQueue:
             with suppress(NotPermitted):
                 add_types(self._store, self._topic, self.source, types)
 
-    def _is_shared(self, event_type: str) -> bool:
-        """Return whether the group asked for this type: then another member handles it, as during a rolling deploy."""
-        found: QueueFilter = None
-        with suppress(NotPermitted):
-            found = filter_of(self._topic, self.source.name)
-        return event_type in (found or {}).get(EVENT_TYPE, ())
+    def _is_shared(self, event_type: str, is_known: bool) -> bool:
+        """Return whether the group asked for this type: then another member handles it, as during a rolling deploy.
+
+        A group that asked for all types asked for those that this process knows.
+        """
+        now = self._store.clock.monotonic()
+        # An unknown type that nobody asked for is rejected at once, so an old answer does not do.
+        if not is_known or self._topic.traits.filters_at_once or now - self._found_at > _LOOK_AGAIN_SECONDS:
+            found: QueueFilter = None
+            # A known type that nobody here handles is only released, which must not fail.
+            with suppress(PostroadError if is_known else NotPermitted):
+                found = filter_of(self._topic, self.source.name)
+            self._found, self._found_at = found, now
+        found = self._found
+        return event_type in (found or {}).get(EVENT_TYPE, ()) or (is_known and found == {})
 
     def _allow(self, attempts: int, *, starts: bool) -> None:
         """Raise the limit of a queue that this bus has made; that of another stays as its maker wants it."""

@@ -7,11 +7,12 @@ import os
 import uuid
 from collections.abc import Iterable
 from contextvars import ContextVar
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypedDict
 
 from msgspec import Meta
 
 from postroad.arguments import check
+from postroad.blobs import Blobs
 from postroad.bus.config import BusConfig, Unhandled, checked_config
 from postroad.bus.deduplication import Memory
 from postroad.bus.dispatch import Dispatch, Handled, InboxHandlers, Wanted
@@ -39,6 +40,17 @@ from postroad.settings import bus_variable
 _handled: ContextVar[list[Any] | None] = ContextVar("postroad_receive_once", default=None)
 """Where `receive_once` collects the events that were handled."""
 _Timeout = Annotated[float, Meta(ge=0, description="a number of seconds of 0 or more")]
+
+
+class BusOptions(TypedDict, total=False):
+    """What the buses on queues, topics and streams of AWS take alike; `SQSEventBus` explains it."""
+
+    config: BusConfig | None
+    local_bus: EventBus | None
+    blobs: Blobs | None
+    registry: EventRegistry | None
+    clock: Clock | None
+    breaker: CircuitBreakerConfig | None
 
 
 class RemoteEventBus(HandlingBus):
@@ -107,21 +119,22 @@ class RemoteEventBus(HandlingBus):
             allows=allows,
         )
         self._sqs_publish = self._publisher.send_alone
-        dispatch = Dispatch(
-            codec=codec,
-            config=self.config,
-            local=self._local,
-            memory=self._memory,
-            wanted=wanted,
-            is_shared=inlet.is_shared if inlet is not None else lambda event_type: False,
-            allows=allows,
-            unhandled=self.config.unhandled if unhandled is None else unhandled,
-            max_receives=None if dead_letters is None else self.config.max_receives,
-            attempt=lambda delivery: self._receiving().attempt(delivery),
-            telemetry=self._telemetry,
-            inbox=self._inbox,
-        )
         if inlet is not None:
+            dispatch = Dispatch(
+                codec=codec,
+                config=self.config,
+                local=self._local,
+                memory=self._memory,
+                wanted=wanted,
+                inlet=inlet,
+                clock=self._clock,
+                allows=allows,
+                unhandled=self.config.unhandled if unhandled is None else unhandled,
+                max_receives=None if dead_letters is None else self.config.max_receives,
+                attempt=lambda delivery: self._receiving().attempt(delivery),
+                telemetry=self._telemetry,
+                inbox=self._inbox,
+            )
             self._receiver = self._receiver_for(inlet, dispatch, dead_letters, breaker)
 
     @property

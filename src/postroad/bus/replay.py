@@ -55,22 +55,8 @@ class Unreadable:
     error: PostroadError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """The events that are wanted: published from `since` on and before `until`, of these types and this session."""
-
-    since: datetime | None
-    until: datetime | None
-    is_type: Callable[[str], bool]
-    session_id: str | None
-
-    def takes(self, envelope: Envelope) -> bool:
-        return (
-            (self.since is None or envelope.created_at >= self.since)
-            and (self.until is None or envelope.created_at < self.until)
-            and self.is_type(envelope.event_type)
-            and (self.session_id is None or envelope.session_id == self.session_id)
-        )
+Selection = Callable[[Envelope], bool]
+"""Returns whether an event is wanted."""
 
 
 def selection(
@@ -81,13 +67,23 @@ def selection(
     types: Collection[type[object] | str] | None = None,
     session_id: str | UUID | None = None,
 ) -> Selection:
-    """Return the selection, or raise InvalidInput with the name of the argument at fault."""
-    return Selection(
-        since=_moment("since", since),
-        until=_moment("until", until),
-        is_type=_type_test(registry, types),
-        session_id=None if session_id is None else str(session_id),
-    )
+    """Select events published from `since` on and before `until`, of these types and this session.
+
+    Raises:
+        InvalidInput: An argument cannot be used; `field` names it.
+    """
+    first, end, is_type = _moment("since", since), _moment("until", until), _type_test(registry, types)
+    session = None if session_id is None else str(session_id)
+
+    def takes(envelope: Envelope) -> bool:
+        return (
+            (first is None or envelope.created_at >= first)
+            and (end is None or envelope.created_at < end)
+            and is_type(envelope.event_type)
+            and (session is None or envelope.session_id == session)
+        )
+
+    return takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +114,7 @@ class Reader:
             except PostroadError as error:
                 yield record.arrived_at, Unreadable(record.sequence, error)
                 continue
-            if wanted.takes(envelope):
+            if wanted(envelope):
                 yield envelope.created_at, ArchivedEvent(envelope, record.sequence, body)
 
     def _records(self, shard: str, latest: datetime) -> Iterator[StreamRecord]:

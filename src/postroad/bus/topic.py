@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
@@ -82,28 +82,21 @@ class Bus(RemoteEventBus):
         config = checked_config(config)
         # Only the member of the group that receives the event handles it, so that the group handles it once.
         dispatch = (config.local_dispatch and group is None) if local is None else local
-        self._declared = _Declared(
-            topic=topic,
-            group=group,
-            fifo=fifo,
-            event_types=event_types,
-            attributes=attributes,
-            config=replace(config, local_dispatch=dispatch),
-            orphan_after=orphan_after,
-        )
+        self._topic, self._group, self._fifo, self._orphan_after = topic, group, fifo, orphan_after
+        self._event_types, self._attributes = event_types, attributes
+        self._declared_config = replace(config, local_dispatch=dispatch)
         handlers = None if inbox is None else _inbox_handlers(inbox, topic, group, local, transaction, windows)
         self._declare(handlers)
 
     @property
     def topic(self) -> str:
         """The topic as it was given: its name or its ARN."""
-        return self._declared.topic
+        return self._topic
 
     @property
     def group_queue(self) -> str | None:
         """The name of the queue of its group; None if it has no group."""
-        group = self._declared.group
-        return None if group is None else names_of(self._declared.topic, fifo=self._declared.fifo).group(group)
+        return None if self._group is None else names_of(self._topic, fifo=self._fifo).group(self._group)
 
     @property
     def handler_names(self) -> list[str]:
@@ -133,7 +126,7 @@ class Bus(RemoteEventBus):
                 field="concurrency",
                 remedy="Give it in the config of the bus.",
             )
-        self._declared = replace(self._declared, config=replace(self._declared.config, concurrency=concurrency))
+        self._declared_config = replace(self._declared_config, concurrency=concurrency)
 
     def bind(self, backend: Any) -> Self:
         """Give the bus its store and return the bus, with the handlers that it has by now.
@@ -153,18 +146,17 @@ class Bus(RemoteEventBus):
             raise ConfigurationError(
                 f"the bus {self.topic!r} is bound already", remedy="Make another bus for another backend."
             )
-        declared = self._declared
-        names, config = names_of(declared.topic, fifo=declared.fifo), declared.config
-        filter = _filter(store.registry, declared.event_types, declared.attributes)
-        address = declared.topic if declared.topic.startswith("arn:") else names.topic
+        names, config = names_of(self._topic, fifo=self._fifo), self._declared_config
+        filter = _filter(store.registry, self._event_types, self._attributes)
+        address = self._topic if self._topic.startswith("arn:") else names.topic
         bare = open_topic(address, fifo=names.fifo)
         unhandled = config.unhandled
-        if declared.group is None:
-            inlet = OwnQueue(store, bare, names, config, filter, declared.orphan_after).inlet
+        if self._group is None:
+            inlet = OwnQueue(store, bare, names, config, filter, self._orphan_after).inlet
             unhandled = "ack" if unhandled == "release" else unhandled
         else:
             attempts = max((each.limits.max_attempts or 1 for each in self._subscribed), default=1)
-            inlet = GroupQueue(store, bare, names, config, filter, declared.group, attempts).inlet
+            inlet = GroupQueue(store, bare, names, config, filter, self._group, attempts).inlet
         # A store with atomic batches shares commits among threads and joins the caller's transaction.
         longest = 0 if bare.traits.atomic_batch else None
         super().__init__(
@@ -178,27 +170,14 @@ class Bus(RemoteEventBus):
             wanted=None if filter is None else partial(_wanted, filter),
         )
         self._telemetry.queue = self.group_queue or self.name
-        if declared.group is not None and filter is None and not bare.traits.filters_at_once:
+        if self._group is not None and filter is None and not bare.traits.filters_at_once:
             self._telemetry.unhandled_remedy = (
-                f"Name the types that the group handles: `postroad bus group set {declared.topic} {declared.group} "
+                f"Name the types that the group handles: `postroad bus group set {self._topic} {self._group} "
                 "--types A,B`, or event_types= of the bus."
             )
 
 
 TopicEventBus = Bus
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Declared:
-    """The arguments of a bus, kept until it has a store."""
-
-    topic: str
-    group: str | None
-    fifo: bool
-    event_types: Collection[type] | None
-    attributes: Mapping[str, Collection[str]] | None
-    config: BusConfig
-    orphan_after: float
 
 
 def _inbox_handlers(

@@ -13,6 +13,7 @@ from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple, TypeVar
 
 from postroad import failpoints
+from postroad.arguments import Count, Seconds, check
 from postroad.errors import ConfigurationError, InvalidNotification
 from postroad.notifications.devices import Platform, PushSender, TokenResult, bare, platform_of, token_hash
 from postroad.notifications.messages import PushNotification
@@ -74,33 +75,28 @@ FAILED: Final = ("retry", "auth")
 
 _LONGEST_SECONDS: Final = 300.0
 _REMEMBERED_CONNECTIONS: Final = 16
-_FIELDS: Final = {"failure_threshold": "breaker_failures", "recovery_timeout_seconds": "breaker_seconds"}
 
 
-class ProviderBreaker:
+class ProviderBreaker(CircuitBreaker):
     """Counts consecutive failures of a provider, and then pauses it for all threads; after that one push probes."""
 
     def __init__(
         self, *, failures: int = 5, seconds: float = 30.0, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        self._circuit = circuit = CircuitBreaker(_config(failures, seconds), monotonic, longest=_LONGEST_SECONDS)
-        self.admit, self.pause = circuit.admit, circuit.pause
-        self.succeeded, self.undecided = circuit.succeeded, circuit.undecided
-        self._lock = threading.Lock()
+        check(failures, Count, "breaker_failures", ConfigurationError)
+        check(seconds, Seconds, "breaker_seconds", ConfigurationError)
+        config = CircuitBreakerConfig(failure_threshold=failures, recovery_timeout_seconds=seconds)
+        super().__init__(config, monotonic, longest=_LONGEST_SECONDS)
+        self._losing = threading.Lock()
         self._lost_connections: deque[int] = deque(maxlen=_REMEMBERED_CONNECTIONS)
-
-    @property
-    def state(self) -> BreakerState:
-        """Whether pushes pass ("closed"), wait ("open"), or one passes as a probe ("half_open")."""
-        return self._circuit.state
 
     def failed(self, lost_connection: int | None = None) -> None:
         """Count that the provider did not answer or refuses everything; pushes of one lost connection count once."""
-        with self._lock:
+        with self._losing:
             counted = lost_connection in self._lost_connections
             if lost_connection is not None and not counted:
                 self._lost_connections.append(lost_connection)
-        (self._circuit.undecided if counted else self._circuit.failed)()
+        (self.undecided if counted else super().failed)()
 
 
 class ProviderBreakers:
@@ -126,18 +122,7 @@ class ProviderBreakers:
         """Do nothing: the outcome of a message says nothing about one provider."""
 
 
-def _config(failures: int, seconds: float) -> CircuitBreakerConfig:
-    try:
-        return CircuitBreakerConfig(failure_threshold=failures, recovery_timeout_seconds=seconds)
-    except ConfigurationError as error:
-        inner = error.field or ""
-        field = _FIELDS.get(inner, inner)
-        raise ConfigurationError(error.message.replace(inner, field), field=field) from None
-
-
 class Target(NamedTuple):
-    """A device to which the push was not sent yet."""
-
     token: str
     platform: Platform
 

@@ -92,12 +92,17 @@ class Defer:
 
     Args:
         after: Seconds until it is delivered again, 0 to 43,200.
+        label: The name of this case in counters and log lines, such as `unhandled`.
+        about: Passed on to the receiver's `observe` hook.
 
     Raises:
         InvalidInput: `after` is out of bounds.
     """
 
     after: float
+    _: KW_ONLY
+    label: str | None = None
+    about: object = None
 
     def __post_init__(self) -> None:
         check(self.after, Delay, "after")

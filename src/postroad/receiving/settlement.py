@@ -107,7 +107,7 @@ class Settlement:
         Of those behind it, `withdraw` returns the ones on which nothing began: they are released together with it.
         """
         if held.lost:
-            self.lose(held, withdraw(behind), about=getattr(outcome, "about", None))
+            self.lose(held, withdraw(behind), about=outcome.about)
             return False
         if isinstance(outcome, Ack):
             self.leases.let_go([held])
@@ -123,11 +123,11 @@ class Settlement:
             return False
         if isinstance(outcome, Defer):
             if _takes_back(held.queue):
-                self._take_back(held, outcome.after, withdraw(behind))
+                self._take_back(held, outcome, withdraw(behind))
                 return False
-            if held.queue.traits.defers_by == "copy" and self._replace(held, outcome.after):
+            if held.queue.traits.defers_by == "copy" and self._replace(held, outcome):
                 return True
-            outcome = Retry(outcome.after, label="deferred")
+            outcome = Retry(outcome.after, label=outcome.label or "deferred", about=outcome.about)
         if isinstance(outcome, Retry) and not self._is_last(held, outcome):
             # At its next receive the queue would move the message to its dead letters, and with it those behind it,
             # which were received as often.
@@ -173,19 +173,19 @@ class Settlement:
         self._note_released(behind, spared=behind)
         self._release([held, *behind], after=after, error=outcome.error)
 
-    def _take_back(self, held: Held, after: float, behind: Sequence[Held]) -> None:
+    def _take_back(self, held: Held, outcome: Defer, behind: Sequence[Held]) -> None:
         """Have the queue undo the receive, and those of the messages behind it, so that they stay in order."""
-        self._deferred(held, after)
+        self._deferred(held, outcome)
         self._note_released(behind, spared=())
-        self._release([held, *behind], after=after, undo=True)
+        self._release([held, *behind], after=outcome.after, undo=True)
 
-    def _replace(self, held: Held, after: float) -> bool:
+    def _replace(self, held: Held, outcome: Defer) -> bool:
         """Send a delayed copy, because the receives of the message itself count; return False if that failed.
 
         A crash before the message is deleted leaves both.
         """
         self.leases.let_go([held])
-        copy = OutgoingMessage(held.delivery.body, held.delivery.attributes, delay=min(after, MAX_DELAY))
+        copy = OutgoingMessage(held.delivery.body, held.delivery.attributes, delay=min(outcome.after, MAX_DELAY))
         try:
             (sent,) = held.queue.send([copy])
         except Exception as error:
@@ -193,12 +193,12 @@ class Settlement:
             return False
         if sent.ok:
             self.acks.add(held.queue, held.delivery)
-            self._deferred(held, after)
+            self._deferred(held, outcome)
         return sent.ok
 
-    def _deferred(self, held: Held, after: float) -> None:
+    def _deferred(self, held: Held, outcome: Defer) -> None:
         self.counts.add("deferred")
-        self.observe("deferred", held.delivery, after=after)
+        self.observe("deferred", held.delivery, after=outcome.after, label=outcome.label, about=outcome.about)
 
     def _reject(self, held: Held, outcome: Reject) -> bool:
         """Move the message to the dead letters; return False if it stayed."""

@@ -57,8 +57,6 @@ def _is_put(queue: Callable[[], Queue], entry: Rejected) -> bool:
 
 
 class _Write(NamedTuple):
-    """One row to write, and its size in bytes."""
-
     event: StreamEvent
     item: Item
     size: int
@@ -69,8 +67,6 @@ class _Write(NamedTuple):
 
 
 class _Listener(NamedTuple):
-    """A subscription as the fan-out needs it."""
-
     subscriber_id: str
     since_ms: int
     event_types: tuple[str, ...] | None

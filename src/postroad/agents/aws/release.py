@@ -105,26 +105,22 @@ def dedup_id(subscriber_id: str, producer_id: str, event_id: str, replay_id: str
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+@dataclass(slots=True)
 class _Release:
     """One subscriber's part of a batch."""
 
-    def __init__(
-        self,
-        recipient: Recipient,
-        store: DynamoPairs,
-        lanes: AwsAgentStore,
-        sleep: Callable[[float], None],
-        marks_late: bool,
-    ) -> None:
-        self._recipient = recipient
-        self._store = store
-        self._lanes = lanes
-        self._sleep = sleep
-        self._marks_late = marks_late
-        self._newest_ms = recipient.newest_ms
-        self._drained: set[str] = set()
-        self._emptied: set[str] = set()
-        self._result = ReleaseResult()
+    _recipient: Recipient
+    _store: DynamoPairs
+    _lanes: AwsAgentStore
+    _sleep: Callable[[float], None]
+    _marks_late: bool
+    _newest_ms: int = -1
+    _drained: set[str] = field(default_factory=set)
+    _emptied: set[str] = field(default_factory=set)
+    _result: ReleaseResult = field(default_factory=ReleaseResult)
+
+    def __post_init__(self) -> None:
+        self._newest_ms = self._recipient.newest_ms
 
     def deliver(self, rows: Sequence[Row | Marker]) -> ReleaseResult:
         """Send what is held, then the rows; obey markers where they stand."""

@@ -32,17 +32,7 @@ SWEEP_EVERY: Final = 60.0
 
 
 class AwsAgentStore:
-    """The agents of one account and region.
-
-    Args:
-        connection: The account and region.
-        queues: The queues of SQS there.
-        rejected: Opens the queue of rejects, and creates it if it is missing.
-        settings: The settings of these agents.
-        clock: The time, for tokens, windows and retention.
-        provision_stream: Creates the stream if it is missing.
-        sleep: Waits between attempts; tests replace it.
-    """
+    """The agents of one account and region; `rejected` opens the queue of rejects, and creates it if it is missing."""
 
     runs_here = False
 
@@ -90,7 +80,6 @@ class AwsAgentStore:
             self._sends = False
 
     def fan_out(self, events: Sequence[StreamEvent]) -> FanOut:
-        """Write one row for each event and subscriber; the same events again write equal rows."""
         if not self._sends:
             return self._fan.write(events)
         written: list[Row] = []
@@ -144,10 +133,10 @@ class AwsAgentStore:
             return [error] if len(messages) == 1 else [self.send(recipient, [each])[0] for each in messages]
         except PostroadError as error:
             return [error] * len(messages)
-        return [None if result.ok else _as_error(result.error) for result in results]
+        errors = [None if result.ok else result.error or PostroadError("not sent") for result in results]
+        return [each if isinstance(each, PostroadError | None) else PostroadError(str(each)) for each in errors]
 
     def stats(self, agent_id: str) -> LaneStats:
-        """Count the queue, as far as SQS knows."""
         stats = self._sqs(agent_id).stats()
         return LaneStats(stats.visible, stats.in_flight, stats.delayed, None, None, stats.oldest_age_seconds)
 
@@ -276,7 +265,3 @@ def _field(body: bytes, name: str) -> str:
 def _is_discarded(body: bytes, discarded: Mapping[str, int]) -> bool:
     sequence = _field(body, "sequenceNumber")
     return (int(sequence) if sequence.isdecimal() else 0) <= discarded.get(_field(body, "agentId"), -1)
-
-
-def _as_error(error: Exception | None) -> PostroadError:
-    return error if isinstance(error, PostroadError) else PostroadError(str(error))

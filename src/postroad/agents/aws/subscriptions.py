@@ -54,7 +54,9 @@ class DynamoSubscriptions:
         wanted = {listener for listener, _ in pairs} | ({producer for _, producer in pairs} if validate else set())
         for agent_id in sorted(wanted - self._registry.known(wanted)):
             raise not_found(agent_id)
-        common = {"createdAt": text(now_text(self._clock.now())), "state": text("active"), **_types(event_types)}
+        common: dict[str, Any] = {"createdAt": text(now_text(self._clock.now())), "state": text("active")}
+        if event_types is not None:
+            common["eventTypes"] = {"L": [text(each) for each in event_types]}
         keys = [pair_key(*pair) for pair in dict.fromkeys(pairs)]
         if len(keys) == 1:
             return self._add_one(keys[0], common)
@@ -241,10 +243,6 @@ def _contended() -> Unavailable:
 
 def _names(item: Mapping[str, Any]) -> tuple[str, str]:
     return item["producerId"]["S"], item["subscriberId"]["S"]
-
-
-def _types(event_types: tuple[str, ...] | None) -> dict[str, Any]:
-    return {} if event_types is None else {"eventTypes": {"L": [text(each) for each in event_types]}}
 
 
 def _new_item(key: Key, common: Mapping[str, Any]) -> dict[str, Any]:

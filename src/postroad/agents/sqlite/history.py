@@ -95,7 +95,6 @@ class AgentHistory:
     def _state(
         self, connection: apsw.Connection, lane: int, place: int, producer: int, lease: Any, aside: Any
     ) -> DeliveryState:
-        """Return the state of an event that is not a dead letter."""
         paused = is_paused(connection, lane, producer)
         if lease is not None:
             _, visible_us, held, *_ = lease

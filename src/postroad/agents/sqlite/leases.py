@@ -206,7 +206,6 @@ class Leases:
         ]
 
     def ack(self, tx: Transaction, agent: int, deliveries: Sequence[Delivery]) -> list[AckResult]:
-        """Settle the messages whose receipts are valid."""
         results = self._change(tx, agent, deliveries, _ACK, self._engine.monotonic_us())
         failpoints.hit("queue.ack.before_commit")
         return results

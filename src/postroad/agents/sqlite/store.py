@@ -96,15 +96,7 @@ class _HeldEvent(NamedTuple):
 
 
 class SQLiteAgentStore:
-    """The agents of one file.
-
-    Args:
-        engine: The file.
-        stream: The stream that events are published to.
-        rejected: Opens the queue of rejects, and creates it if it is missing.
-        settings: The settings of these agents.
-        durable: Whether the file outlives the process.
-    """
+    """The agents of one file; `rejected` opens the queue of rejects, and creates it if it is missing."""
 
     runs_here = True
 
@@ -167,7 +159,6 @@ class SQLiteAgentStore:
         return None if row is None else (row[0] + self._delay_us - self._engine.now_us()) / 1_000_000
 
     def sweep(self) -> None:
-        """Remove what outlived its retention, a step at a time, once a minute."""
         now = self._engine.clock.monotonic()
         if now - self._swept_at < _SWEEP_EVERY:
             return

@@ -7,7 +7,7 @@ import logging
 import re
 import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -40,11 +40,8 @@ class Answer:
 class MismatchCounter:
     """Distinguishes dead devices from a wrong configuration.
 
-    Some refusals mean that a device belongs to another app or project. After five of them without a success in between,
-    it is our own topic or project that is wrong, and no device is dead.
-
-    Args:
-        reasons: The provider's codes of such refusals.
+    Refusals for one of `reasons` mean that a device belongs to another app or project. After five of them without a
+    success in between, it is our own topic or project that is wrong, and no device is dead.
     """
 
     def __init__(self, *reasons: str) -> None:
@@ -61,6 +58,35 @@ class MismatchCounter:
                 return result
             self._in_a_row += 1
             return replace(result, outcome="auth") if self._in_a_row >= _MOST_IN_A_ROW else result
+
+
+class SharedToken:
+    """A provider's access token, which one thread fetches and all share until it is old.
+
+    `may_renew` says whether the provider would accept another one so soon.
+    """
+
+    def __init__(
+        self, fetch: Callable[[], str], *, is_old: Callable[[], bool], may_renew: Callable[[], bool] = lambda: True
+    ) -> None:
+        self._fetch, self._is_old, self._may_renew = fetch, is_old, may_renew
+        self._lock = threading.Lock()
+        self._text: str | None = None
+
+    def current(self) -> str:
+        with self._lock:
+            if self._text is None or self._is_old():
+                self._text = self._fetch()
+            return self._text
+
+    def instead_of(self, refused: str) -> str | None:
+        """Return another token than the refused one; None if there can be none yet."""
+        with self._lock:
+            if self._text is None or self._text == refused:
+                if not self._may_renew():
+                    return None
+                self._text = self._fetch()
+            return self._text
 
 
 def document(answer: Answer) -> dict[str, Any]:

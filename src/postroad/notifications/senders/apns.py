@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self
@@ -20,6 +19,7 @@ from postroad.notifications.messages import PushNotification, PushPayload, check
 from postroad.notifications.senders.answers import (
     Answer,
     MismatchCounter,
+    SharedToken,
     checked_name,
     collapse_id,
     document,
@@ -87,7 +87,7 @@ class APNSSender:
             from postroad.notifications.senders.addresses import provider
             from postroad.notifications.senders.http2 import ProviderClient
 
-            self._team = ProviderToken(key, clock=clock, **names)
+            self._team = _team_token(key, clock=clock, **names)
         self._mismatches = MismatchCounter("DeviceTokenNotForTopic")
         self._client = ProviderClient(provider(base_url, ca_file, http1=False), timeout=timeout)
 
@@ -180,46 +180,27 @@ def _dead_since(said: dict[str, Any]) -> datetime | None:
         return None
 
 
-class ProviderToken:
-    """Apple's token of a team, which all threads share until it expires."""
+def _team_token(key: str, *, key_id: str, team_id: str, clock: Clock) -> SharedToken:
+    """Return Apple's token of a team."""
+    import jwt
 
-    def __init__(self, key: str, *, key_id: str, team_id: str, clock: Clock) -> None:
-        import jwt
+    private = _private_key(key)
+    signed_at = renewed_at = -math.inf
 
-        self._encode = jwt.encode
-        self._key = _private_key(key)
-        self._key_id = key_id
-        self._team_id = team_id
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._text: str | None = None
-        self._signed_at = 0.0
-        self._renewed_at = -math.inf
+    def sign() -> str:
+        nonlocal signed_at, renewed_at
+        now = clock.monotonic()
+        # To sign for the first time is no renewal.
+        renewed_at = renewed_at if signed_at == -math.inf else now
+        signed_at = now
+        claims = {"iss": team_id, "iat": int(clock.now().timestamp())}
+        return jwt.encode(claims, private, algorithm="ES256", headers={"kid": key_id})
 
-    def current(self) -> str:
-        with self._lock:
-            if self._text is None:
-                return self._sign()
-            is_old = self._clock.monotonic() - self._signed_at >= _REUSED_SECONDS
-            return self._renew() if is_old else self._text
-
-    def instead_of(self, refused: str) -> str | None:
-        """Return another token than the refused one; None if Apple would not accept another one so soon."""
-        with self._lock:
-            if self._text != refused:
-                return self._text
-            may_renew = self._clock.monotonic() - self._renewed_at >= _SOONEST_SECONDS
-            return self._renew() if may_renew else None
-
-    def _renew(self) -> str:
-        self._renewed_at = self._clock.monotonic()
-        return self._sign()
-
-    def _sign(self) -> str:
-        claims = {"iss": self._team_id, "iat": int(self._clock.now().timestamp())}
-        self._text = self._encode(claims, self._key, algorithm="ES256", headers={"kid": self._key_id})
-        self._signed_at = self._clock.monotonic()
-        return self._text
+    return SharedToken(
+        sign,
+        is_old=lambda: clock.monotonic() - signed_at >= _REUSED_SECONDS,
+        may_renew=lambda: clock.monotonic() - renewed_at >= _SOONEST_SECONDS,
+    )
 
 
 def _private_key(key: str) -> EllipticCurvePrivateKey:

@@ -42,8 +42,6 @@ class Refused(Exception):
 
 
 class _Post:
-    """A post, and the part of its answer that has arrived."""
-
     def __init__(self, headers: Sequence[Header], content: bytes, answer: asyncio.Future[Answer]) -> None:
         self.headers, self.unsent, self.answer = headers, content, answer
         self.stream: int | None = None
@@ -54,10 +52,7 @@ class _Post:
 class Connection:
     """Posts to one provider on one HTTP/2 connection, or on many if it speaks HTTP/1.1 only.
 
-    Args:
-        provider: Where to connect to.
-        number: The number of this connection among those of the sender.
-        going_away: Called when the provider wants no further posts on this connection.
+    `going_away` is called when the provider wants no further posts on this connection.
     """
 
     def __init__(self, provider: Provider, number: int, going_away: Callable[[Connection], None]) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, Self
@@ -20,6 +20,7 @@ from postroad.notifications.messages import PushNotification, checked_token
 from postroad.notifications.senders.answers import (
     Answer,
     MismatchCounter,
+    SharedToken,
     checked_name,
     collapse_id,
     document,
@@ -78,7 +79,7 @@ class FCMSender:
                 "token_provider: give either it or credentials_file, and not both", field="token_provider"
             )
         if token_provider is not None:
-            self._tokens = AccessTokens(token_provider)
+            self._tokens = SharedToken(partial(_fetched, token_provider), is_old=lambda: False)
         else:
             self._tokens = _service_account_tokens(str(credentials_file), ca_file, timeout)
 
@@ -88,8 +89,8 @@ class FCMSender:
         try:
             access = self._tokens.current()
             result = self._post(access, body, token)
-            if result.status == 401:
-                result = self._post(self._tokens.instead_of(access), body, token)
+            if result.status == 401 and (another := self._tokens.instead_of(access)) is not None:
+                result = self._post(another, body, token)
         except NoToken as error:
             return TokenResult(token, "retry" if error.passing else "auth", None, error.why)
         return self._mismatches.checked(result)
@@ -179,29 +180,6 @@ class NoToken(Exception):
         self.passing = passing
 
 
-class AccessTokens:
-    """Google's access token, which one thread fetches and all share."""
-
-    def __init__(self, fetch: Callable[[], str], expired: Callable[[], bool] = lambda: False) -> None:
-        self._fetch = fetch
-        self._expired = expired
-        self._lock = threading.Lock()
-        self._token: str | None = None
-
-    def current(self) -> str:
-        with self._lock:
-            if self._token is None or self._expired():
-                self._token = _fetched(self._fetch)
-            return self._token
-
-    def instead_of(self, refused: str) -> str:
-        """Return a token that was fetched after the refused one."""
-        with self._lock:
-            if self._token is None or self._token == refused:
-                self._token = _fetched(self._fetch)
-            return self._token
-
-
 def _fetched(fetch: Callable[[], str]) -> str:
     try:
         token: object = fetch()
@@ -214,7 +192,7 @@ def _fetched(fetch: Callable[[], str]) -> str:
     return token
 
 
-def _service_account_tokens(path: str, ca_file: str | Path | None, timeout: float) -> AccessTokens:
+def _service_account_tokens(path: str, ca_file: str | Path | None, timeout: float) -> SharedToken:
     """Return the tokens of the service account of this file, which also says where to fetch them."""
     with needing_extra():
         import httpx
@@ -245,4 +223,4 @@ def _service_account_tokens(path: str, ca_file: str | Path | None, timeout: floa
             account.refresh(request)
         return str(account.token)
 
-    return AccessTokens(fetch, lambda: bool(account.expired))
+    return SharedToken(partial(_fetched, fetch), is_old=lambda: bool(account.expired))

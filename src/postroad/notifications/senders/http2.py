@@ -55,8 +55,6 @@ class ProviderClient:
 
 
 class _Loop:
-    """An event loop in a thread, and its connection."""
-
     def __init__(self, provider: Provider, timeout: float) -> None:
         self._provider = provider
         self._timeout = timeout
