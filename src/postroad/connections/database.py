@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, cast
 
@@ -77,9 +77,10 @@ def in_transaction(connection: object) -> Caller:
 async def in_async_transaction(connection: Any) -> AsyncCaller:
     """Return the connection as an AsyncCaller, or raise `NotInTransaction` if it commits each statement by itself."""
     if _is(connection, "psycopg", "AsyncConnection"):
-        caller, commits = _async_psycopg(connection), _psycopg_commits(connection)
+        tuples = partial(connection.cursor, row_factory=sys.modules["psycopg"].rows.tuple_row)
+        caller, commits = _async_cursors(connection, "postgresql", "%s", tuples), _psycopg_commits(connection)
     elif _is(connection, "aiosqlite", "Connection"):
-        caller, commits = _aiosqlite(connection), _sqlite3_commits(connection)
+        caller, commits = _async_cursors(connection, "sqlite", "?", connection.cursor), _sqlite3_commits(connection)
     elif _is(connection, "asyncpg", "Connection") or _is(connection, "asyncpg.pool", "PoolConnectionProxy"):
         caller, commits = _asyncpg(connection), not connection.is_in_transaction()
     elif hasattr(connection, "run_sync"):
@@ -185,13 +186,15 @@ def _psycopg(connection: Any) -> Caller:
     return Caller("postgresql", "%s", rows, execute, lambda: _is_open(connection, "postgresql", "%s"))
 
 
-def _async_psycopg(connection: Any) -> AsyncCaller:
+def _async_cursors(connection: Any, dialect: Dialect, mark: Mark, opened: Callable[[], Any]) -> AsyncCaller:
     async def rows(sql: str, parameters: Sequence[Any]) -> list[Row]:
-        async with connection.cursor(row_factory=sys.modules["psycopg"].rows.tuple_row) as cursor:
-            await cursor.execute(sql, parameters)
+        async with opened() as cursor:
+            if dialect == "sqlite":
+                cursor.row_factory = None
+            await cursor.execute(sql, tuple(parameters))
             return list(await cursor.fetchall())
 
-    return AsyncCaller("postgresql", "%s", rows, lambda: _is_open(connection, "postgresql", "%s"))
+    return AsyncCaller(dialect, mark, rows, lambda: _is_open(connection, dialect, mark))
 
 
 def _asyncpg(connection: Any) -> AsyncCaller:
@@ -209,16 +212,6 @@ def _sqlite3(connection: Any) -> Caller:
 
     run = lambda sql: connection.cursor().execute(sql)  # noqa: E731
     return Caller("sqlite", "?", rows, run, lambda: _is_open(connection, "sqlite", "?"))
-
-
-def _aiosqlite(connection: Any) -> AsyncCaller:
-    async def rows(sql: str, parameters: Sequence[Any]) -> list[Row]:
-        async with connection.cursor() as cursor:
-            cursor.row_factory = None
-            await cursor.execute(sql, tuple(parameters))
-            return list(await cursor.fetchall())
-
-    return AsyncCaller("sqlite", "?", rows, lambda: _is_open(connection, "sqlite", "?"))
 
 
 def _sqlalchemy(connection: Any) -> tuple[Caller, bool]:

@@ -297,7 +297,10 @@ class Replay:
                 else:
                     self._stop(row, verdict)
         finally:
-            self._record(sent)
+            self._replayed += len(sent)
+            if sent:
+                with self._database.transaction() as session:
+                    session.change(self._tables(_AUDIT), (self._by, "replay", self._reason, SENT, _json(sent)))
 
     def _verdicts(self) -> Iterator[tuple[ClaimedRow, Verdict]]:
         """Publish the planned rows, call by call, and yield the verdict on each."""
@@ -321,9 +324,3 @@ class Replay:
             self._error = verdict.error
         else:
             self._held += 1
-
-    def _record(self, sent: Sequence[str]) -> None:
-        self._replayed += len(sent)
-        if sent:
-            with self._database.transaction() as session:
-                session.change(self._tables(_AUDIT), (self._by, "replay", self._reason, SENT, _json(sent)))

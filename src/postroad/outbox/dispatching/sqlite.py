@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import chain, islice, zip_longest
@@ -216,7 +216,9 @@ class SQLiteDispatchStore:
         with self._file.transaction() as session:
             stuck = []
             walked = islice(self._due(session, after, stuck), leaving, leaving + limit)
-            heads = _in_turns(islice(self._waited(session), limit), walked)[:limit]
+            # Both kinds in turns, so that neither delays the other; chance decides which comes first.
+            kinds = CHANCE.sample([islice(self._waited(session), limit), walked], 2)
+            heads = [head for pair in zip_longest(*kinds) for head in pair if head is not None][:limit]
             self._hold(session, stuck[:_MOST_HELD])
             token = session.rows(self._sql(_NEXT_NUMBER))[0][0]
             depth = max(limit // max(len(heads), 1), 1) if after == FIRST_KEY else 1
@@ -350,12 +352,6 @@ class SQLiteDispatchStore:
         if self._policy == "park":
             session.change(self._sql(_PARK), (*key, seq))
             session.change(self._sql(_SET_ASIDE), (*key, seq))
-
-
-def _in_turns(waited: Iterable[_Head], walked: Iterable[_Head]) -> list[_Head]:
-    """Take both kinds in turns, so that neither delays the other; chance decides which comes first."""
-    kinds = CHANCE.sample([waited, walked], 2)
-    return [head for pair in zip_longest(*kinds) for head in pair if head is not None]
 
 
 _LOOK_SECONDS: Final = 0.02
