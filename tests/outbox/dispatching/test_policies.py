@@ -188,6 +188,22 @@ def test_a_row_whose_key_is_no_text_is_failed_and_all_other_keys_flow(
     assert (on_sqlite.outbox.status().sent, on_sqlite.outbox.status().failed) == (4, 1)
 
 
+@pytest.mark.parametrize("policy", ["block", "skip", "park"])
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_row_whose_place_is_no_number_is_failed_and_all_other_keys_flow(
+    on_sqlite: OutboxFixture, recorder: Recorder, dispatcher_of: MakeDispatcher, place: int, policy: Policy
+) -> None:
+    same = [on_sqlite.add(key={"transferId": "tr_1"}) for _ in range(2)]
+    other = on_sqlite.add(key={"transferId": "tr_2"})
+    on_sqlite.run("UPDATE outbox SET seq = CAST(x'ff' AS TEXT) WHERE event_id = ?", str(same[place].event_id))
+
+    dispatcher_of(on_sqlite.outbox, recorder, replace(QUICK, policy=policy)).drain()
+
+    assert str(other.event_id) in {message.dedup_id for message in recorder.published}
+    [(state, error)] = on_sqlite.run("SELECT state, lasterror FROM outbox WHERE typeof(seq) = 'text'")
+    assert (state, error) == ("FAILED", "malformed: the seq of the row is not a number")
+
+
 def test_rows_whose_key_is_no_text_do_not_stop_each_other_once_an_operator_redrives_them(
     on_sqlite: OutboxFixture, recorder: Recorder, dispatcher_of: MakeDispatcher
 ) -> None:

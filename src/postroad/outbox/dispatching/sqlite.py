@@ -150,11 +150,14 @@ _MOST_HELD: Final = 10_000
 """The number of keys that one claim holds back at the most."""
 
 
+_NO_NUMBER: Final = "seq of the row is not a number"
+
+
 class _Unreadable(Exception):
     """The row `rowid` can be claimed by no statement; `key` and `seq` are its place in its key if that can be read."""
 
     def __init__(self, rowid: int, what: str, key: Key | None = None, seq: int = 0) -> None:
-        super().__init__(f"malformed: the {what} of the row is not UTF-8 text")
+        super().__init__(f"malformed: the {what}")
         self.rowid, self.key, self.seq = rowid, key, seq
 
 
@@ -177,7 +180,9 @@ class _Head:
         try:
             key = Key(tenant.decode(), lane.decode())
         except UnicodeDecodeError:
-            raise _Unreadable(rowid, "tenant or lane") from None
+            raise _Unreadable(rowid, "tenant or lane of the row is not UTF-8 text") from None
+        if not isinstance(seq, int):
+            raise _Unreadable(rowid, _NO_NUMBER)
         return cls(key, seq, bool(free), bool(leased), redrives, waited)
 
 
@@ -312,8 +317,10 @@ class SQLiteDispatchStore:
         ):
             if not free:
                 return
+            if not isinstance(seq, int):
+                raise _Unreadable(rowid, _NO_NUMBER)
             if session.change(self._sql(_LEASE), (self._owner, token, self._lease, rowid, row_id)) != 1:
-                raise _Unreadable(rowid, "id", key, seq)
+                raise _Unreadable(rowid, "id of the row is not UTF-8 text", key, seq)
             # A payload that is not UTF-8 holds an escape that JSON does not have: the row is malformed.
             yield ClaimedRow(row_id, key, seq, payload, attempts, redrives, token, gap, head.waited)
             gap = ()
