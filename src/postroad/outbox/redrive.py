@@ -278,7 +278,6 @@ class Replay:
         return ReplayReport(len(event_ids), self._replayed, self._failed, self._held, self._error)
 
     def _read(self, event_ids: Sequence[str]) -> dict[str, ClaimedRow]:
-        """Return the rows that still exist, by event id, in order."""
         with self._database.reading() as session:
             found = session.rows(self._tables(_READ_SENT), (_json(event_ids),))
         return {

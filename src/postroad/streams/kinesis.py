@@ -175,7 +175,6 @@ class KinesisStream:
         return iterator is None
 
     def _list_shards(self) -> dict[str, tuple[str, ...]]:
-        """Return every shard with its parents that still exist."""
         found: dict[str, list[str]] = {}
         with translated(f"Kinesis stream {self.name!r}", self._known()):
             for page in self._client.get_paginator("list_shards").paginate(StreamName=self.name):

@@ -258,7 +258,6 @@ def _referred(value: Any) -> Iterator[str]:
 
 
 def _logical_ids(found: tuple[Form, ...]) -> dict[Key, str]:
-    """Return a unique name of letters and digits for each form."""
     ids: dict[Key, str] = {}
     for form in found:
         candidate = _camel(form.name) + form.kind.title()

@@ -149,7 +149,6 @@ class EmbeddedSite:
         return self._topics.topic(name, fifo=name.endswith(".fifo"))
 
     def _have(self, kind: str, name: str) -> dict[str, Any] | None:
-        """Return the settings of a resource; None if it does not exist."""
         if kind == "queue":
             try:
                 return _settings(self._queues.queue_spec(name))

@@ -94,8 +94,6 @@ def _component(topology: Topology, name: str) -> Component:
 
 
 class _Rights:
-    """The statements of one component, including those for its functions."""
-
     def __init__(self, topology: Topology, component: Component, place: Place) -> None:
         self._topology = topology
         self._component = component
@@ -147,7 +145,6 @@ class _Rights:
         yield from _allow("ReadObjects", rights.READ_OBJECTS, self._objects(self._component.reads))
 
     def _redriven(self) -> list[str]:
-        """Return the queues that operated dead letters come from."""
         return [source for name in self._component.operates for source in sources_of(self._topology, name)]
 
     def _kms(self, names: Sequence[str]) -> list[str]:

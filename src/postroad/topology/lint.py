@@ -143,7 +143,6 @@ def _openness(spec: QueueSpec, sources: Sequence[str]) -> Iterator[Finding]:
 
 
 def _cycles(specs: Specs) -> Iterator[Finding]:
-    """Yield one finding for each ring of dead-letter queues."""
     done: set[str] = set()
     for start in specs:
         path: list[str] = []
@@ -207,7 +206,6 @@ def check(topology: Topology) -> None:
 
 
 def _sizes(topology: Topology) -> Iterator[Finding]:
-    """Yield what CloudFormation or IAM would refuse for its size."""
     from postroad.topology.cloudformation import count_resources
     from postroad.topology.iam import policy_of
 

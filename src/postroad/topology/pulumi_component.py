@@ -78,7 +78,6 @@ class TopologyComponent(pulumi.ComponentResource):
         self.register_outputs({"queue_urls": self.queue_urls})
 
     def _make(self, kind: Any, form: Form, *, retain_on_delete: bool = False, **arguments: Any) -> Any:
-        """Make the resource of a form after those that it needs."""
         after = [self._made[key] for key in form.needs if key in self._made]
         options = pulumi.ResourceOptions(parent=self, depends_on=after, retain_on_delete=retain_on_delete)
         # In the stack's state the children of all components share one space of names.
@@ -87,7 +86,6 @@ class TopologyComponent(pulumi.ComponentResource):
         return kind(name, **tags, **arguments, opts=options)
 
     def _add(self, kind: Any, to: Any, *name: str, **arguments: Any) -> None:
-        """Add a resource that belongs to another one."""
         options = pulumi.ResourceOptions(parent=self, depends_on=[to])
         kind("-".join((self._component, *name)), **arguments, opts=options)
 

@@ -193,7 +193,6 @@ class OutboxDispatcher:
                 self._stopping.wait(_RECONNECT[-1])
 
     def _finish(self) -> None:
-        """Publish and settle all rows that are claimed."""
         self._work_until(lambda: self._pump.idle, _STOP_SECONDS, looking=False)
 
     def _work_until(self, is_over: Callable[[], bool], seconds: float, *, looking: bool) -> None:

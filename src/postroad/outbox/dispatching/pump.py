@@ -311,7 +311,6 @@ class Pump:
             self.release()
 
     def _note(self, outcome: Outcome) -> None:
-        """Keep the settlements until they are written."""
         if not self._unsettled:
             self._unsettled_since = time.monotonic()
         self._unsettled += [
