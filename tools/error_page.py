@@ -24,7 +24,7 @@ def _all() -> list[type[errors.PostroadError]]:
     found = [
         value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, errors.PostroadError)
     ]
-    return [error for error in found if error.__module__ == errors.__name__]
+    return sorted(found, key=lambda error: error.slug)
 
 
 def _tree() -> str:

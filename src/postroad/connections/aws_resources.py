@@ -99,7 +99,9 @@ def make_table(
     parameters: dict[str, Any] = shape.definition() | ({"Tags": tag_pairs(tags)} if tags else {})
     if shape.stream_view is not None:
         parameters["StreamSpecification"] = shape.stream_specification()
-    if not _has_table(client, name):
+    try:
+        client.describe_table(TableName=name)
+    except client.exceptions.ResourceNotFoundException:
         # Another program may make it at the same time.
         with suppress(client.exceptions.ResourceInUseException):
             client.create_table(TableName=name, **parameters)
@@ -232,14 +234,6 @@ def tag_pairs(tags: Tags | None) -> list[dict[str, str]]:
 def tags_of(answer: Any, key: str = "Tags") -> dict[str, str]:
     """Return the tags in an answer of AWS, in the form that most of its services use."""
     return {entry["Key"]: entry["Value"] for entry in (answer or {}).get(key) or ()}
-
-
-def _has_table(client: DynamoDBClient, name: str) -> bool:
-    try:
-        client.describe_table(TableName=name)
-    except client.exceptions.ResourceNotFoundException:
-        return False
-    return True
 
 
 def _key_schema(keys: Sequence[str]) -> list[dict[str, str]]:

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, cast
 
@@ -77,9 +77,10 @@ def in_transaction(connection: object) -> Caller:
 async def in_async_transaction(connection: Any) -> AsyncCaller:
     """Return the connection as an AsyncCaller, or raise `NotInTransaction` if it commits each statement by itself."""
     if _is(connection, "psycopg", "AsyncConnection"):
-        caller, commits = _async_psycopg(connection), _psycopg_commits(connection)
+        caller = _async_cursors(connection, "postgresql", "%s", _tuples(connection))
+        commits = _psycopg_commits(connection)
     elif _is(connection, "aiosqlite", "Connection"):
-        caller, commits = _aiosqlite(connection), _sqlite3_commits(connection)
+        caller, commits = _async_cursors(connection, "sqlite", "?", connection.cursor), _sqlite3_commits(connection)
     elif _is(connection, "asyncpg", "Connection") or _is(connection, "asyncpg.pool", "PoolConnectionProxy"):
         caller, commits = _asyncpg(connection), not connection.is_in_transaction()
     elif hasattr(connection, "run_sync"):
@@ -132,9 +133,9 @@ def _numbered(statement: str) -> str:
 
 def _recognised(connection: Any) -> tuple[Caller, bool]:
     if _is(connection, "psycopg", "Connection"):
-        return _psycopg(connection), _psycopg_commits(connection)
+        return _cursors(connection, "postgresql", "%s", _tuples(connection)), _psycopg_commits(connection)
     if _is(connection, "sqlite3", "Connection"):
-        return _sqlite3(connection), _sqlite3_commits(connection)
+        return _cursors(connection, "sqlite", "?", connection.cursor), _sqlite3_commits(connection)
     if _is(connection, "sqlalchemy.orm", "Session") or _is(connection, "sqlalchemy.orm", "scoped_session"):
         return _sqlalchemy(connection.connection())
     if _is(connection, "sqlalchemy", "Connection"):
@@ -172,26 +173,34 @@ def _sqlite3_commits(connection: Any) -> bool:
     return autocommit is True or (autocommit is not False and connection.isolation_level is None)
 
 
-def _psycopg(connection: Any) -> Caller:
+def _tuples(connection: Any) -> Callable[[], Any]:
+    # The caller's own row factory may give anything.
+    return partial(connection.cursor, row_factory=sys.modules["psycopg"].rows.tuple_row)
+
+
+def _cursors(connection: Any, dialect: Dialect, mark: Mark, opened: Callable[[], Any]) -> Caller:
     def execute(sql: str, parameters: Sequence[Any] = ()) -> Any:
-        # The caller's own row factory may give anything.
-        return connection.cursor(row_factory=sys.modules["psycopg"].rows.tuple_row).execute(sql, parameters)
+        cursor = opened()
+        if dialect == "sqlite":
+            cursor.row_factory = None
+        return cursor.execute(sql, tuple(parameters))
 
     def rows(sql: str, parameters: Sequence[Any]) -> list[Row]:
         # Fetching waits for the outcome inside a pipeline too.
-        found: list[Row] = execute(sql, parameters).fetchall()
-        return found
+        return list(execute(sql, parameters).fetchall())
 
-    return Caller("postgresql", "%s", rows, execute, lambda: _is_open(connection, "postgresql", "%s"))
+    return Caller(dialect, mark, rows, execute, lambda: _is_open(connection, dialect, mark))
 
 
-def _async_psycopg(connection: Any) -> AsyncCaller:
+def _async_cursors(connection: Any, dialect: Dialect, mark: Mark, opened: Callable[[], Any]) -> AsyncCaller:
     async def rows(sql: str, parameters: Sequence[Any]) -> list[Row]:
-        async with connection.cursor(row_factory=sys.modules["psycopg"].rows.tuple_row) as cursor:
-            await cursor.execute(sql, parameters)
+        async with opened() as cursor:
+            if dialect == "sqlite":
+                cursor.row_factory = None
+            await cursor.execute(sql, tuple(parameters))
             return list(await cursor.fetchall())
 
-    return AsyncCaller("postgresql", "%s", rows, lambda: _is_open(connection, "postgresql", "%s"))
+    return AsyncCaller(dialect, mark, rows, lambda: _is_open(connection, dialect, mark))
 
 
 def _asyncpg(connection: Any) -> AsyncCaller:
@@ -199,26 +208,6 @@ def _asyncpg(connection: Any) -> AsyncCaller:
         return [tuple(row) for row in await connection.fetch(sql, *parameters)]
 
     return AsyncCaller("postgresql", "$", rows, lambda: _is_open(connection, "postgresql", "$"))
-
-
-def _sqlite3(connection: Any) -> Caller:
-    def rows(sql: str, parameters: Sequence[Any]) -> list[Row]:
-        cursor = connection.cursor()
-        cursor.row_factory = None
-        return list(cursor.execute(sql, tuple(parameters)).fetchall())
-
-    run = lambda sql: connection.cursor().execute(sql)  # noqa: E731
-    return Caller("sqlite", "?", rows, run, lambda: _is_open(connection, "sqlite", "?"))
-
-
-def _aiosqlite(connection: Any) -> AsyncCaller:
-    async def rows(sql: str, parameters: Sequence[Any]) -> list[Row]:
-        async with connection.cursor() as cursor:
-            cursor.row_factory = None
-            await cursor.execute(sql, tuple(parameters))
-            return list(await cursor.fetchall())
-
-    return AsyncCaller("sqlite", "?", rows, lambda: _is_open(connection, "sqlite", "?"))
 
 
 def _sqlalchemy(connection: Any) -> tuple[Caller, bool]:

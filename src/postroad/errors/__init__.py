@@ -94,106 +94,13 @@ handlers and tasks raise them, Postroad does not.
 
 import re
 
-from postroad.errors.retries import NonRetryable as NonRetryable, Retryable as Retryable, retry_wish as retry_wish
-from postroad.errors.root import (
-    AmbiguousSource as AmbiguousSource,
-    CircuitOpenError as CircuitOpenError,
-    ConfigurationError as ConfigurationError,
-    Conflict as Conflict,
-    DuplicateInProgress as DuplicateInProgress,
-    InvalidInput as InvalidInput,
-    InvalidMessage as InvalidMessage,
-    InvalidName as InvalidName,
-    InvalidSnapshot as InvalidSnapshot,
-    MessageTooLarge as MessageTooLarge,
-    NotFound as NotFound,
-    NotPermitted as NotPermitted,
-    NotSent as NotSent,
-    OutcomeUnknown as OutcomeUnknown,
-    OutOfOrder as OutOfOrder,
-    PostroadError as PostroadError,
-    PublishError as PublishError,
-    PublishFailed as PublishFailed,
-    RemoteError as RemoteError,
-    RowRejected as RowRejected,
-    SchemaMismatch as SchemaMismatch,
-    TargetUnavailable as TargetUnavailable,
-    Throttled as Throttled,
-    TransportError as TransportError,
-    Unavailable as Unavailable,
-    UnknownEventType as UnknownEventType,
-    describe as describe,
-    describe_import as describe_import,
-    named as named,
-    text_of as text_of,
-    without_credentials as without_credentials,
-)
-from postroad.errors.stores import (
-    BlobNotFound as BlobNotFound,
-    DeadlockDetected as DeadlockDetected,
-    DuplicateEvent as DuplicateEvent,
-    HeldBack as HeldBack,
-    NotInTransaction as NotInTransaction,
-    NotRedrivable as NotRedrivable,
-    NotSupported as NotSupported,
-    PlanChanged as PlanChanged,
-    PurgeRunning as PurgeRunning,
-    QueueExists as QueueExists,
-    QueueNotFound as QueueNotFound,
-    RedriveRunning as RedriveRunning,
-    StaleReceipt as StaleReceipt,
-    StorageDamaged as StorageDamaged,
-    StorageFull as StorageFull,
-    StreamNotFound as StreamNotFound,
-    TopicNotFound as TopicNotFound,
-    TopologyConflict as TopologyConflict,
-    TopologyError as TopologyError,
-    Undecryptable as Undecryptable,
-)
-from postroad.errors.work import (
-    AgentDeleted as AgentDeleted,
-    AgentExists as AgentExists,
-    AgentNotFound as AgentNotFound,
-    AlertRefused as AlertRefused,
-    BodyTooLarge as BodyTooLarge,
-    BodyTooSlow as BodyTooSlow,
-    ConsentRequired as ConsentRequired,
-    DeadlineExceeded as DeadlineExceeded,
-    EventTooLarge as EventTooLarge,
-    Forbidden as Forbidden,
-    ForeignForm as ForeignForm,
-    HeadersTooLarge as HeadersTooLarge,
-    HostNotAllowed as HostNotAllowed,
-    IdempotencyKeyReused as IdempotencyKeyReused,
-    IdentityMismatch as IdentityMismatch,
-    InternalError as InternalError,
-    InvalidCursor as InvalidCursor,
-    InvalidEvent as InvalidEvent,
-    InvalidJob as InvalidJob,
-    InvalidNotification as InvalidNotification,
-    InvalidQuery as InvalidQuery,
-    InvalidTask as InvalidTask,
-    MethodNotAllowed as MethodNotAllowed,
-    NotJSON as NotJSON,
-    OverflowMismatch as OverflowMismatch,
-    RateLimited as RateLimited,
-    ReadOnly as ReadOnly,
-    RequestFailed as RequestFailed,
-    RequestTimeout as RequestTimeout,
-    RouteNotFound as RouteNotFound,
-    SendFailed as SendFailed,
-    SubscriptionNotFound as SubscriptionNotFound,
-    TaskRunCancelled as TaskRunCancelled,
-    TaskRunFailed as TaskRunFailed,
-    TokenExists as TokenExists,
-    TokenInUrl as TokenInUrl,
-    TokenNotFound as TokenNotFound,
-    TooManyPolls as TooManyPolls,
-    Unauthorized as Unauthorized,
-    UnknownTask as UnknownTask,
-)
+from postroad.errors.retries import *  # noqa: F403
+from postroad.errors.root import *  # noqa: F403
+from postroad.errors.root import PostroadError
+from postroad.errors.stores import *  # noqa: F403
+from postroad.errors.work import *  # noqa: F403
 
-__all__ = sorted(  # pyright: ignore[reportUnsupportedDunderAll]  # each class is imported under its own name above
+__all__ = sorted(  # pyright: ignore[reportUnsupportedDunderAll]  # type checkers read the modules above
     name for name, each in globals().items() if isinstance(each, type) and issubclass(each, PostroadError)
 )
 

@@ -23,8 +23,6 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _Heading(msgspec.Struct, rename="camel", kw_only=True):
-    """The envelope as JSON has it, in the order in which it is written."""
-
     v: int = 1
     event_id: UUID
     occurred_at: Annotated[datetime, msgspec.Meta(tz=True)] = msgspec.field(default_factory=SYSTEM_CLOCK.now)

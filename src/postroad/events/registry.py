@@ -68,7 +68,14 @@ class EventRegistry:
         classes = dict.fromkeys(value for value in found if can_travel(value))
         for cls in classes:
             _check_class(cls)
-        return [self._register_exported(cls, module.__name__) for cls in classes]
+        names = []
+        for cls in classes:
+            exported = f"{module.__name__}:{cls.__qualname__}"
+            names.append(self.register(cls, identity_of(cls).name or exported))
+            with self._lock:
+                self._claim(exported, cls)
+                self._claim(default_name(cls), cls)
+        return names
 
     def name_of(self, cls: object) -> str:
         """Return the name under which the class is written, or raise UnknownEventType."""
@@ -99,14 +106,6 @@ class EventRegistry:
         """Return the JSON Schema of the payload of a registered class."""
         self.name_of(cls)
         return json_schema(cls)
-
-    def _register_exported(self, cls: type, module: str) -> str:
-        public = f"{module}:{cls.__qualname__}"
-        name = self.register(cls, identity_of(cls).name or public)
-        with self._lock:
-            self._claim(public, cls)
-            self._claim(default_name(cls), cls)
-        return name
 
     def _claim(self, name: str, cls: type) -> None:
         holder = self._types.get(name, cls)

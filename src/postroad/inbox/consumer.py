@@ -330,7 +330,6 @@ class _InHandling:
 
     @contextmanager
     def holding(self, event: DomainEvent) -> Iterator[None]:
-        """Count the event among them inside the block."""
         token = object()
         self._since[token] = event.occurred_at
         try:

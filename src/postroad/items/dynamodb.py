@@ -48,7 +48,9 @@ class DynamoItems:
         done, raw = self._write("update_item", key, wanted, values, UpdateExpression=update, ReturnValues="ALL_NEW")
         # If the answer of an attempt was lost, the next one finds the value of this very write.
         wrote_before = raw is not None and raw.get("write") == {"S": write_id}
-        if not done and not wrote_before and was_unsure() and _may_have_followed(raw, wanted):
+        before = wanted if isinstance(wanted, int) else 0
+        may_have_followed = raw is None or int(raw.get("version", _ONE)["N"]) != before + 1
+        if not done and not wrote_before and was_unsure() and may_have_followed:
             raise OutcomeUnknown(f"DynamoDB put of {key!r}: the item was changed again, after this call or without it")
         return ItemResult(ok=done or wrote_before, item=_item(key, raw))
 
@@ -135,12 +137,6 @@ def _condition(expect: int | Expect, values: dict[str, Any]) -> dict[str, Any]:
         values[":expected"] = {"N": str(expect)}
         condition = "#version = :expected"
     return {"ConditionExpression": condition, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
-
-
-def _may_have_followed(raw: Mapping[str, Any] | None, expect: int | Expect) -> bool:
-    """Return whether the row may come from a write after the one that expected this version."""
-    before = expect if isinstance(expect, int) else 0
-    return raw is None or int(raw.get("version", _ONE)["N"]) != before + 1
 
 
 def _key(key: str) -> dict[str, Any]:

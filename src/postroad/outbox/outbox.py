@@ -402,7 +402,6 @@ class Outbox:
 
 
 def _given(*values: object) -> dict[str, Any]:
-    """Return those of `_FIELDS` that a caller has given."""
     return {name: value for name, value in zip(_FIELDS, values, strict=True) if value is not None}
 
 

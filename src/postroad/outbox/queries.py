@@ -59,23 +59,11 @@ def stored_id(given: EventId) -> str:
 
 def row_of(row: Row) -> OutboxRow:
     """Return the record of a row that was selected by {columns}."""
-    identity, event_id, event_type, tenant, lane, state, attempts, error, due, created, updated, seq, redrives = row
-    return OutboxRow(
-        id=event_id_of(identity),
-        event_id=event_id_of(event_id),
-        event_type=event_type,
-        tenant_id=tenant,
-        lane=lane,
-        state=state,
-        # Only SQL written by others makes it negative; dispatchers count from zero then.
-        attempts=max(attempts, 0),
-        last_error=error,
-        next_attempt=moment(due),
-        created_at=moment(created),
-        updated_at=moment(updated),
-        seq=seq,
-        redrives=redrives,
-    )
+    row_id, event_id, *named, attempts, error, due, created, updated, seq, redrives = row
+    times = map(moment, (due, created, updated))
+    # Only SQL written by others makes the attempts negative; dispatchers count from zero then.
+    rest: list[Any] = [*named, max(attempts, 0), error, *times, seq, redrives]
+    return OutboxRow(event_id_of(row_id), event_id_of(event_id), *rest)
 
 
 def group_of(row: OutboxRow) -> str:
@@ -293,9 +281,11 @@ class Queries:
 
     def _sent(self, older_than: float, types: Collection[str] | None) -> Iterator[list[UUID]]:
         after: tuple[object, object] = _BEFORE_ALL
+        prefixes = tuple(each[:-1] for each in types or () if each.endswith(".*"))
         while page := self._rows(_SENT, f"{older_than:.3f}", after[0], after[0], str(after[1]), _PAGE):
             after = page[-1][0], page[-1][1]
-            ids = (event_id_of(row[2]) for row in page if types is None or _is_of(row[3], types))
+            chosen = (row for row in page if types is None or row[3] in types or row[3].startswith(prefixes))
+            ids = (event_id_of(row[2]) for row in chosen)
             yield [event_id for event_id in ids if isinstance(event_id, UUID)]
 
     def _unknown(self, inbox: HandledEvents, consumer: str) -> Iterator[UUID]:
@@ -305,15 +295,7 @@ class Queries:
             after = page[-1]
             rows = self._rows(_KNOWN, msgspec.json.encode([str(each) for each in page]).decode())
             known = {str(event_id) for (event_id,) in rows}
-            yield from (each for each in page if str(each) not in known and not _was_pruned(each, oldest))
-
-
-def _was_pruned(event_id: UUID, oldest: object) -> bool:
-    """Say whether the time in a UUIDv7 is before the oldest row left; ids without a time count as newer."""
-    if event_id.version != 7:
-        return False
-    return oldest is None or event_id.int >> 80 < moment(oldest).timestamp() * 1_000
-
-
-def _is_of(event_type: str, types: Collection[str]) -> bool:
-    return event_type in types or event_type.startswith(tuple(each[:-1] for each in types if each.endswith(".*")))
+            # What is older than the oldest row left was pruned; only a UUIDv7 has a time.
+            since = float("inf") if oldest is None else moment(oldest).timestamp() * 1_000
+            pruned = {each for each in page if each.version == 7 and each.int >> 80 < since}
+            yield from (each for each in page if str(each) not in known and each not in pruned)

@@ -278,7 +278,6 @@ class Replay:
         return ReplayReport(len(event_ids), self._replayed, self._failed, self._held, self._error)
 
     def _read(self, event_ids: Sequence[str]) -> dict[str, ClaimedRow]:
-        """Return the rows that still exist, by event id, in order."""
         with self._database.reading() as session:
             found = session.rows(self._tables(_READ_SENT), (_json(event_ids),))
         return {
@@ -297,7 +296,10 @@ class Replay:
                 else:
                     self._stop(row, verdict)
         finally:
-            self._record(sent)
+            self._replayed += len(sent)
+            if sent:
+                with self._database.transaction() as session:
+                    session.change(self._tables(_AUDIT), (self._by, "replay", self._reason, SENT, _json(sent)))
 
     def _verdicts(self) -> Iterator[tuple[ClaimedRow, Verdict]]:
         """Publish the planned rows, call by call, and yield the verdict on each."""
@@ -321,9 +323,3 @@ class Replay:
             self._error = verdict.error
         else:
             self._held += 1
-
-    def _record(self, sent: Sequence[str]) -> None:
-        self._replayed += len(sent)
-        if sent:
-            with self._database.transaction() as session:
-                session.change(self._tables(_AUDIT), (self._by, "replay", self._reason, SENT, _json(sent)))

@@ -201,7 +201,6 @@ class _Run:
     sleep: Callable[[float], None]
 
     def finish(self) -> RedriveReport:
-        """Move what is selected, the canary first."""
         pace = Pace(self.bounds.rate, monotonic=self.monotonic, sleep=self.sleep)
         try:
             if self.bounds.canary and not self._canary_passes(pace):

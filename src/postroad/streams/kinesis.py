@@ -101,7 +101,9 @@ class KinesisStream:
             check(after, _Place, "after", remedy=_SEQUENCE_REMEDY)
         self._check_shard(shard)
         deadline = time.monotonic() + wait
-        iterator: str | None = self._cached(shard, after) or self._iterator(shard, after)
+        with self._lock:
+            known = self._iterators.pop((shard, after), None)
+        iterator: str | None = known or self._iterator(shard, after)
         while iterator is not None:
             records, iterator, behind = self._get(shard, after, iterator, limit)
             left = deadline - time.monotonic()
@@ -173,7 +175,6 @@ class KinesisStream:
         return iterator is None
 
     def _list_shards(self) -> dict[str, tuple[str, ...]]:
-        """Return every shard with its parents that still exist."""
         found: dict[str, list[str]] = {}
         with translated(f"Kinesis stream {self.name!r}", self._known()):
             for page in self._client.get_paginator("list_shards").paginate(StreamName=self.name):
@@ -227,14 +228,8 @@ class KinesisStream:
         self._remember(shard, records[-1].sequence if records else after, following)
         return records, following, bool(answer.get("MillisBehindLatest"))
 
-    def _cached(self, shard: str, after: str) -> str | None:
-        # 'latest' and 'trim_horizon' move on, so an old iterator would be wrong.
-        if after in (LATEST, TRIM_HORIZON):
-            return None
-        with self._lock:
-            return self._iterators.pop((shard, after), None)
-
     def _remember(self, shard: str, after: str, iterator: str | None) -> None:
+        # 'latest' and 'trim_horizon' move on, so an old iterator would be wrong.
         if iterator is None or after in (LATEST, TRIM_HORIZON):
             return
         with self._lock:

@@ -63,7 +63,7 @@ class ItemLeases:
         self._prefix = f"postroad/streams/{stream}"
 
     def state(self, consumer: str, shard: str) -> ShardState:
-        return _read(self._items.get(self._key(consumer, shard)))
+        return _read(self._items.get(f"{self._prefix}/{consumer}/shards/{shard}"))
 
     def checkpoint(self, consumer: str, shard: str, sequence: str, lease: ShardLease | None) -> bool:
         """Move the position forward, unless the lease is no longer held."""
@@ -130,15 +130,12 @@ class ItemLeases:
     def _now(self) -> float:
         return self._clock.now().timestamp()
 
-    def _key(self, consumer: str, shard: str) -> str:
-        return f"{self._prefix}/{consumer}/shards/{shard}"
-
     def _worker_key(self, consumer: str, worker: str) -> str:
         return f"{self._prefix}/{consumer}/workers/{worker}"
 
     def _change(self, consumer: str, shard: str, change: Change) -> ShardState | None:
         """Write what `change` returns for the state, again if another writer was faster; None changes nothing."""
-        key = self._key(consumer, shard)
+        key = f"{self._prefix}/{consumer}/shards/{shard}"
         item = self._items.get(key)
         for _ in range(_TRIES):
             before = _read(item)

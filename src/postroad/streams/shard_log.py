@@ -179,7 +179,6 @@ def _first_fresh(connection: apsw.Connection, shard: Shard, start: int, horizon_
 
 
 def _arrival(connection: apsw.Connection, shard: Shard, start: int) -> tuple[int, int] | None:
-    """Return rowid and arrival of the first record from `start` on."""
     row: tuple[int, int] | None = one(connection, _ARRIVAL, (start, shard.top))
     return row
 

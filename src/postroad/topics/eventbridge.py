@@ -25,7 +25,7 @@ from postroad.connections import (
 from postroad.errors import NotSupported, PostroadError, TopicNotFound, Unavailable
 from postroad.queues import EVENT_SOURCE, OutgoingMessage, Queue, SendResult, SQSQueues, wrap_detail
 from postroad.topics import port
-from postroad.topics.port import Filter, Subscription, TopicTraits, Values
+from postroad.topics.port import Filter, Subscription, TopicTraits
 
 if TYPE_CHECKING:
     from mypy_boto3_events.client import EventBridgeClient
@@ -158,8 +158,10 @@ class EventBridgeTopic:
             pages: Any = self._client.get_paginator("list_rules").paginate(EventBusName=bus, NamePrefix=_RULE_PREFIX)
             for rule in (rule for page in pages for rule in page["Rules"]):
                 targets = self._client.list_targets_by_rule(Rule=rule["Name"], EventBusName=bus)["Targets"]
+                wanted = json.loads(rule["EventPattern"]).get("detail", {}).get("attributes", {})
+                values = {name: tuple(values) for name, values in wanted.items()} or None
                 found += [
-                    Subscription(queue=target["Arn"].rpartition(":")[2], filter=_filter(rule["EventPattern"]))
+                    Subscription(queue=target["Arn"].rpartition(":")[2], filter=values)
                     for target in targets
                     if target["Id"] == _TARGET
                 ]
@@ -198,8 +200,3 @@ class EventBridgeTopic:
 def _rule_name(queue: str) -> str:
     """Return the name of the queue's rule; rule names have at most 64 characters, queue names 80."""
     return f"{_RULE_PREFIX}{queue[:40].replace('.', '-')}-{hashlib.sha256(queue.encode()).hexdigest()[:12]}"
-
-
-def _filter(pattern: str) -> Values | None:
-    attributes = json.loads(pattern).get("detail", {}).get("attributes", {})
-    return {name: tuple(values) for name, values in attributes.items()} or None

@@ -78,7 +78,9 @@ class SNSTopics:
         try:
             arns = {arn.rpartition(":")[2]: arn for arn in self._arns()}
         except NotPermitted:
-            return self.topic(self._arn(name))
+            with translated("the account"):
+                _, partition, _, _, account, _ = self._connection.sts.get_caller_identity()["Arn"].split(":", 5)
+            return self.topic(f"arn:{partition}:sns:{self._connection.region}:{account}:{name}")
         if name not in arns:
             raise port.no_topic(name, arns)
         return self.topic(arns[name])
@@ -97,11 +99,6 @@ class SNSTopics:
         with translated("SNS topics"):
             pages: Any = self._connection.sns.get_paginator("list_topics").paginate()
             return [topic["TopicArn"] for page in pages for topic in page["Topics"]]
-
-    def _arn(self, name: str) -> str:
-        with translated("the account"):
-            _, partition, _, _, account, _ = self._connection.sts.get_caller_identity()["Arn"].split(":", 5)
-        return f"arn:{partition}:sns:{self._connection.region}:{account}:{name}"
 
 
 class SNSTopic:

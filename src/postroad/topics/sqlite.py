@@ -120,13 +120,12 @@ class SQLiteTopics:
         found = self.engine.read(lambda connection: one(connection, _FIND, (name,)))
         if found is None and not create:
             raise port.no_topic(name, self.topics())
-        if found is None:
-            found = self.engine.write(lambda tx: self._add(tx, name))
-        return SQLiteTopic(self, found[0], name, fifo=fifo)
 
-    def _add(self, tx: Transaction, name: str) -> Any:
-        tx.connection.execute(_ADD, (name,))
-        return one(tx.connection, _FIND, (name,))
+        def add(tx: Transaction) -> Any:
+            tx.connection.execute(_ADD, (name,))
+            return one(tx.connection, _FIND, (name,))
+
+        return SQLiteTopic(self, (found or self.engine.write(add))[0], name, fifo=fifo)
 
 
 class SQLiteTopic:

@@ -90,8 +90,6 @@ def _tags(topology: Topology, own: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _Settings:
-    """The settings of each kind of resource, without its tags."""
-
     topology: Topology
     place: Place
 

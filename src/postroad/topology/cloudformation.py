@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from postroad.connections import aws_resources as resources, aws_rights as rights
-from postroad.queues import redrive_allow_policy
 from postroad.topology.aws.alarms import alarm_definition
 from postroad.topology.aws.functions import POLICY, RUNTIME, trigger_definition
 from postroad.topology.aws.queues import queue_definition
@@ -17,7 +16,7 @@ from postroad.topology.aws.topics import target_definition
 from postroad.topology.aws_properties import Form, forms
 from postroad.topology.declarations import AlarmDecl
 from postroad.topology.lint import check
-from postroad.topology.names import SOMEWHERE, TOKENS, URL, Key
+from postroad.topology.names import TOKENS, URL, Key
 from postroad.topology.topology import Topology
 
 _CODE = {
@@ -127,17 +126,7 @@ class _Template:
     def _queue(self, form: Form) -> dict[str, Any]:
         policy = {"Queues": [self._ref(form)], "PolicyDocument": form.settings["policy"]}
         self._add(form, "Policy", "AWS::SQS::QueuePolicy", policy)
-        settings, allowed = form.settings, form.settings["redrive_allow"]
-        arn = SOMEWHERE.arn("queue", form.name)
-        return {
-            "QueueName": form.name,
-            "VisibilityTimeout": settings["visibility"],
-            "MessageRetentionPeriod": settings["retention"],
-            "ReceiveMessageWaitTimeSeconds": settings["receive_wait"],
-            "MaximumMessageSize": settings["max_message_bytes"],
-            "RedriveAllowPolicy": None if allowed == "all" else redrive_allow_policy(allowed, arn),
-            **queue_definition(settings),
-        }
+        return {"QueueName": form.name, **queue_definition(form)}
 
     def _topic(self, form: Form) -> dict[str, Any]:
         if form.name in self._notified:
@@ -269,7 +258,6 @@ def _referred(value: Any) -> Iterator[str]:
 
 
 def _logical_ids(found: tuple[Form, ...]) -> dict[Key, str]:
-    """Return a unique name of letters and digits for each form."""
     ids: dict[Key, str] = {}
     for form in found:
         candidate = _camel(form.name) + form.kind.title()

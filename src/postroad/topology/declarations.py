@@ -329,5 +329,4 @@ BY_KIND: Mapping[str, type[Resource]] = {declared.kind: declared for declared in
 
 
 def _two(keys: tuple[str, ...]) -> tuple[str, str | None]:
-    """Return the hash key and the range key, which may be None."""
     return keys[0], keys[1] if len(keys) > 1 else None

@@ -149,7 +149,6 @@ class EmbeddedSite:
         return self._topics.topic(name, fifo=name.endswith(".fifo"))
 
     def _have(self, kind: str, name: str) -> dict[str, Any] | None:
-        """Return the settings of a resource; None if it does not exist."""
         if kind == "queue":
             try:
                 return _settings(self._queues.queue_spec(name))
@@ -159,16 +158,13 @@ class EmbeddedSite:
             return {} if name in self._topic_names else None
         if kind == "subscription":
             topic, _, queue = name.partition("->")
-            filters = self._filters_of(topic)
+            if topic not in self._filters and topic in self._topic_names:
+                subscribed = self._topic(topic).subscriptions()
+                self._filters[topic] = {each.queue: _filter(each.filter or {}) for each in subscribed}
+            filters = self._filters.get(topic, {})
             return {"filter": filters[queue]} if queue in filters else None
         found = self._streams.settings(name)
         return None if found is None else {"shards": found[0], "retention_hours": found[1] / 3600}
-
-    def _filters_of(self, topic: str) -> dict[str, Any]:
-        if topic not in self._filters and topic in self._topic_names:
-            found = self._topic(topic).subscriptions()
-            self._filters[topic] = {each.queue: _filter(each.filter or {}) for each in found}
-        return self._filters.get(topic, {})
 
     def _subscribe(self, resource: SubscriptionDecl) -> None:
         queue = self._queues.queue(resource.queue)
@@ -211,6 +207,5 @@ def _owners(items: Items) -> Iterator[tuple[Key, str]]:
         for item in page.items:
             kind, _, name = item.key.removeprefix(_OWNERS).partition("/")
             yield (kind, name), item.value.decode()
-        cursor = page.cursor
-        if cursor is None:
+        if (cursor := page.cursor) is None:
             return

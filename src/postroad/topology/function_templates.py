@@ -160,8 +160,6 @@ def task_topology(stage: str) -> Topology:
 
 
 class _Names:
-    """The names of one stage, and the resources that have them."""
-
     def __init__(self, stage: str) -> None:
         self.stage = stage
         self.table = table_name(stage)

@@ -94,8 +94,6 @@ def _component(topology: Topology, name: str) -> Component:
 
 
 class _Rights:
-    """The statements of one component, including those for its functions."""
-
     def __init__(self, topology: Topology, component: Component, place: Place) -> None:
         self._topology = topology
         self._component = component
@@ -107,16 +105,21 @@ class _Rights:
         published = self._component.publishes
         consumed = [*self._component.consumes, *self._triggers("queue")]
         sent = [*self._component.sends, *(each.on_failure for each in self._functions if each.on_failure)]
-        yield from _allow("Send", (*rights.SEND, *rights.FIND), self._queues(sent))
-        yield from _allow("Consume", rights.CONSUME, self._queues(consumed))
-        yield from _allow("FindConsumed", rights.FIND, self._queues(consumed))
-        yield from _allow("DeadLetter", rights.SEND, self._queues(self._dead_letters(consumed)))
-        yield from _allow("Observe", (*rights.OBSERVE, *rights.FIND), self._queues(self._component.observes))
-        operated = self._queues(self._component.operates)
+        yield from _allow("Send", (*rights.SEND, *rights.FIND), self._arns("queue", sent))
+        yield from _allow("Consume", rights.CONSUME, self._arns("queue", consumed))
+        yield from _allow("FindConsumed", rights.FIND, self._arns("queue", consumed))
+        yield from _allow("DeadLetter", rights.SEND, self._arns("queue", self._dead_letters(consumed)))
+        yield from _allow("Observe", (*rights.OBSERVE, *rights.FIND), self._arns("queue", self._component.observes))
+        operated = self._arns("queue", self._component.operates)
         yield from _allow("Operate", (*rights.MOVE, *rights.CONSUME, *rights.FIND), operated)
-        yield from _allow("Redrive", (*rights.SEND, *rights.FIND, *rights.OBSERVE), self._queues(self._redriven()))
-        yield from _allow("Create", rights.CREATE, self._queues(self._component.creates))
-        yield from self._keys(consumed=[*consumed, *self._component.operates], sent=sent)
+        yield from _allow(
+            "Redrive", (*rights.SEND, *rights.FIND, *rights.OBSERVE), self._arns("queue", self._redriven())
+        )
+        yield from _allow("Create", rights.CREATE, self._arns("queue", self._component.creates))
+        read = [*consumed, *self._component.operates]
+        yield from _allow("Decrypt", rights.DECRYPT, self._kms(read))
+        written = [*sent, *self._dead_letters(read), *self._redriven()]
+        yield from _allow("Encrypt", rights.ENCRYPT, self._kms(written))
         yield from _allow("Publish", rights.PUBLISH, self._arns("topic", self._named("topic", published)))
         yield from _allow("PutEvents", rights.PUT_EVENTS, self._arns("bus", self._named("bus", published)))
         yield from _allow("Put", rights.PUT_RECORDS, self._arns("stream", self._component.puts))
@@ -141,13 +144,7 @@ class _Rights:
             yield from _allow("ListStreams", rights.LIST_STREAMS, ["*"])
         yield from _allow("ReadObjects", rights.READ_OBJECTS, self._objects(self._component.reads))
 
-    def _keys(self, *, consumed: Sequence[str], sent: Sequence[str]) -> Iterator[Statement]:
-        written = [*sent, *self._dead_letters(consumed), *self._redriven()]
-        yield from _allow("Decrypt", rights.DECRYPT, self._kms(consumed))
-        yield from _allow("Encrypt", rights.ENCRYPT, self._kms(written))
-
     def _redriven(self) -> list[str]:
-        """Return the queues that operated dead letters come from."""
         return [source for name in self._component.operates for source in sources_of(self._topology, name)]
 
     def _kms(self, names: Sequence[str]) -> list[str]:
@@ -162,12 +159,9 @@ class _Rights:
         )
 
     def _with_indexes(self, names: Sequence[str]) -> list[str]:
-        arns: list[str] = []
-        for table in (self._topology.find("table", name) for name in names):
-            if isinstance(table, TableDecl):
-                arn = self._place.arn("table", table.name)
-                arns += [arn, *(f"{arn}/index/{index.name}" for index in table.indexes)]
-        return arns
+        tables = [each for name in names if isinstance(each := self._topology.find("table", name), TableDecl)]
+        named = ([each.name, *(f"{each.name}/index/{index.name}" for index in each.indexes)] for each in tables)
+        return [self._place.arn("table", name) for names in named for name in names]
 
     def _objects(self, names: Sequence[str]) -> list[str]:
         return [f"{arn}/*" for arn in self._arns("bucket", self._named("bucket", names))]
@@ -180,9 +174,6 @@ class _Rights:
 
     def _named(self, kind: str, names: Sequence[str]) -> list[str]:
         return [name for name in names if self._topology.find(kind, name) is not None]
-
-    def _queues(self, names: Sequence[str]) -> list[str]:
-        return self._arns("queue", names)
 
     def _arns(self, kind: str, names: Sequence[str]) -> list[str]:
         return _unique([self._place.arn(kind, name) for name in names])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 from postroad.arguments import Seconds, check as check_argument, check_settings
 from postroad.errors import TopologyError
@@ -108,8 +109,7 @@ def _alone(spec: QueueSpec, handler_p99: Mapping[str, float], *, is_dead_letter:
 
 def _with_dead_letters(spec: QueueSpec, dead_letters: QueueSpec) -> Iterator[Finding]:
     if spec.name.endswith(".fifo") is not dead_letters.name.endswith(".fifo"):
-        message = f"{spec.name}: dead_letter {dead_letters.name!r} is of another type"
-        yield Finding("fifo-mismatch", "error", spec.name, message, _FIFO_REMEDY)
+        yield _error("fifo-mismatch", spec, f"dead_letter {dead_letters.name!r} is of another type", _FIFO_REMEDY)
     if spec.fifo or dead_letters.retention > spec.retention:
         return
     equal = dead_letters.retention == spec.retention
@@ -143,7 +143,6 @@ def _openness(spec: QueueSpec, sources: Sequence[str]) -> Iterator[Finding]:
 
 
 def _cycles(specs: Specs) -> Iterator[Finding]:
-    """Yield one finding for each ring of dead-letter queues."""
     done: set[str] = set()
     for start in specs:
         path: list[str] = []
@@ -164,8 +163,12 @@ def unencrypted(name: str) -> Finding:
     return Finding("unencrypted", "warning", name, message, 'Set encryption="sqs", which costs nothing.')
 
 
-def _warn(code: str, spec: QueueSpec, message: str, remedy: str) -> Finding:
-    return Finding(code, "warning", spec.name, f"{spec.name}: {message}", remedy)
+def _warn(code: str, target: Any, text: str, remedy: str) -> Finding:
+    return Finding(code, "warning", target.name, f"{target.name}: {text}", remedy)
+
+
+def _error(code: str, target: Any, text: str, remedy: str) -> Finding:
+    return Finding(code, "error", target.name, f"{target.name}: {text}", remedy)
 
 
 def lint(topology: Topology, *, handler_p99: Mapping[str, float] | None = None) -> tuple[Finding, ...]:
@@ -203,7 +206,6 @@ def check(topology: Topology) -> None:
 
 
 def _sizes(topology: Topology) -> Iterator[Finding]:
-    """Yield what CloudFormation or IAM would refuse for its size."""
     from postroad.topology.cloudformation import count_resources
     from postroad.topology.iam import policy_of
 
@@ -211,13 +213,13 @@ def _sizes(topology: Topology) -> Iterator[Finding]:
     if _PERHAPS_TOO_MANY < count <= _MOST_RESOURCES:
         count = count_resources(topology)
     if count > _MOST_RESOURCES:
-        message = f"{topology.name}: {count:,} resources, and a template of CloudFormation holds {_MOST_RESOURCES}"
-        yield Finding("too-many-resources", "warning", topology.name, message, "Divide it into several topologies.")
+        text = f"{count:,} resources, and a template of CloudFormation holds {_MOST_RESOURCES}"
+        yield _warn("too-many-resources", topology, text, "Divide it into several topologies.")
     for component in topology.components:
         size = len(json.dumps(policy_of(topology, component), separators=(",", ":")))
         if size > _MOST_POLICY_BYTES:
-            message = f"{component.name}: its policy has {size:,} bytes, and a role holds {_MOST_POLICY_BYTES:,}"
-            yield Finding("policy-too-large", "warning", component.name, message, "Divide it into several components.")
+            text = f"its policy has {size:,} bytes, and a role holds {_MOST_POLICY_BYTES:,}"
+            yield _warn("policy-too-large", component, text, "Divide it into several components.")
 
 
 def _names(topology: Topology) -> Iterator[Finding]:
@@ -229,16 +231,12 @@ def _names(topology: Topology) -> Iterator[Finding]:
     for kind, name in named:
         if (finding := name_finding(kind, name)) is not None:
             yield finding
-        same[kind, _as_on_aws(str(name))].append(str(name))
+        stem = str(name).removesuffix(".fifo")
+        same[kind, stem.replace(".", "-") + str(name)[len(stem) :]].append(str(name))
     for (kind, shared), names in same.items():
         if len(names) > 1:
             message = f"{' and '.join(map(repr, names))} are both the {kind} {shared!r}"
             yield Finding("name-clash", "error", shared, message, "Rename one of them.")
-
-
-def _as_on_aws(name: str) -> str:
-    stem = name.removesuffix(".fifo")
-    return stem.replace(".", "-") + name[len(stem) :]
 
 
 def _references(topology: Topology) -> Iterator[Finding]:
@@ -252,8 +250,9 @@ def _references(topology: Topology) -> Iterator[Finding]:
     for function in topology.of("function"):
         wanted = getattr(function, "component", "")
         if wanted not in components:
-            message = f"{function.name}: component {wanted!r} is not declared"
-            yield Finding("unknown-reference", "error", function.name, message, "Declare the component.")
+            yield _error(
+                "unknown-reference", function, f"component {wanted!r} is not declared", "Declare the component."
+            )
 
 
 def _unknown(topology: Topology, owner: str, mention: Mention) -> Finding:
@@ -278,29 +277,24 @@ def _encryption(topology: Topology) -> Iterator[Finding]:
         if queue.encryption == "none":
             yield unencrypted(queue.name)
         elif not queue.encryption.startswith("arn:"):
-            message = f"{queue.name}: encryption {queue.encryption!r} is neither 'sqs', 'none' nor the ARN of a key"
-            yield Finding("unknown-reference", "error", queue.name, message, "Give the ARN of a KMS key.")
+            text = f"encryption {queue.encryption!r} is neither 'sqs', 'none' nor the ARN of a key"
+            yield _error("unknown-reference", queue, text, "Give the ARN of a KMS key.")
 
 
 def _types(topology: Topology) -> Iterator[Finding]:
     for each in topology.resources:
         if isinstance(each, TopicDecl) and each.fifo is not each.name.endswith(".fifo"):
-            message = f"{each.name}: the name and fifo={each.fifo} disagree"
-            yield Finding("fifo-mismatch", "error", each.name, message, "End the name with '.fifo' exactly when FIFO.")
+            text = f"the name and fifo={each.fifo} disagree"
+            yield _error("fifo-mismatch", each, text, "End the name with '.fifo' exactly when FIFO.")
         elif isinstance(each, SubscriptionDecl) and each.topic.endswith(".fifo") is not each.queue.endswith(".fifo"):
-            message = f"{each.name}: the topic and the queue are of different types"
-            yield Finding("fifo-mismatch", "error", each.name, message, _FIFO_REMEDY)
+            yield _error("fifo-mismatch", each, "the topic and the queue are of different types", _FIFO_REMEDY)
         elif isinstance(each, RuleDecl):
-            yield from _rule_types(each)
-
-
-def _rule_types(rule: RuleDecl) -> Iterator[Finding]:
-    if rule.target.endswith(".fifo"):
-        message = f"{rule.name}: a bus keeps no order for the FIFO queue {rule.target!r}"
-        yield Finding("fifo-mismatch", "error", rule.name, message, "Send to a standard queue.")
-    if rule.dead_letter is not None and rule.dead_letter.endswith(".fifo"):
-        message = f"{rule.name}: a rule cannot have the FIFO queue {rule.dead_letter!r} for its dead letters"
-        yield Finding("rule-dlq-fifo", "error", rule.name, message, "Name a standard queue.")
+            if each.target.endswith(".fifo"):
+                text = f"a bus keeps no order for the FIFO queue {each.target!r}"
+                yield _error("fifo-mismatch", each, text, "Send to a standard queue.")
+            if each.dead_letter is not None and each.dead_letter.endswith(".fifo"):
+                text = f"a rule cannot have the FIFO queue {each.dead_letter!r} for its dead letters"
+                yield _error("rule-dlq-fifo", each, text, "Name a standard queue.")
 
 
 def _alarms(topology: Topology) -> Iterator[Finding]:
@@ -309,5 +303,4 @@ def _alarms(topology: Topology) -> Iterator[Finding]:
         if not isinstance(alarm, AlarmDecl) or (alarm.comparison, alarm.threshold) != (">", 1):
             continue
         if alarm.resource in ends or sources_of(topology, alarm.resource) or "dlq" in alarm.resource:
-            message = f"{alarm.name}: '> 1' sleeps through the first dead letter"
-            yield Finding("alarm-threshold", "warning", alarm.name, message, 'Use ">=" 1.')
+            yield _warn("alarm-threshold", alarm, "'> 1' sleeps through the first dead letter", 'Use ">=" 1.')

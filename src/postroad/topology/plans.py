@@ -232,7 +232,9 @@ def survey(topology: Topology, backend: Sited, *, prune: bool, code: str | None)
         verb: Verb = "skip" if stray.keep else "delete"
         actions.append(Action(verb, *stray.key, {}, stray.keep or "no longer declared"))
     unverifiable = tuple(f"{' '.join(look.key)}: {name}" for look in looks for name in look.unverifiable)
-    made = Plan(tuple(actions), unchanged, unverifiable, _digest(topology.name, actions))
+    document = _canonical(msgspec.to_builtins([topology.name, *actions]))
+    digest = hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    made = Plan(tuple(actions), unchanged, unverifiable, digest)
     return Survey(made, site, {look.key: look for look in looks})
 
 
@@ -254,11 +256,6 @@ def _canonical(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _canonical(each) for key, each in value.items()}
     return [_canonical(each) for each in value] if isinstance(value, list | tuple) else value
-
-
-def _digest(name: str, actions: Sequence[Action]) -> str:
-    document = _canonical(msgspec.to_builtins([name, *actions]))
-    return hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

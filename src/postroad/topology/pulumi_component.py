@@ -30,6 +30,13 @@ except ImportError as error:
     raise ConfigurationError("pulumi is not installed", remedy="pip install 'postroad[pulumi]'") from error
 
 TYPE = "postroad:topology:Topology"
+_QUEUE = {
+    "visibility_timeout": "visibility_timeout_seconds",
+    "message_retention_period": "message_retention_seconds",
+    "receive_message_wait_time_seconds": "receive_wait_time_seconds",
+    "maximum_message_size": "max_message_size",
+}
+"""What Pulumi calls otherwise than CloudFormation does."""
 # Arguments come from tables of settings, which the overloads of the provider's classes cannot follow.
 aws: Any = pulumi_aws
 
@@ -71,7 +78,6 @@ class TopologyComponent(pulumi.ComponentResource):
         self.register_outputs({"queue_urls": self.queue_urls})
 
     def _make(self, kind: Any, form: Form, *, retain_on_delete: bool = False, **arguments: Any) -> Any:
-        """Make the resource of a form after those that it needs."""
         after = [self._made[key] for key in form.needs if key in self._made]
         options = pulumi.ResourceOptions(parent=self, depends_on=after, retain_on_delete=retain_on_delete)
         # In the stack's state the children of all components share one space of names.
@@ -80,7 +86,6 @@ class TopologyComponent(pulumi.ComponentResource):
         return kind(name, **tags, **arguments, opts=options)
 
     def _add(self, kind: Any, to: Any, *name: str, **arguments: Any) -> None:
-        """Add a resource that belongs to another one."""
         options = pulumi.ResourceOptions(parent=self, depends_on=[to])
         kind("-".join((self._component, *name)), **arguments, opts=options)
 
@@ -92,14 +97,24 @@ class TopologyComponent(pulumi.ComponentResource):
         if not names and not any(token in text for token in TOKENS):
             return text
         urls = [self._made["queue", name].url for name in names]
-        return pulumi.Output.all(self._place, *urls).apply(lambda known: _put_in(text, names, known))
+
+        def put_in(known: Any) -> str:
+            place, *urls = known
+            filled = dict(zip(names, urls, strict=True))
+            return str(Place(*place).fill(URL.sub(lambda match: filled[match[1]], text)))
+
+        return pulumi.Output.all(self._place, *urls).apply(put_in)
 
     def _json(self, document: Any) -> Any:
         return self._filled(json.dumps(document))
 
     def _queue(self, form: Form) -> Any:
         settings = form.settings
-        queue = self._make(aws.sqs.Queue, form, **self._queue_arguments(form))
+        arguments = {_QUEUE.get(name, name): value for name, value in _snake(queue_definition(form)).items()}
+        arguments.pop("redrive_allow_policy", None)
+        if "redrive_policy" in arguments:
+            arguments["redrive_policy"] = self._json(arguments["redrive_policy"])
+        queue = self._make(aws.sqs.Queue, form, name=form.name, **arguments)
         policy = self._json(settings["policy"])
         self._add(aws.sqs.QueuePolicy, queue, form.name, "policy", queue_url=queue.url, policy=policy)
         if sources_of(self._topology, form.name) or settings["redrive_allow"] != "all":
@@ -107,20 +122,6 @@ class TopologyComponent(pulumi.ComponentResource):
             arguments = {"queue_url": queue.url, "redrive_allow_policy": self._json(allowed)}
             self._add(aws.sqs.RedriveAllowPolicy, queue, form.name, "redrive-allow", **arguments)
         return queue
-
-    def _queue_arguments(self, form: Form) -> dict[str, Any]:
-        settings = form.settings
-        arguments = {
-            "name": form.name,
-            "visibility_timeout_seconds": settings["visibility"],
-            "message_retention_seconds": settings["retention"],
-            "receive_wait_time_seconds": settings["receive_wait"],
-            "max_message_size": settings["max_message_bytes"],
-            **_snake(queue_definition(settings)),
-        }
-        if "redrive_policy" in arguments:
-            arguments["redrive_policy"] = self._json(arguments["redrive_policy"])
-        return arguments
 
     def _topic(self, form: Form) -> Any:
         dedup = form.settings["content_dedup"]
@@ -210,7 +211,12 @@ class TopologyComponent(pulumi.ComponentResource):
             memory_size=settings["memory"],
             s3_bucket=self._config.require("codeBucket"),
             s3_key=self._config.require("codeKey"),
-            environment={"variables": self._variables(settings["environment"])},
+            environment={
+                "variables": {
+                    name: self._filled(value) if value else self._config.get_secret(name) or ""
+                    for name, value in settings["environment"].items()
+                }
+            },
         )
         for rule, arn in settings["callers"].items():
             caller = {"action": rights.INVOKE, "principal": "events.amazonaws.com", "source_arn": self._filled(arn)}
@@ -222,12 +228,6 @@ class TopologyComponent(pulumi.ComponentResource):
         for trigger in settings["triggers"]:
             self._trigger(function, form.name, trigger)
         return function
-
-    def _variables(self, environment: Mapping[str, str]) -> dict[str, Any]:
-        return {
-            name: self._filled(value) if value else self._config.get_secret(name) or ""
-            for name, value in environment.items()
-        }
 
     def _trigger(self, function: Any, name: str, trigger: Mapping[str, Any]) -> None:
         arguments = {"function_name": function.name, **_snake(trigger_definition(trigger))}
@@ -256,13 +256,6 @@ class TopologyComponent(pulumi.ComponentResource):
             policy = self._json(settings["policy"])
             self._add(aws.iam.RolePolicy, role, form.name, "policy", name=POLICY, role=role.name, policy=policy)
         return role
-
-
-def _put_in(text: str, names: list[str], known: Any) -> str:
-    place, *urls = known
-    for name, url in zip(names, urls, strict=True):
-        text = text.replace(f"${{Url:{name}}}", url)
-    return str(Place(*place).fill(text))
 
 
 def _snake(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -162,6 +162,100 @@ def test_a_row_whose_text_is_not_utf8_is_failed_at_once_and_others_flow(
     assert (state, error.split(":")[0]) == ("FAILED", "malformed")
 
 
+@pytest.mark.parametrize("policy", ["block", "skip", "park"])
+@pytest.mark.parametrize("value", ["CAST(x'ff' AS TEXT)", "CAST('tr_1' || x'c3' AS TEXT)", "x'747231'"])
+@pytest.mark.parametrize("column", ["lane", "tenant"])
+def test_a_row_whose_key_is_no_text_is_failed_and_all_other_keys_flow(
+    on_sqlite: OutboxFixture,
+    recorder: Recorder,
+    dispatcher_of: MakeDispatcher,
+    column: str,
+    value: str,
+    policy: Policy,
+) -> None:
+    bad = on_sqlite.add(key={"transferId": "tr_1"})
+    # Before the first key, between the keys and behind the last one.
+    others = [on_sqlite.add(key={"transferId": each}) for each in ("a", "tr_2", "zz", "\U0010ffff")]
+    on_sqlite.run(f"UPDATE outbox SET {column} = {value} WHERE event_id = ?", str(bad.event_id))
+
+    dispatcher_of(on_sqlite.outbox, recorder, replace(QUICK, policy=policy)).drain()
+
+    assert {message.dedup_id for message in recorder.published} == {str(each.event_id) for each in others}
+    [row] = on_sqlite.outbox.failed()
+    assert (row.event_id, row.state, row.attempts) == (bad.event_id, "FAILED", 1)
+    assert row.last_error == "malformed: the tenant or lane of the row is not UTF-8 text"
+    assert on_sqlite.outbox.why(bad.event_id) == f"failed: {row.last_error}"
+    assert (on_sqlite.outbox.status().sent, on_sqlite.outbox.status().failed) == (4, 1)
+
+
+@pytest.mark.parametrize("policy", ["block", "skip", "park"])
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_row_whose_place_is_no_number_is_failed_and_all_other_keys_flow(
+    on_sqlite: OutboxFixture, recorder: Recorder, dispatcher_of: MakeDispatcher, place: int, policy: Policy
+) -> None:
+    same = [on_sqlite.add(key={"transferId": "tr_1"}) for _ in range(2)]
+    other = on_sqlite.add(key={"transferId": "tr_2"})
+    on_sqlite.run("UPDATE outbox SET seq = CAST(x'ff' AS TEXT) WHERE event_id = ?", str(same[place].event_id))
+
+    dispatcher_of(on_sqlite.outbox, recorder, replace(QUICK, policy=policy)).drain()
+
+    assert str(other.event_id) in {message.dedup_id for message in recorder.published}
+    [(state, error)] = on_sqlite.run("SELECT state, lasterror FROM outbox WHERE typeof(seq) = 'text'")
+    assert (state, error) == ("FAILED", "malformed: the seq of the row is not a number")
+
+
+def test_rows_whose_key_is_no_text_do_not_stop_each_other_once_an_operator_redrives_them(
+    on_sqlite: OutboxFixture, recorder: Recorder, dispatcher_of: MakeDispatcher
+) -> None:
+    bad = [on_sqlite.add(key={"transferId": "tr_1"}) for _ in range(3)]
+    on_sqlite.run("UPDATE outbox SET lane = CAST(x'ff' AS TEXT)")
+    dispatcher = dispatcher_of(on_sqlite.outbox, recorder)
+    dispatcher.drain()
+    on_sqlite.run("UPDATE outbox SET lane = 'tr_1' WHERE event_id <> ?", str(bad[0].event_id))
+
+    on_sqlite.outbox.redrive([each.event_id for each in bad], by="op", reason="mended")
+    dispatcher.drain()
+
+    assert [message.dedup_id for message in recorder.published] == [str(each.event_id) for each in bad[1:]]
+    assert [row.event_id for row in on_sqlite.outbox.failed()] == [bad[0].event_id]
+
+
+@pytest.mark.parametrize(("policy", "sent", "gaps"), [("block", 1, 0), ("park", 1, 0), ("skip", 2, 1)])
+def test_a_row_whose_id_is_not_utf8_is_failed_as_the_policy_says(
+    on_sqlite: OutboxFixture, recorder: Recorder, dispatcher_of: MakeDispatcher, policy: Policy, sent: int, gaps: int
+) -> None:
+    bad = on_sqlite.add(key={"transferId": "tr_1"})
+    on_sqlite.add(key={"transferId": "tr_1"})
+    on_sqlite.add(key={"transferId": "tr_2"})
+    on_sqlite.run("UPDATE outbox SET id = CAST(x'ff' AS TEXT) WHERE event_id = ?", str(bad.event_id))
+
+    dispatcher_of(on_sqlite.outbox, recorder, replace(QUICK, policy=policy)).drain()
+
+    assert len(recorder.published) == sent
+    assert sum(message.attributes.get("Gap") == str(bad.event_id) for message in recorder.published) == gaps
+    row = on_sqlite.outbox.get(bad.event_id)
+    assert row is not None
+    assert (row.state, row.last_error) == ("FAILED", "malformed: the id of the row is not UTF-8 text")
+
+
+@pytest.mark.parametrize(
+    "column", ["state", "event_id", "lasterror", "eventtype", "attempts", "redrives", "lease_owner"]
+)
+@pytest.mark.parametrize("policy", ["block", "skip", "park"])
+def test_no_other_column_that_is_not_utf8_stops_the_rows_of_all_keys(
+    on_sqlite: OutboxFixture, recorder: Recorder, dispatcher_of: MakeDispatcher, column: str, policy: Policy
+) -> None:
+    bad = on_sqlite.add(key={"transferId": "tr_1"})
+    on_sqlite.add(key={"transferId": "tr_1"})
+    other = on_sqlite.add(key={"transferId": "tr_2"})
+    on_sqlite.run(f"UPDATE outbox SET {column} = CAST(x'ff' AS TEXT) WHERE event_id = ?", str(bad.event_id))
+
+    dispatcher_of(on_sqlite.outbox, recorder, replace(QUICK, policy=policy)).drain()
+
+    assert str(other.event_id) in {message.dedup_id for message in recorder.published}
+    assert on_sqlite.outbox.status().pending == (1 if column == "state" and policy != "skip" else 0)
+
+
 def test_a_row_above_the_limit_is_failed_as_too_large(
     fixture: OutboxFixture, recorder: Recorder, dispatcher_of: MakeDispatcher
 ) -> None:

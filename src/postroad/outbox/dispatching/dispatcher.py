@@ -93,7 +93,9 @@ class OutboxDispatcher:
             config,
             event_log=self._event_log,
             observe=self._metrics.observe,
-            prune=None if config.keep_sent is None else self._prune,
+            prune=None
+            if config.keep_sent is None
+            else partial(prune_batch, outbox.database, outbox.tables, older_than=config.keep_sent, batch=PRUNE_BATCH),
         )
         self._working = threading.Lock()
         self._stopping = threading.Event()
@@ -163,12 +165,6 @@ class OutboxDispatcher:
         if self._thread is not None:
             self._thread.join(timeout + _LONGEST_WAIT)
 
-    def _prune(self) -> int:
-        assert self.config.keep_sent is not None
-        return prune_batch(
-            self._outbox.database, self._outbox.tables, older_than=self.config.keep_sent, batch=PRUNE_BATCH
-        )
-
     def _run(self, stop: threading.Event | None = None) -> DispatchReport:
         def is_stopped() -> bool:
             return self._stopping.is_set() or (stop is not None and stop.is_set())
@@ -197,7 +193,6 @@ class OutboxDispatcher:
                 self._stopping.wait(_RECONNECT[-1])
 
     def _finish(self) -> None:
-        """Publish and settle all rows that are claimed."""
         self._work_until(lambda: self._pump.idle, _STOP_SECONDS, looking=False)
 
     def _work_until(self, is_over: Callable[[], bool], seconds: float, *, looking: bool) -> None:

@@ -11,7 +11,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -52,31 +52,19 @@ class EventLog:
     def __init__(self, dispatcher: str, target: str) -> None:
         self._dispatcher, self._target = dispatcher, target
 
-    @cached_property
-    def _log(self) -> Any:
-        return get_logger("outbox")
-
     def write(self, event: str, **fields: Any) -> None:
         level = _level(event)
         if _standard.isEnabledFor(level):
-            self._log.log(level, event, dispatcher=self._dispatcher, **fields)
+            get_logger("outbox").log(level, event, dispatcher=self._dispatcher, **fields)
 
     def write_settled(self, settlement: Settlement) -> None:
         """Write the line of a row that was published or failed; one that was only released has none."""
         event = _OF_ROWS.get(settlement.kind)
         if event is None or not _standard.isEnabledFor(_level(event)):
             return
-        row = settlement.row
-        fields: dict[str, Any] = {
-            "row": row.id,
-            "seq": row.seq,
-            "attempt": max(row.attempts, 0) + 1,
-            "redrives": row.redrives,
-        }
-        fields |= {"queue": self._target, **_named(row.payload)}
-        if settlement.error is not None:
-            fields["error"] = settlement.error
-        self.write(event, **fields)
+        row, error = settlement.row, {} if settlement.error is None else {"error": settlement.error}
+        fields = {"row": row.id, "seq": row.seq, "attempt": max(row.attempts, 0) + 1, "redrives": row.redrives}
+        self.write(event, **fields, queue=self._target, **_named(row.payload), **error)
 
 
 def _named(payload: str) -> dict[str, str]:
@@ -323,7 +311,6 @@ class Pump:
             self.release()
 
     def _note(self, outcome: Outcome) -> None:
-        """Keep the settlements until they are written."""
         if not self._unsettled:
             self._unsettled_since = time.monotonic()
         self._unsettled += [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import chain, islice, zip_longest
@@ -17,12 +17,16 @@ from postroad.outbox.dispatching.config import Policy
 from postroad.outbox.dispatching.store import FIRST_KEY, ClaimedRow, Gauges, Key, Lease, Settled, Settlement
 from postroad.outbox.rows import FAILED, PENDING, SENT
 from postroad.outbox.schema import Tables, require
+from postroad.telemetry import get_logger
 
 if TYPE_CHECKING:
     from postroad.connections import ApplicationFile, FileSession
 
 _PHRASES: Final = {
-    "head": "coalesce(tenant, ''), lane, seq, {free}, coalesce(lease_until, '') > {now}, redrives",
+    # Bytes: a key that is not UTF-8, or no text, cannot be bound again.
+    "head": "rowid, iif(typeof(tenant) = 'blob', x'ff', CAST(coalesce(tenant, '') AS BLOB)),"
+    " iif(typeof(lane) = 'text', CAST(lane AS BLOB), x'ff'), seq, {free}, coalesce(lease_until, '') > {now},"
+    " CAST(redrives AS INTEGER)",
     "free": "(state = 'PENDING' AND {due} AND coalesce(lease_until, '') <= {now})",
     # A row that was due when it was written is due, even if the clock was set back since.
     "due": "next_attempt <= max({now}, coalesce(createdat, ''), coalesce(updatedat, ''))",
@@ -58,9 +62,9 @@ _ANY_LEASED: Final = """
 SELECT 1 FROM {outbox}
  WHERE {open} AND held IN (0, 1, 2) AND coalesce(tenant, '') = ? AND lane = ? AND lease_until > {now} LIMIT 1
 """
-# Bytes, as text that is not UTF-8 would fail the claim, and with it the rows of all keys.
 _ROWS: Final = """
-SELECT id, seq, CAST(payload AS BLOB), attempts, redrives, {free} FROM {outbox}
+SELECT rowid, id, seq, CAST(payload AS TEXT), CAST(attempts AS INTEGER), CAST(redrives AS INTEGER), {free}
+  FROM {outbox}
  WHERE {open} AND held IN (0, 1, 2) AND coalesce(tenant, '') = ? AND lane = ? AND seq >= ? ORDER BY seq LIMIT ?
 """
 _HOLD: Final = """
@@ -78,7 +82,14 @@ UPDATE {outbox} SET held = 2, state = CASE WHEN :parked AND state = 'PENDING' TH
 _IS_PARKED: Final = "SELECT 1 FROM {parked} WHERE tenant = ? AND lane = ?"
 _GAP: Final = "SELECT event_id FROM {gaps} WHERE tenant = ? AND lane = ? AND seq < ? ORDER BY seq"
 _NEXT_NUMBER: Final = "UPDATE {meta} SET last_token = last_token + 1 RETURNING last_token"
-_LEASE: Final = "UPDATE {outbox} SET lease_owner = ?, lease_token = ?, lease_until = {later} WHERE id = ?"
+_LEASE: Final = """
+UPDATE {outbox} SET lease_owner = ?, lease_token = ?, lease_until = {later} WHERE rowid = ? AND id = ?
+"""
+# A row whose own key or id is not UTF-8: no other statement can name it.
+_FAIL_UNREADABLE: Final = """
+UPDATE {outbox} SET state = CASE state WHEN 'PENDING' THEN 'FAILED' ELSE state END, held = 2, lasterror = ?,
+       attempts = max(attempts, 0) + 1, updatedat = {now}, lease_owner = NULL, lease_until = NULL WHERE rowid = ?
+"""
 _RENEW: Final = """
 UPDATE {outbox} SET lease_until = {later}
  WHERE id = ? AND state = 'PENDING' AND lease_token = ? AND lease_owner = ?
@@ -107,12 +118,14 @@ SELECT 1 FROM {outbox} WHERE id = ? AND lease_token = ? AND lease_owner IS NULL 
 """
 _NOTE_GAP: Final = """
 INSERT INTO {gaps} (tenant, lane, seq, event_id)
-SELECT coalesce(tenant, ''), lane, seq, event_id FROM {outbox} WHERE id = ? ON CONFLICT DO NOTHING
+SELECT coalesce(tenant, ''), lane, seq, event_id FROM {outbox}
+ WHERE {open} AND held IN (0, 1, 2) AND coalesce(tenant, '') = ? AND lane = ? AND seq = ? ON CONFLICT DO NOTHING
 """
 _CLOSE_GAPS: Final = "DELETE FROM {gaps} WHERE tenant = ? AND lane = ? AND seq < ?"
 _PARK: Final = """
 INSERT INTO {parked} (tenant, lane, event_id)
-SELECT coalesce(tenant, ''), lane, event_id FROM {outbox} WHERE id = ? ON CONFLICT DO NOTHING
+SELECT coalesce(tenant, ''), lane, event_id FROM {outbox}
+ WHERE {open} AND held IN (0, 1, 2) AND coalesce(tenant, '') = ? AND lane = ? AND seq = ? ON CONFLICT DO NOTHING
 """
 _SET_ASIDE: Final = """
 UPDATE {outbox} SET state = 'PARKED', held = 2, updatedat = {now}, lease_owner = NULL, lease_until = NULL
@@ -137,6 +150,17 @@ _MOST_HELD: Final = 10_000
 """The number of keys that one claim holds back at the most."""
 
 
+_NO_NUMBER: Final = "seq of the row is not a number"
+
+
+class _Unreadable(Exception):
+    """The row `rowid` can be claimed by no statement; `key` and `seq` are its place in its key if that can be read."""
+
+    def __init__(self, rowid: int, what: str, key: Key | None = None, seq: int = 0) -> None:
+        super().__init__(f"malformed: the {what}")
+        self.rowid, self.key, self.seq = rowid, key, seq
+
+
 @dataclass(frozen=True, slots=True)
 class _Head:
     """The first row of a key, or the first one that is not held."""
@@ -152,8 +176,14 @@ class _Head:
 
     @classmethod
     def of(cls, found: Row, *, waited: bool = False) -> _Head:
-        tenant, lane, seq, free, leased, redrives = found
-        return cls(Key(tenant, lane), seq, bool(free), bool(leased), redrives, waited)
+        rowid, tenant, lane, seq, free, leased, redrives = found
+        try:
+            key = Key(tenant.decode(), lane.decode())
+        except UnicodeDecodeError:
+            raise _Unreadable(rowid, "tenant or lane of the row is not UTF-8 text") from None
+        if not isinstance(seq, int):
+            raise _Unreadable(rowid, _NO_NUMBER)
+        return cls(key, seq, bool(free), bool(leased), redrives, waited)
 
 
 class SQLiteDispatchStore:
@@ -174,6 +204,14 @@ class SQLiteDispatchStore:
                 session.change(self._sql(_RELEASE_ALL))
 
     def claim(self, limit: int, *, after: Key, leaving: int = 0) -> list[ClaimedRow]:
+        while True:
+            try:
+                return self._claim(limit, after, leaving)
+            except _Unreadable as row:
+                # It must not keep the rows of all other keys from being claimed.
+                self._fail_unreadable(row)
+
+    def _claim(self, limit: int, after: Key, leaving: int) -> list[ClaimedRow]:
         # Most claims find nothing; they take no lock that would delay those who add events.
         with self._file.reading() as session:
             stuck: list[_Head] = []
@@ -183,7 +221,9 @@ class SQLiteDispatchStore:
         with self._file.transaction() as session:
             stuck = []
             walked = islice(self._due(session, after, stuck), leaving, leaving + limit)
-            heads = _in_turns(islice(self._waited(session), limit), walked)[:limit]
+            # Both kinds in turns, so that neither delays the other; chance decides which comes first.
+            kinds = CHANCE.sample([islice(self._waited(session), limit), walked], 2)
+            heads = [head for pair in zip_longest(*kinds) for head in pair if head is not None][:limit]
             self._hold(session, stuck[:_MOST_HELD])
             token = session.rows(self._sql(_NEXT_NUMBER))[0][0]
             depth = max(limit // max(len(heads), 1), 1) if after == FIRST_KEY else 1
@@ -272,14 +312,25 @@ class SQLiteDispatchStore:
         """Lease the head and free rows behind it; a row that was tried before is leased alone."""
         key, most = head.key, 1 if head.waited else depth
         gap = tuple(event_id for (event_id,) in session.rows(self._sql(_GAP), (*key, head.seq)))
-        for row_id, number, payload, attempts, redrives, free in session.rows(self._sql(_ROWS), (*key, head.seq, most)):
+        for rowid, row_id, seq, payload, attempts, redrives, free in session.rows(
+            self._sql(_ROWS), (*key, head.seq, most)
+        ):
             if not free:
                 return
-            session.change(self._sql(_LEASE), (self._owner, token, self._lease, row_id))
-            # What is not UTF-8 becomes an escape that JSON does not have: the row is malformed.
-            text = payload.decode(errors="backslashreplace")
-            yield ClaimedRow(row_id, key, number, text, attempts, redrives, token, gap, head.waited)
+            if not isinstance(seq, int):
+                raise _Unreadable(rowid, _NO_NUMBER)
+            if session.change(self._sql(_LEASE), (self._owner, token, self._lease, rowid, row_id)) != 1:
+                raise _Unreadable(rowid, "id of the row is not UTF-8 text", key, seq)
+            # A payload that is not UTF-8 holds an escape that JSON does not have: the row is malformed.
+            yield ClaimedRow(row_id, key, seq, payload, attempts, redrives, token, gap, head.waited)
             gap = ()
+
+    def _fail_unreadable(self, row: _Unreadable) -> None:
+        with self._file.transaction() as session:
+            session.change(self._sql(_FAIL_UNREADABLE), (str(row), row.rowid))
+            if row.key is not None:
+                self._follow_failure(session, row.key, row.seq)
+        get_logger("outbox").warning("outbox_failed", error=str(row), rowid=row.rowid)
 
     def _settle(self, session: FileSession, each: Settlement) -> bool:
         values = {
@@ -299,17 +350,15 @@ class SQLiteDispatchStore:
         for each in settlements:
             if each.state == SENT and each.row.gap:
                 session.change(self._sql(_CLOSE_GAPS), (*each.row.key, each.row.seq))
-            if each.state == FAILED and self._policy == "skip":
-                session.change(self._sql(_NOTE_GAP), (each.row.id,))
-            if each.state == FAILED and self._policy == "park":
-                session.change(self._sql(_PARK), (each.row.id,))
-                session.change(self._sql(_SET_ASIDE), (*each.row.key, each.row.seq))
+            if each.state == FAILED:
+                self._follow_failure(session, each.row.key, each.row.seq)
 
-
-def _in_turns(waited: Iterable[_Head], walked: Iterable[_Head]) -> list[_Head]:
-    """Take both kinds in turns, so that neither delays the other; chance decides which comes first."""
-    kinds = CHANCE.sample([waited, walked], 2)
-    return [head for pair in zip_longest(*kinds) for head in pair if head is not None]
+    def _follow_failure(self, session: FileSession, key: Key, seq: int) -> None:
+        if self._policy == "skip":
+            session.change(self._sql(_NOTE_GAP), (*key, seq))
+        if self._policy == "park":
+            session.change(self._sql(_PARK), (*key, seq))
+            session.change(self._sql(_SET_ASIDE), (*key, seq))
 
 
 _LOOK_SECONDS: Final = 0.02

@@ -122,6 +122,8 @@ class Functions:
             return None
         configuration, tags = answer["Configuration"], dict(answer.get("Tags") or {})
         variables = (configuration.get("Environment") or {}).get("Variables") or {}
+        invoked = self.aws.functions.get_function_event_invoke_config
+        sent = ask(what, invoked, *_MISSING, FunctionName=form.name) or {}
         return {
             "handler": configuration["Handler"],
             "role": configuration["Role"],
@@ -129,7 +131,7 @@ class Functions:
             "memory": configuration["MemorySize"],
             "environment": {name: variables.get(name) for name in form.settings["environment"]},
             "triggers": self.triggers.read(form),
-            "on_failure": self._on_failure(form),
+            "on_failure": ((sent.get("DestinationConfig") or {}).get("OnFailure") or {}).get("Destination"),
             "callers": self._callers(form),
             "rights": self._rights(form),
             "code": tags.pop(CODE_TAG, None),
@@ -243,12 +245,6 @@ class Functions:
                 what, operation = f"permission of rule {rule!r}", self.aws.functions.add_permission
                 caller = {"Action": rights.INVOKE, "Principal": "events.amazonaws.com", "SourceArn": arn}
                 ask(what, operation, "ResourceConflictException", FunctionName=form.name, StatementId=rule, **caller)
-
-    def _on_failure(self, form: Form) -> str | None:
-        operation = self.aws.functions.get_function_event_invoke_config
-        answer = ask(f"function {form.name!r}", operation, *_MISSING, FunctionName=form.name)
-        found = (((answer or {}).get("DestinationConfig") or {}).get("OnFailure") or {}).get("Destination")
-        return None if found is None else str(found)
 
     def _settled(self, name: str) -> None:
         with translated(f"function {name!r}"):

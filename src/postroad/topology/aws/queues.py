@@ -60,11 +60,12 @@ class Queues:
     def create(self, form: Form) -> None:
         settings = form.settings
         with translated(f"making queue {form.name!r}"):
-            make_queue(self.aws.sqs, form.name, self._attributes(form), fifo=settings["fifo"], tags=settings["tags"])
+            attributes = _attributes(form, self.place)
+            make_queue(self.aws.sqs, form.name, attributes, fifo=settings["fifo"], tags=settings["tags"])
 
     def update(self, form: Form, fields: Collection[str]) -> None:
         url = self.url(form.name)
-        wanted = self._attributes(form)
+        wanted = _attributes(form, self.place)
         changed = {name: value for name, value in wanted.items() if set(_FIELDS[name]) & set(fields)}
         if "policy" in fields:
             changed["Policy"] = self._merged(form, url)
@@ -107,18 +108,6 @@ class Queues:
         answer = ask(f"queue {name!r}", self.aws.sqs.get_queue_url, *_MISSING, QueueName=name)
         return None if answer is None else str(answer["QueueUrl"])
 
-    def _attributes(self, form: Form) -> dict[str, str]:
-        """Return every attribute with its value; an empty one removes it."""
-        spec = _spec(form)
-        dead_letter = None if spec.dead_letter is None else self.place.arn("queue", spec.dead_letter)
-        attributes = {"RedrivePolicy": "", **queue_attributes(spec, dead_letter)}
-        if spec.redrive_allow != "all":
-            policy = redrive_allow_policy(spec.redrive_allow, self.place.arn("queue", form.name))
-            attributes["RedriveAllowPolicy"] = json.dumps(policy)
-        attributes |= _encryption(str(form.settings["encryption"]))
-        attributes["Policy"] = json.dumps(form.settings["policy"])
-        return attributes
-
     def _merged(self, form: Form, url: str | None) -> str:
         """Return the policy with our statements and those of others."""
         before = json.loads((self._found(form.name, url, "Policy") or {}).get("Policy") or "{}")
@@ -148,29 +137,31 @@ def _settings(form: Form, attributes: Mapping[str, str]) -> dict[str, Any]:
     return settings
 
 
-def queue_definition(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what CloudFormation and Pulumi call by the same names: delay, order, dead letters and encryption."""
-    definition: dict[str, Any] = {"DelaySeconds": settings["delay"]}
-    if settings["fifo"]:
-        by_group = settings["dedup_scope"] == "group"
-        definition |= {
-            "FifoQueue": True,
-            "ContentBasedDeduplication": settings["content_dedup"],
-            "DeduplicationScope": "messageGroup" if by_group else "queue",
-            "FifoThroughputLimit": "perMessageGroupId" if by_group else "perQueue",
-        }
-    if settings["dead_letter"] is not None:
-        arn = SOMEWHERE.arn("queue", settings["dead_letter"])
-        definition["RedrivePolicy"] = {"deadLetterTargetArn": arn, "maxReceiveCount": settings["max_receives"]}
-    if settings["encryption"] in ("sqs", "none"):
-        return {**definition, "SqsManagedSseEnabled": settings["encryption"] == "sqs"}
-    return {**definition, "KmsMasterKeyId": settings["encryption"]}
+def queue_definition(form: Form) -> dict[str, Any]:
+    """Return the queue without its policy in the form of CloudFormation: SQS's attributes as numbers and objects."""
+    attributes = {"FifoQueue": "true" if form.settings["fifo"] else "", **_attributes(form, SOMEWHERE)}
+    del attributes["Policy"]
+    return {
+        name: json.loads(value) if value[0] in "{tf" or value.isdigit() else value
+        for name, value in attributes.items()
+        if value
+    }
 
 
-def _encryption(encryption: str) -> dict[str, str]:
+def _attributes(form: Form, place: Place) -> dict[str, str]:
+    """Return every attribute with its value; an empty one removes it."""
+    spec, encryption = _spec(form), str(form.settings["encryption"])
+    dead_letter = None if spec.dead_letter is None else place.arn("queue", spec.dead_letter)
+    attributes = {"RedrivePolicy": "", **queue_attributes(spec, dead_letter)}
+    if spec.redrive_allow != "all":
+        policy = redrive_allow_policy(spec.redrive_allow, place.arn("queue", form.name))
+        attributes["RedriveAllowPolicy"] = json.dumps(policy)
     if encryption in ("sqs", "none"):
-        return {"SqsManagedSseEnabled": "true" if encryption == "sqs" else "false"}
-    return {"KmsMasterKeyId": encryption}
+        attributes["SqsManagedSseEnabled"] = "true" if encryption == "sqs" else "false"
+    else:
+        attributes["KmsMasterKeyId"] = encryption
+    attributes["Policy"] = json.dumps(form.settings["policy"])
+    return attributes
 
 
 def _spec(form: Form) -> QueueSpec:

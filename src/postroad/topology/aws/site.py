@@ -73,7 +73,12 @@ class AwsSite:
 
     def strays(self, topology: Topology) -> Sequence[Stray]:
         found = [key for key in owned(self._connection, topology.name) if not _declares(topology, key)]
-        return keep_dead_letters([Stray(key, self._keep(key)) for key in found], self._kinds["queue"].sources)
+        reasons = {"table": "tables are never removed", "bucket": "buckets are never removed"}
+        strays = [
+            Stray(key, self._kinds["queue"].keep(key[1]) if key[0] == "queue" else reasons.get(key[0], ""))
+            for key in found
+        ]
+        return keep_dead_letters(strays, self._kinds["queue"].sources)
 
     def holds_items(self, resource: Resource) -> bool:
         """Return whether a table holds an item; nothing else is ever replaced."""
@@ -156,11 +161,6 @@ class AwsSite:
         lost = tuple(name for name, default in untold.items() if emulated and want[name] != default)
         fixed = changed_keys(have, want) if resource.kind == "table" else ()
         return Look(resource, want, {**untold, **have}, unverifiable=lost, fixed=fixed)
-
-    def _keep(self, key: Key) -> str:
-        if key[0] == "queue":
-            return str(self._kinds["queue"].keep(key[1]))
-        return {"table": "tables are never removed", "bucket": "buckets are never removed"}.get(key[0], "")
 
 
 def _comparable(form: Form) -> dict[str, Any]:

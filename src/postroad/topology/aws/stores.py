@@ -82,13 +82,11 @@ class Tables:
         with translated(f"table {name!r}"):
             resources.wait_for_table(self.aws.dynamodb, name)
             # DynamoDB builds one index at a time and accepts no other change until it is done.
-            while index is not None and not self._is_built(name, index):
+            while index is not None:
+                found = self.aws.dynamodb.describe_table(TableName=name)["Table"].get("GlobalSecondaryIndexes", ())
+                if {each.get("IndexName"): each.get("IndexStatus") for each in found}.get(index) in (None, "ACTIVE"):
+                    return
                 time.sleep(_LOOK_AGAIN)
-
-    def _is_built(self, name: str, index: str) -> bool:
-        table = self.aws.dynamodb.describe_table(TableName=name)["Table"]
-        states = {each.get("IndexName"): each.get("IndexStatus") for each in table.get("GlobalSecondaryIndexes", ())}
-        return states.get(index) in (None, "ACTIVE")
 
 
 def flat(settings: Mapping[str, Any]) -> dict[str, Any]:
