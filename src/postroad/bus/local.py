@@ -101,12 +101,15 @@ class EventBus(Protocol):
 
     def subscribe(self, event_type: type[E], handler: Callable[[E], Any]) -> None:
         """Call `handler` for every event of exactly `event_type`, from the next publish on."""
+        ...
 
     def unsubscribe(self, event_type: type[E], handler: Callable[[E], Any]) -> bool:
         """Remove one subscription of `handler` to `event_type`; return whether there was one."""
+        ...
 
     def publish(self, event: E) -> PublishResult[E]:
         """Give `event` to every handler of its type, and return which of them ran and failed."""
+        ...
 
 
 def local_part(bus: EventBus) -> EventBus:

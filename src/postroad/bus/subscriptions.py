@@ -43,6 +43,7 @@ class Subscribe(Protocol[E]):
 
     def __call__(self, handler: Callable[Concatenate[E, P], R], /) -> Callable[Concatenate[E, P], R]:
         """Subscribe the handler."""
+        ...
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

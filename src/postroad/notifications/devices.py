@@ -48,6 +48,7 @@ class PushSender(Protocol):
 
     def send(self, push: PushNotification, token: str, *, push_id: str) -> TokenResult:
         """Send `push` to `token`. If it is sent again under the same `push_id`, it replaces the first on the device."""
+        ...
 
 
 Platform = Literal["apns", "fcm"]

@@ -34,15 +34,19 @@ class Breaker(Protocol):
     @property
     def state(self) -> BreakerState:
         """Whether messages pass, none pass, or single ones pass as probes."""
+        ...
 
     def pause(self) -> float:
         """Return the seconds until a probe may pass; 0 when messages pass."""
+        ...
 
     def succeeded(self) -> None:
         """A message was handled."""
+        ...
 
     def failed(self) -> None:
         """A message was not handled, or none could be received."""
+        ...
 
 
 class CircuitBreaker:

@@ -29,9 +29,11 @@ class Chore(Protocol):
 
     def due(self) -> float | None:
         """Return the monotonic time at which to run next; None when there is nothing to do."""
+        ...
 
     def run(self) -> None:
         """Do what is due. It raises nothing."""
+        ...
 
 
 @dataclass(slots=True, eq=False)

@@ -32,6 +32,7 @@ class Adapter(Protocol):
 
     def evaluate(self, prompt: Any, *, session: Any, **limits: Any) -> Any:
         """Return the response to `prompt` in `session`, or await it; `limits` has the deadline and the budget."""
+        ...
 
 
 class MainLoop(ABC, Generic[RequestT, OutputT]):
