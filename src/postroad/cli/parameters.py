@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from postroad.arguments import duration_of
@@ -102,8 +103,6 @@ def pairs(texts: Iterable[str], field: str, form: str) -> dict[str, str]:
 
 def json_value(text: str | bytes, field: str, error: type[PostroadError] = InvalidInput) -> Any:
     """Decode JSON, or raise the error with the field."""
-    import msgspec
-
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, ValueError, RecursionError) as broken:
