@@ -115,15 +115,6 @@ def _calls_of(place: Place) -> Path:
 
 def _announce_claims(client: Client) -> None:
     """Let a dispatcher announce that it holds something, from a claim that found rows until they are settled."""
-    store: type
-    if client.place.store == "postgres":
-        from postroad.outbox.dispatching.postgres import PostgresDispatchStore
-
-        store = PostgresDispatchStore
-    else:
-        from postroad.outbox.dispatching.sqlite import SQLiteDispatchStore
-
-        store = SQLiteDispatchStore
 
     def claim(original: Callable[..., Any], *args: Any, **given: Any) -> Any:
         claimed = original(*args, **given)
@@ -135,8 +126,9 @@ def _announce_claims(client: Client) -> None:
         client.announce(holding=False)
         return settled
 
-    wrap(store, "claim", claim)
-    wrap(store, "settle", settle)
+    store = "postgres:PostgresDispatchStore" if client.place.store == "postgres" else "sqlite:SQLiteDispatchStore"
+    wrap(f"postroad.outbox.dispatching.{store}.claim", claim)
+    wrap(f"postroad.outbox.dispatching.{store}.settle", settle)
 
 
 def _unsettled(place: Place, backend: Backend) -> int:
