@@ -83,7 +83,6 @@ class Recording:
         """The name and number of the file or folder behind each descriptor."""
 
     def add(self, step: Step) -> None:
-        """Add a step."""
         with self.changing:
             self.steps.append(step)
 
@@ -120,7 +119,6 @@ class Recording:
         self._open[descriptor] = name, FOLDER if stat.S_ISDIR(os.fstat(descriptor).st_mode) else self.file(name)
 
     def closed(self, descriptor: int) -> None:
-        """Forget a descriptor."""
         self._open.pop(descriptor, None)
 
     def wrote(self, descriptor: int, data: bytes) -> None:

@@ -71,16 +71,13 @@ class Request:
         return "X-Amz-Target" in self.headers
 
     def with_body(self, body: bytes) -> Request:
-        """Return the same request with another body."""
         kept = {name: value for name, value in self.headers.items() if not name.lower().startswith(_OF_THE_BODY)}
         return replace(self, headers=kept, body=body)
 
     def with_document(self, document: Mapping[str, Any]) -> Request:
-        """Return the same request with other parameters."""
         return self.with_body(json.dumps(document).encode())
 
     def with_form(self, form: Mapping[str, str]) -> Request:
-        """Return the same request with other parameters of the query protocol."""
         return self.with_body(urlencode(form).encode())
 
 
@@ -103,7 +100,6 @@ class Answer:
         return parsed if isinstance(parsed, dict) else {}
 
     def with_document(self, document: Mapping[str, Any]) -> Answer:
-        """Return the same answer with another document."""
         return replace(self, body=json.dumps(document).encode())
 
 
@@ -113,12 +109,10 @@ Failed = Mapping[int, tuple[str, str] | None]
 
 
 def json_answer(document: Mapping[str, Any], status: int = 200) -> Answer:
-    """Return the answer of a service that speaks JSON."""
     return Answer(status, (("Content-Type", "application/x-amz-json-1.0"),), json.dumps(document).encode())
 
 
 def xml_answer(text: str, status: int = 200) -> Answer:
-    """Return the answer of a service that speaks XML."""
     return Answer(status, (("Content-Type", "text/xml"),), text.encode())
 
 

@@ -15,7 +15,7 @@ from postroad.queues import ATTRIBUTE, KEEP_FOR, PREFIX, OutgoingMessage, Peeked
 from postroad.testing.checker import check as read_history
 from postroad.testing.clock import FakeClock
 from postroad.testing.verify.scenario import History, Place
-from postroad.testing.verify.workload import check, effects_of, held, peeked
+from postroad.testing.verify.workload import effects_of, held, peeked
 from postroad.wiring import Backend
 
 _INTEGRITY = """
@@ -46,7 +46,7 @@ def audit_references(place: Place, history: History) -> None:
                 left += peeked(backend.queue(name))
     # Only a message whose blob cannot be read is shown with the mark of its reference.
     missing = sum(ATTRIBUTE in message.attributes for message in left)
-    check(history, "I27", missing == 0, f"{missing} of {len(left)} messages refer to a missing blob")
+    history.check("I27", missing == 0, f"{missing} of {len(left)} messages refer to a missing blob")
 
 
 def audit_sweep(blobs: Path, directory: Path, history: History) -> None:
@@ -63,7 +63,7 @@ def audit_sweep(blobs: Path, directory: Path, history: History) -> None:
     DirectoryBlobs(copy, later).prune(PREFIX, older_than=KEEP_FOR)
     rest = sum(path.is_file() for path in (copy / PREFIX).rglob("*"))
     shutil.rmtree(copy)
-    check(history, "I27", rest == 0, f"{rest} blobs would stay when all messages have expired")
+    history.check("I27", rest == 0, f"{rest} blobs would stay when all messages have expired")
 
 
 def _audit_integrity(path: str, history: History) -> None:
@@ -71,7 +71,7 @@ def _audit_integrity(path: str, history: History) -> None:
     command = [sys.executable, "-c", _INTEGRITY, path]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     said = (done.stdout + done.stderr).strip()
-    check(history, "I27", said == "ok", f"integrity_check: {said[-500:]}")
+    history.check("I27", said == "ok", f"integrity_check: {said[-500:]}")
 
 
 def audit_queue(
@@ -83,18 +83,18 @@ def audit_queue(
         return
     queue, letters = backend.queue(name), list(peeked(backend.queue(dead)))
     gone = counters.acked + counters.dead + counters.expired + held(queue)
-    check(history, "I28", counters.sent == gone, f"{name}: sent {counters.sent}, settled and left {gone}")
-    check(history, "I28", counters.dead == len(letters), f"{name}: dead {counters.dead}, found {len(letters)}")
+    history.check("I28", counters.sent == gone, f"{name}: sent {counters.sent}, settled and left {gone}")
+    history.check("I28", counters.dead == len(letters), f"{name}: dead {counters.dead}, found {len(letters)}")
     if deduplicates:
         counts = read_history(Path(place.report)).counts
         ok, most = counts.publishes_ok, counts.publishes_ok + counts.publishes_unknown
-        check(history, "I6", counters.sent <= most, f"{name}: {counters.sent} messages, {most} published")
-        check(history, "I28", counters.sent >= ok, f"{name}: sent {counters.sent}, {ok} were ok")
+        history.check("I6", counters.sent <= most, f"{name}: {counters.sent} messages, {most} published")
+        history.check("I28", counters.sent >= ok, f"{name}: sent {counters.sent}, {ok} were ok")
         # Each fault may hide one receive: its caller never wrote it down.
         faults = counts.kills + counts.pauses + counts.restarts + counts.proxy_faults
         unseen = counters.received - counts.deliveries
         seen = f"received {counters.received}, {counts.deliveries} were written down, with {faults} faults"
-        check(history, "I28", 0 <= unseen <= faults, f"{name}: {seen}")
+        history.check("I28", 0 <= unseen <= faults, f"{name}: {seen}")
         _audit_repeats(place, history, queue)
 
 
@@ -105,4 +105,4 @@ def _audit_repeats(place: Place, history: History, queue: Queue) -> None:
     for each in ids:
         queue.send([OutgoingMessage("repeated", group="repeated", dedup_id=each)])
     more = held(queue) - before
-    check(history, "I20", more == 0, f"{more} of {len(ids)} repeated ids were stored again")
+    history.check("I20", more == 0, f"{more} of {len(ids)} repeated ids were stored again")

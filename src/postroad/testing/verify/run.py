@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from postroad import __version__
 from postroad.errors import PostroadError
 from postroad.testing.checker import Report, check, write_report
 from postroad.testing.checker.report import MOST_FINDINGS
@@ -204,7 +205,7 @@ def _facts(options: Options, plan: Plan, scenario: Scenario) -> dict[str, Any]:
         # Standard queues of AWS do not deduplicate, and SQS has no call that moves a message.
         "copies": options.store == "aws" and not scenario.facts.ordered,
         "two_step_reject": options.store == "aws",
-        "scenario": scenario.name,
+        "scenario": plan.scenario,
         "store": options.store,
         "size": options.size,
         "command": options.command,
@@ -214,7 +215,4 @@ def _facts(options: Options, plan: Plan, scenario: Scenario) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what is tested and of what it runs on."""
-    from postroad import __version__
-
     return {"postroad": __version__, "python": platform.python_version(), "sqlite3": sqlite3.sqlite_version}

@@ -43,17 +43,13 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     faults: bool
     """Whether anything is broken on purpose; without faults no handler fails either."""
 
-    @contextmanager
-    def backend(self) -> Iterator[Backend]:
-        """Open the backend."""
+    def backend(self) -> Backend:
         from postroad.wiring import connect
 
-        with connect(self.url) as backend:
-            yield backend
+        return connect(self.url)
 
     @property
     def history(self) -> Path:
-        """The directory of the history files."""
         return Path(self.report) / "history"
 
 
@@ -72,8 +68,11 @@ class History:
         line = {"t": time.monotonic(), "p": self._process, "op": op, "outcome": outcome, **fields}
         os.write(self._file, msgspec.json.encode(line) + b"\n")
 
+    def check(self, invariant: str, ok: bool, detail: str) -> None:
+        """Write what no client can see."""
+        self.write("check", invariant=invariant, ok=ok, detail=detail)
+
     def close(self) -> None:
-        """Close the file."""
         os.close(self._file)
 
 
@@ -149,6 +148,10 @@ class Client:
         """Append an operation to the history of this process."""
         self._history.write(op, outcome, **fields)
 
+    def check(self, invariant: str, ok: bool, detail: str) -> None:
+        """Write down what this process has found out about itself."""
+        self._history.check(invariant, ok, detail)
+
     def at_work(self) -> None:
         """Announce that everything is imported and open, so that a kill counts."""
         self.announce(holding=False)
@@ -222,7 +225,6 @@ class Scenario:
     """One system under test.
 
     Attributes:
-        name: Its name on the command line.
         facts: What the checker has to know.
         roles: Its processes by the name of their role.
         prepare: Creates queues, tables and the like, beside the ledger, once, before any process starts.
@@ -232,24 +234,21 @@ class Scenario:
         stores: The stores that it runs on.
     """
 
-    name: str
     facts: Facts
     roles: Mapping[str, Role]
     prepare: Callable[[Place, Backend], None]
     unsettled: Callable[[Place, Backend], int]
     read_back: Callable[[Place, Backend, History], None]
     weight: int
-    stores: tuple[StoreName, ...] = ("sqlite",)
+    stores: tuple[StoreName, ...] = ("sqlite", "aws")
     stuck_seconds: float = 20.0
     """How long nothing may move, while all processes are at work, until what is left counts as stuck."""
 
 
 def scenarios_on(store: StoreName) -> tuple[str, ...]:
-    """Return the scenarios that run on a store."""
     return tuple(name for name in SCENARIOS if store in find_scenario(name).stores)
 
 
 def find_scenario(name: str) -> Scenario:
-    """Return the scenario of this name."""
     found: Scenario = import_module(f"postroad.testing.verify.scenarios.{name}").SCENARIO
     return found

@@ -14,7 +14,7 @@ from postroad.receiving import Ack, Receiver
 from postroad.signals import die_with_parent, stopped_by_signals
 from postroad.testing.verify.nemeses import RunFailed
 from postroad.testing.verify.scenario import History, Place
-from postroad.testing.verify.workload import check, held
+from postroad.testing.verify.workload import held
 
 _QUEUE = "verify-sigterm"
 _MESSAGES = 10
@@ -35,7 +35,7 @@ def audit_sigterm(place: Place, history: History) -> None:
         _hold_and_end(place)
         left, taken = held(queue), _receivable(queue)
     detail = f"{taken} of {left} messages could be received after a SIGTERM; {_MESSAGES} were sent, one was handled"
-    check(history, "I30", taken == left, detail)
+    history.check("I30", taken == left, detail)
 
 
 def _hold_and_end(place: Place) -> None:

@@ -220,7 +220,6 @@ class _Server:
 
     @property
     def lives(self) -> bool:
-        """Whether the process runs."""
         return self._process.poll() is None
 
     def restart(self) -> None:
@@ -276,7 +275,6 @@ def _postgres_programs() -> Path | None:
 
 
 def _postgres_answers(dsn: str) -> bool:
-    """Return whether a PostgreSQL accepts connections."""
     try:
         _ask_postgres(dsn, "SELECT 1")
     except PostroadError:
@@ -304,7 +302,9 @@ def _emulator(directory: Path) -> tuple[_Server, str]:
             "there is no emulator of AWS to be had",
             remedy="Name one with --url 'aws://us-east-1?endpoint_url=http://…', or install one: pip install ministack",
         )
-    port = _free_port()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = int(free.getsockname()[1])
     own = {"BIND_HOST": "127.0.0.1", "GATEWAY_PORT": str(port), "LOG_LEVEL": "ERROR", "TMPDIR": str(directory)}
     url = f"http://127.0.0.1:{port}"
     server = _Server([program], lambda: _answers(f"{url}/_ministack/health"), environment={**os.environ, **own})
@@ -317,9 +317,3 @@ def _answers(url: str) -> bool:
     except (OSError, URLError):
         return False
     return True
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
+
 import postroad
 from postroad.bus import BusConfig
 from postroad.inbox import Inbox
@@ -34,13 +36,10 @@ class Happened:
 
 
 def event_of(message: Message) -> Happened:
-    """Return the event that carries a message."""
-    body = message.body
-    return Happened(body.id, body.key, body.n, body.fails, body.padding)
+    return Happened(**msgspec.structs.asdict(message.body))
 
 
 def _queue_of(topic: str, group: str) -> str:
-    """Return the name of a group's queue on a FIFO topic."""
     return f"{topic}--{group}.fifo"
 
 
@@ -146,10 +145,10 @@ def _transaction(client: Client, inbox: Inbox, group: str, receipts: Mapping[tup
         client.record("handled", sub=group, id=event.id, key=event.key, n=event.n, t0=began, receipt=receipt)
 
 
-def make_group(place: Place, backend: Backend, topic: str, group: str) -> None:
-    """Create the queues of a group before any process starts, so that nothing is published without them."""
-    inbox = Inbox.open(place.dsn)
-    backend.bus(topic, group, fifo=True, inbox=inbox, config=config(place)).close()
+def make_groups(place: Place, backend: Backend, topic: str, groups: tuple[str, ...]) -> None:
+    """Create the queues of groups before any process starts, so that nothing is published without them."""
+    for group in groups:
+        backend.bus(topic, group, fifo=True, inbox=Inbox.open(place.dsn), config=config(place)).close()
 
 
 def waiting(backend: Backend, topic: str, groups: tuple[str, ...]) -> int:

@@ -56,7 +56,6 @@ class Message(msgspec.Struct, frozen=True):
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The fields of its lines."""
         return fields_of(self.body, self.raw)
 
 
@@ -300,18 +299,13 @@ def read_ledger(place: Place, history: History) -> None:
             found[sub] += 1
             history.write("effect", sub=sub, id=event_id)
         balances = ledger.balances(connection)
-    check(history, "I5", balances == dict(found), f"balances {balances}, effects {dict(found)}")
+    history.check("I5", balances == dict(found), f"balances {balances}, effects {dict(found)}")
 
 
 def effects_of(place: Place, sub: str, *, last: int = 0) -> set[str]:
     """Return the events that took effect for one subscription, or the `last` of them."""
     with Inbox.open(place.dsn).transaction() as connection:
         return set([event_id for each, event_id in ledger.effects(connection) if each == sub][-last:])
-
-
-def check(history: History, invariant: str, ok: bool, detail: str) -> None:
-    """Write what no client can see."""
-    history.write("check", invariant=invariant, ok=ok, detail=detail)
 
 
 def held(queue: Queue) -> int:

@@ -25,7 +25,6 @@ from postroad.topics import Topic
 from postroad.wiring import Backend
 
 _TOPIC, _GROUPS = "verify-outbox", ("ledger",)
-_FACTS = Facts(subscriptions={_TOPIC: _GROUPS}, ordered=True, max_receives=None)
 _ROLLED_BACK = _REFUSED = 0.05
 _PAUSE_SECONDS = 0.05
 LIMIT = 3
@@ -41,7 +40,7 @@ class _RolledBack(Exception):
 
 
 def _prepare(place: Place, backend: Backend) -> None:
-    subscribers.make_group(place, backend, _TOPIC, _GROUPS[0])
+    subscribers.make_groups(place, backend, _TOPIC, _GROUPS)
     _calls_of(place).mkdir(mode=0o700)
     with Outbox.open(place.dsn) as outbox:
         outbox.init()
@@ -146,7 +145,7 @@ def _read_back(place: Place, backend: Backend, history: History) -> None:
         if state == "PENDING":
             history.write("left", sub=_GROUPS[0], id=str(event_id))
     recorded = {str(row[0]) for row in rows}
-    workload.check(history, "I16", business == recorded, f"{len(business ^ recorded)} rows without their other half")
+    history.check("I16", business == recorded, f"{len(business ^ recorded)} rows without their other half")
     audit_attempts(place, history, {str(event_id): attempts for event_id, state, attempts in rows if state == "SENT"})
     audit_limit(place, history)
 
@@ -162,7 +161,7 @@ def audit_attempts(place: Place, history: History, attempts: Mapping[str, int]) 
     least = {each: 1 if place.faults else calls[each] for each in attempts}
     wrong = [each for each, number in attempts.items() if not least[each] <= number <= calls[each]]
     shown = [f"{each}: {attempts[each]} attempts, {calls[each]} calls" for each in wrong[:3]]
-    workload.check(history, "I18", not wrong, f"attempts differ from calls in {len(wrong)} rows {shown}")
+    history.check("I18", not wrong, f"attempts differ from calls in {len(wrong)} rows {shown}")
 
 
 def audit_limit(place: Place, history: History) -> None:
@@ -189,12 +188,11 @@ def audit_limit(place: Place, history: History) -> None:
         row = outbox.get(event_id)
     tried = calls.count(str(event_id))
     ok = row is not None and (row.state, row.attempts, tried) == ("FAILED", LIMIT, LIMIT)
-    workload.check(history, "I18", ok, f"{row} after {tried} calls, where {LIMIT} are allowed")
+    history.check("I18", ok, f"{row} after {tried} calls, where {LIMIT} are allowed")
 
 
 SCENARIO = Scenario(
-    name="outbox",
-    facts=_FACTS,
+    facts=Facts(subscriptions={_TOPIC: _GROUPS}, ordered=True, max_receives=None),
     roles={
         "producer": Role(work=_produce, processes=2, sends=True),
         "dispatcher": Role(work=_dispatch, processes=2, holds=True),

@@ -13,7 +13,6 @@ from postroad.testing.verify.workload import Message
 from postroad.wiring import Backend
 
 _QUEUE, _DEAD = "verify.fifo", "verify-dead.fifo"
-_FACTS = Facts(subscriptions={_QUEUE: (_QUEUE,)}, ordered=True)
 _LOOK_SECONDS = 0.2
 _REDRIVE_SECONDS, _REDRIVEN = 0.5, 5
 
@@ -39,10 +38,6 @@ def _produce(client: Client, backend: Backend) -> None:
         return queue.send([outgoing])[0].error
 
     workload.publish_all(client, _QUEUE, send)
-
-
-def _consume(client: Client, backend: Backend) -> None:
-    workload.consume(client, backend.queue(_QUEUE), _QUEUE)
 
 
 def _look(client: Client, backend: Backend) -> None:
@@ -72,8 +67,7 @@ def _operate(client: Client, backend: Backend) -> None:
         except PostroadError:
             pass
         else:
-            ok = order == sorted(order)
-            client.record("check", invariant="I9", ok=ok, detail=f"redriven in the order {order}")
+            client.check("I9", order == sorted(order), f"redriven in the order {order}")
         time.sleep(_REDRIVE_SECONDS)
 
 
@@ -100,12 +94,11 @@ def _read_back(place: Place, backend: Backend, history: History) -> None:
 
 
 SCENARIO = Scenario(
-    name="queue",
-    facts=_FACTS,
+    facts=Facts(subscriptions={_QUEUE: (_QUEUE,)}, ordered=True),
     roles={
         "producer": Role(work=_produce, processes=2, sends=True),
         "consumer": Role(
-            work=_consume,
+            work=lambda client, backend: workload.consume(client, backend.queue(_QUEUE), _QUEUE),
             processes=3,
             holds=True,
         ),

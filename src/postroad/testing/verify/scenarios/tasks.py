@@ -197,13 +197,13 @@ def read_journal(place: Place, backend: Backend, history: History) -> None:
                 _commit(committed, event, event.timestamp / 1_000 + offset)
         differences += verify(backend.journal(), tenant).differences
         foreign += [f"{event.event_type} of {tenant}" for event in events if _has_foreign(event, tenant)]
-    workload.check(history, "I26", not differences, f"{len(differences)} states differ from their events")
+    history.check("I26", not differences, f"{len(differences)} states differ from their events")
     foreign += [
         path.name
         for path in _told(place)
         if any(canary_of(each) in path.read_text(errors="replace") for each in _TENANTS)
     ]
-    workload.check(history, "I29", not foreign, f"{len(foreign)} answers or files have a foreign secret {foreign[:3]}")
+    history.check("I29", not foreign, f"{len(foreign)} answers or files have a foreign secret {foreign[:3]}")
 
 
 def _commit(committed: History, event: JournalEvent, at: float) -> None:
@@ -235,7 +235,6 @@ def _needs(event: JournalEvent) -> dict[str, list[str]]:
 
 
 SCENARIO = Scenario(
-    name="tasks",
     facts=FACTS,
     roles={
         "producer": Role(work=_submit, processes=2, sends=True),
@@ -246,5 +245,4 @@ SCENARIO = Scenario(
     unsettled=unsettled,
     read_back=functools.partial(read_back, failure="Task Failed"),
     weight=4,
-    stores=("sqlite", "aws"),
 )
