@@ -34,7 +34,6 @@ _FOREVER = 315_360_000.0
 
 @contextmanager
 def agents_of(call: Call) -> Iterator[agents.Agents]:
-    """Open the agents of the backend that the settings name."""
     with call.backend() as backend:
         yield backend.agents(**call.settings().agents)
 

@@ -16,7 +16,6 @@ from postroad.telemetry import counted, legible, recorded
 
 
 def audit_log(call: Call) -> operations.AuditLog:
-    """Return the audit log of this deployment."""
     return operations.AuditLog(audit_path(call.settings().url))
 
 

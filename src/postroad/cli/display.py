@@ -124,7 +124,6 @@ def _queue_cells(row: views.QueueRow, color: str) -> list[Any]:
 
 
 def held(row: views.QueueRow) -> int:
-    """Return how many messages a queue holds."""
     return row.visible + row.in_flight + row.delayed
 
 
@@ -179,7 +178,6 @@ def _details(item: views.PeekedRow) -> Iterator[rich_text.Text]:
 
 
 def group_table(items: Sequence[views.FailureGroupRow]) -> RenderableType:
-    """Return one line per failure group."""
     cells = (
         [
             rich_text.Text(item.fingerprint, "bold"),

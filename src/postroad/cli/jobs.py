@@ -53,9 +53,7 @@ def status(call: Call, job_id: JobId) -> None:
 def graph(
     call: Call,
     job_id: JobId,
-    format: Annotated[
-        Literal["text", "mermaid", "dot"], option("FORMAT", "How to draw it: text, mermaid or dot.")
-    ] = "text",
+    format: Annotated[Literal["text", "mermaid", "dot"], option("FORMAT", "How to draw it.")] = "text",
 ) -> None:
     """Draw the graph of a job with the state of each task."""
     with call.backend() as backend:

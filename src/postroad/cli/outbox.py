@@ -60,9 +60,7 @@ def init(
 def status(
     call: Call,
     at: OutboxOptions,
-    format: Annotated[
-        Literal["table", "json", "prometheus"], option("FORMAT", "How to print it: table, json or prometheus.")
-    ] = "table",
+    format: Annotated[Literal["table", "json", "prometheus"], option("FORMAT", "How to print it.")] = "table",
     service: Annotated[str | None, option("S", "The label `service` of the format prometheus.")] = None,
 ) -> None:
     """Count the events of the outbox, and show how old they are and what is wrong."""
@@ -159,20 +157,19 @@ def audit(call: Call, at: OutboxOptions, limit: Limit = 100) -> None:
     """List what was redriven and skipped by hand, newest first."""
     with at.open(call) as outbox:
         entries = outbox.audit(limit=limit)
-    cells = ([_utc(e.at), e.actor, e.action, e.event_id, f"{e.before} > {e.after}", e.reason] for e in entries)
+    cells = (
+        [e.at.isoformat().replace("+00:00", "Z"), e.actor, e.action, e.event_id, f"{e.before} > {e.after}", e.reason]
+        for e in entries
+    )
     headings = ["AT", "WHO", "ACTION", "EVENT", "STATE", "WHY"]
     call.show({"items": entries, "next_cursor": None}, table(headings, cells, "nothing was done by hand"))
-
-
-def _utc(at: datetime) -> str:
-    return at.isoformat().replace("+00:00", "Z")
 
 
 @verb("outbox alarms", "--format prometheus")
 def alarms(
     call: Call,
     format: Annotated[
-        Literal["prometheus", "cloudformation"], option("FORMAT", "What to print it for: prometheus or cloudformation.")
+        Literal["prometheus", "cloudformation"], option("FORMAT", "What to print it for.")
     ] = "prometheus",
 ) -> None:
     """Print the four alarms on backlog, lags and dead letters, each with its runbook."""
@@ -188,7 +185,7 @@ def alarms(
 @verb("outbox iam", "--role producer --topic-arn arn:aws:sns:eu-west-1:123456789012:shop.fifo")
 def iam(
     call: Call,
-    role: Annotated[Literal["producer", "consumer"], option("ROLE", "Whom the policy is for: producer or consumer.")],
+    role: Annotated[Literal["producer", "consumer"], option("ROLE", "Whom the policy is for.")],
     topic_arn: Annotated[str | None, option("A", "The topic of a producer.")] = None,
     queue_arn: Annotated[str | None, option("A", "The queue of a consumer.")] = None,
     kms_key: Annotated[str | None, option("A", "The KMS key of a consumer's queue.")] = None,
@@ -208,10 +205,7 @@ def iam(
 @verb("outbox grants", "--role dispatcher --to dispatcher")
 def grants(
     call: Call,
-    role: Annotated[
-        Literal["producer", "dispatcher", "operator"],
-        option("ROLE", "Whom the rights are for: producer, dispatcher or operator."),
-    ],
+    role: Annotated[Literal["producer", "dispatcher", "operator"], option("ROLE", "Whom the rights are for.")],
     to: Annotated[str, option("NAME", "The database role that gets the rights.")],
     table: Annotated[str, option("NAME", "The table of the outbox.")] = "outbox",
     schema: Schema = "public",

@@ -48,8 +48,7 @@ def run(
         Any, option("SECONDS", "Pauses between attempts, separated by commas (1,5,30,120,600,3600).", parser=pauses)
     ] = None,
     policy: Annotated[
-        Literal["block", "park", "skip"],
-        option("POLICY", "What happens to a key when a row fails: block, park or skip."),
+        Literal["block", "park", "skip"], option("POLICY", "What happens to a key when a row fails.")
     ] = "block",
     no_listen: Annotated[bool, flag("--no-listen", "Poll only, without LISTEN.")] = False,
     keep_sent: Annotated[str, option("DURATION", "How long sent rows are kept, or forever.")] = "7d",

@@ -20,6 +20,13 @@ if TYPE_CHECKING:
         text as rich_text,
     )
 
+    import postroad.testing.powerloss.trial as testing_powerloss_trial
+    import postroad.testing.verify.plan as testing_verify_plan
+    import postroad.testing.verify.run as testing_verify_run
+    import postroad.testing.verify.scenario as testing_verify_scenario
+    import postroad.testing.verify.workload as testing_verify_workload
+    import postroad.up.demo.once as up_demo_once
+    import postroad.up.demo.story as up_demo_story
     from postroad import (
         agents,
         bus,
@@ -50,20 +57,12 @@ if TYPE_CHECKING:
     from postroad.operations import cost as operations_cost
     from postroad.tasks import health as tasks_health, messages as tasks_messages, threads as tasks_threads
     from postroad.testing import checker as testing_checker, mutants as testing_mutants
-    from postroad.testing.powerloss import trial as testing_powerloss_trial
-    from postroad.testing.verify import (
-        plan as testing_verify_plan,
-        run as testing_verify_run,
-        scenario as testing_verify_scenario,
-        workload as testing_verify_workload,
-    )
     from postroad.up import (
         command as up_command,
         dispatcher as up_dispatcher,
         notifications as up_notifications,
         runners as up_runners,
     )
-    from postroad.up.demo import once as up_demo_once, story as up_demo_story
 
 else:
 

@@ -85,7 +85,6 @@ def _token(settings: Settings) -> str:
 
 
 def _ask(url: str, token: str) -> views.Status:
-    """Return the status of the server at this address."""
     import urllib.error
     import urllib.request
 

@@ -77,7 +77,6 @@ def status(
 
 
 def status_lines(task: views.TaskShown) -> list[str]:
-    """Return the state of a task for people."""
     lines = [
         f"{task.request_id}  {task.state}  run {task.run}, attempt {task.attempt}",
         f"{utc_text(task.last_event_at)}  {legible(task.last_event_type)}",
@@ -213,12 +212,16 @@ def retry(
 ) -> None:
     """Run a failed or cancelled task again, or all that match, with an audit record."""
     _check_target(request_id, {"state": state, "name": name, "since": since, "limit": limit, "rate": rate})
+    settings = call.settings()
     with call.backend() as backend:
+        retries = operations.TaskRetries(backend, tenant=settings.tenant, app=settings.app)
         if request_id is not None:
-            _retry_one(call, backend, request_id, queue)
+            check_request_id(request_id)
+            again = retries if queue is None else _producer(call, backend, queue)
+            handle = again.retry(request_id)
+            call.show(views.submitted(handle, "pending"), f"{handle.request_id} run {handle.run}")
             return
         wanted = _filter(backend, state, name, since)
-        retries = _retries(call, backend)
         found = retries.retry_all(wanted, limit=limit, dry_run=True)
         matched = counted(found.matched, "task")
         if dry_run or not found.matched:
@@ -246,21 +249,9 @@ def _check_target(request_id: str | None, filters: dict[str, object]) -> None:
         )
 
 
-def _retry_one(call: Call, backend: wiring.Backend, request_id: str, queue: str | None) -> None:
-    check_request_id(request_id)
-    again = _retries(call, backend) if queue is None else _producer(call, backend, queue)
-    handle = again.retry(request_id)
-    call.show(views.submitted(handle, "pending"), f"{handle.request_id} run {handle.run}")
-
-
 def _filter(backend: wiring.Backend, state: str | None, name: str | None, since: str | None) -> tasks.TaskFilter:
     now_ms = int(backend.clock.now().timestamp() * 1_000)
     return tasks.TaskFilter(state=state, name=name, since=tasks.since_of(since, now_ms), until=now_ms)
-
-
-def _retries(call: Call, backend: wiring.Backend) -> operations.TaskRetries:
-    settings = call.settings()
-    return operations.TaskRetries(backend, tenant=settings.tenant, app=settings.app)
 
 
 def _summary_line(report: operations.RetryReport) -> str:

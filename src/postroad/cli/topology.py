@@ -62,10 +62,8 @@ class TopologyOptions:
             return topology.chat_topology(self.project, self.env)
         if self.template == "tasks":
             return topology.task_topology(call.settings().stage if self.stage is None else self.stage)
-        if self.template == "bus":
-            return topology.bus_topology(self.prefix)
-        make = topology.transfers_topology if self.template == "transfers" else topology.agents_topology
-        return make(self.prefix)
+        makers = {"bus": topology.bus_topology, "transfers": topology.transfers_topology}
+        return makers.get(str(self.template), topology.agents_topology)(self.prefix)
 
 
 def _loaded(target: str) -> topology.Topology:
@@ -161,9 +159,7 @@ def drift(call: Call, chosen: TopologyOptions) -> None:
 def render(
     call: Call,
     chosen: TopologyOptions,
-    format: Annotated[
-        Literal["cloudformation", "iam", "json"], option("FORMAT", "What to print: cloudformation, iam or json.")
-    ] = "cloudformation",
+    format: Annotated[Literal["cloudformation", "iam", "json"], option("FORMAT", "What to print.")] = "cloudformation",
     region: Annotated[str | None, option("R", "The region of the policies.")] = None,
     account: Annotated[str | None, option("A", "The 12 digits of the policies' account.")] = None,
 ) -> None:

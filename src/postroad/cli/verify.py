@@ -59,9 +59,7 @@ class PlanOptions:
         Literal["sqlite", "postgres", "aws"],
         option("STORE", "What it runs on: sqlite, postgres (queue, topic, outbox) or aws (all but stream)."),
     ] = "sqlite"
-    size: Annotated[Literal["quick", "gate", "soak"], option("SIZE", "How much it does: quick, gate or soak.")] = (
-        "quick"
-    )
+    size: Annotated[Literal["quick", "gate", "soak"], option("SIZE", "How much it does.")] = "quick"
     messages: Annotated[int | None, option("N", "Messages in all.", min=1)] = None
     kills: Annotated[int | None, option("N", "Processes to kill; 0 for a run without faults.", min=0)] = None
     seconds: Annotated[
@@ -70,7 +68,6 @@ class PlanOptions:
     seed: Annotated[int | None, option("N", "Repeats the plan of an earlier run.", min=0)] = None
 
     def plans(self, seed: int) -> list[Any]:
-        """Return the plan of each scenario."""
         able = testing_verify_scenario.scenarios_on(self.store)
         if self.scenario not in ("all", *able):
             raise InvalidInput(
@@ -140,7 +137,6 @@ def _usable_handlers(modules: list[str]) -> None:
 
 
 def _command(options: PlanOptions, seed: int, mutant: str | None, load: list[str]) -> str:
-    """Return the command that repeats a run."""
     given = {field.name: getattr(options, field.name) for field in fields(options)} | {"seed": seed, "mutant": mutant}
     words = [f"--{name} {value}" for name, value in given.items() if value is not None]
     return " ".join(["postroad verify run", *words, *(f"--load {module}" for module in load)])

@@ -48,7 +48,6 @@ class TaskSettings:
     unknown_grace: Annotated[float | None, duration_option("How long an unknown task waits for a worker (10m).")] = None
 
     def flags(self) -> dict[str, Any]:
-        """Return the settings that were given, by name."""
         given = {name: None if value == [] else value for name, value in asdict(self).items()}
         return {name if name == "task_output" else f"task_{name}": value for name, value in given.items()}
 
