@@ -170,7 +170,6 @@ class Faults:
         return found
 
     def _obeying(self, point: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the method `call` as it obeys this object."""
 
         @functools.wraps(call)
         def obey(*args: Any, **given: Any) -> Any:

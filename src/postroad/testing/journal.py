@@ -184,7 +184,6 @@ def raw_properties(ground: JournalFixture, event: JournalEvent) -> dict[str, Any
 
 
 def blob_of(ground: JournalFixture, event: JournalEvent) -> BlobRef:
-    """Return the blob that the item refers to."""
     pointer = raw_properties(ground, event)["_s3Overflow"]
     return BlobRef(key=pointer["key"], size=pointer["size"], sha256=pointer["sha256"])
 

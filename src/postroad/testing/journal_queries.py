@@ -137,7 +137,6 @@ REFUSED: list[tuple[str, str, list[dict[str, Any]]]] = [
 
 
 def matches(event: JournalEvent, asked: dict[str, Any], tenant: str = "acme") -> bool:
-    """Return whether the event belongs to the answer."""
     return (
         event.tenant_id == tenant
         and asked.get("entity") in (None, (event.entity_type, event.entity_id))

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 from postroad.testing.mutants.mutant import mutant, rewrite, slow_handlers, wrap
 
 if TYPE_CHECKING:
-    from postroad.agents.sqlite.store import SQLiteAgentStore
+    import postroad.agents.sqlite.store as agent_store
+    import postroad.jobs.coordinator as job_coordinator
+    import postroad.jobs.graph as job_graph
+    import postroad.outbox.dispatching.sqlite as dispatching
+    import postroad.queues.sqlite.claims as claims
+    import postroad.queues.sqlite.queue as queues
+    import postroad.queues.sqlite.verbs as sqlite_verbs
+    import postroad.streams.sqlite as streams
+    import postroad.tasks.attempts as attempts
+    import postroad.topics.sqlite as topics
     from postroad.inbox import Inbox
-    from postroad.jobs.coordinator import JobCoordinator
-    from postroad.jobs.graph import GraphProgress
-    from postroad.outbox.dispatching.sqlite import SQLiteDispatchStore
-    from postroad.queues.sqlite.claims import Claimer
-    from postroad.queues.sqlite.queue import SQLiteQueue
-    from postroad.queues.sqlite.verbs import Verbs
-    from postroad.streams.sqlite import SQLiteStream
-    from postroad.tasks.attempts import Attempt
-    from postroad.topics.sqlite import SQLiteTopic
 
 Original = Callable[..., Any]
 _LATE_SECONDS = 1.0
@@ -40,12 +40,13 @@ _DISPATCH = "postroad.outbox.dispatching.sqlite"
 _CLAIM = f"{_DISPATCH}:SQLiteDispatchStore.claim"
 _READ = "postroad.streams.sqlite:SQLiteStream.read"
 _UNSUBSCRIBE = "postroad.topics.sqlite:SQLiteTopic.unsubscribe"
+_LOG = "postroad.bus.telemetry:BusTelemetry.log"
 _INBOX = "postroad.inbox.inbox:Inbox"
 _ATTEMPT = "postroad.tasks.attempts:Attempt"
 
 
 @mutant("a consumer acks a message before it handles it", "I1", wraps=f"{_QUEUE}.receive")
-def ack_before_handling(original: Original, queue: SQLiteQueue, **options: Any) -> Any:
+def ack_before_handling(original: Original, queue: queues.SQLiteQueue, **options: Any) -> Any:
     deliveries = original(queue, **options)
     queue.ack(deliveries)
     return deliveries
@@ -57,7 +58,7 @@ def commit_after_reply() -> None:
 
     later = ThreadPoolExecutor(1)
 
-    def send(original: Original, queue: SQLiteQueue, messages: Any) -> Any:
+    def send(original: Original, queue: queues.SQLiteQueue, messages: Any) -> Any:
         def commit() -> None:
             time.sleep(_LATE_SECONDS / 20)
             original(queue, messages)
@@ -101,7 +102,7 @@ def group_lock_leaks() -> None:
 
 
 @mutant("an ack makes the queue forget a dedup id", "I20", wraps=f"{_VERBS}.ack")
-def dedup_forgotten_on_ack(original: Original, verbs: Verbs, tx: Any, state: Any, deliveries: Any) -> Any:
+def dedup_forgotten_on_ack(original: Original, verbs: sqlite_verbs.Verbs, tx: Any, state: Any, deliveries: Any) -> Any:
     for delivery in deliveries:
         row = int(delivery.receipt.partition("-")[0])
         tx.connection.execute("DELETE FROM dedup WHERE message = ?", (row,))
@@ -110,7 +111,7 @@ def dedup_forgotten_on_ack(original: Original, verbs: Verbs, tx: Any, state: Any
 
 @mutant("a dead letter is removed in one commit, and stored in a later one", "I1", wraps=f"{_VERBS}.dead_letter")
 def dead_letter_in_two_steps(
-    original: Original, verbs: Verbs, tx: Any, state: Any, target: int, row: Any, *, now_us: int, **_: Any
+    original: Original, verbs: sqlite_verbs.Verbs, tx: Any, state: Any, target: int, row: Any, *, now_us: int, **_: Any
 ) -> None:
     from postroad.engine import text_of
 
@@ -127,7 +128,7 @@ def dead_letter_in_two_steps(
 
 @mutant("a message is dead one receive too early", "I15", wraps=f"{_CLAIMS}:Claimer._alive", messages=1_000, kills=1)
 def dead_letter_one_early(
-    original: Original, claimer: Claimer, tx: Any, state: Any, rows: Iterable[Any], now_us: int
+    original: Original, claimer: claims.Claimer, tx: Any, state: Any, rows: Iterable[Any], now_us: int
 ) -> Any:
     from postroad.queues.sqlite.state import Row
 
@@ -142,7 +143,7 @@ def dead_letter_one_early(
 
 
 @mutant("peek counts as a receive", "I14", wraps=f"{_QUEUE}.peek", messages=1_000, kills=1)
-def peek_counts(original: Original, queue: SQLiteQueue, **options: Any) -> Any:
+def peek_counts(original: Original, queue: queues.SQLiteQueue, **options: Any) -> Any:
     statement = "UPDATE lease SET receives = receives + 1 WHERE queue = ? AND held = 0"
     queue._engine.write(lambda tx: tx.connection.execute(statement, (queue.id,)))
     return original(queue, **options)
@@ -162,7 +163,7 @@ def redrive_loses_order() -> None:
 
 
 @mutant("unsubscribing one queue empties another", "I7", wraps=_UNSUBSCRIBE, scenario="topic", kills=2)
-def unsubscribe_drops_others(original: Original, topic: SQLiteTopic, queue: Any) -> Any:
+def unsubscribe_drops_others(original: Original, topic: topics.SQLiteTopic, queue: Any) -> Any:
     topic._queues.queue("audit").purge()
     return original(topic, queue)
 
@@ -172,11 +173,17 @@ def own_events_forgotten() -> None:
     wrap("postroad.bus.publisher:Publisher._remember", lambda *_: None)
 
 
+@mutant("metrics count each event of a bus twice", "I28", wraps=_LOG, scenario="bus", kills=2)
+def metrics_count_twice(original: Original, *args: Any, **given: Any) -> None:
+    for _ in range(2):
+        original(*args, **given)
+
+
 @mutant("events of one millisecond overwrite each other", "I1", scenario="agents", kills=2)
 def fanout_key_by_millisecond() -> None:
     seen: set[int] = set()
 
-    def fan_out(original: Original, store: SQLiteAgentStore, tx: Any, events: Any) -> Any:
+    def fan_out(original: Original, store: agent_store.SQLiteAgentStore, tx: Any, events: Any) -> Any:
         fresh = []
         for event in events:
             if event.occurred_ms not in seen:
@@ -188,7 +195,7 @@ def fanout_key_by_millisecond() -> None:
 
 
 @mutant("a read leaves out a record", "I1", wraps=_READ, scenario="stream", kills=2)
-def read_skips_a_record(original: Original, stream: SQLiteStream, *args: Any, **given: Any) -> Any:
+def read_skips_a_record(original: Original, stream: streams.SQLiteStream, *args: Any, **given: Any) -> Any:
     records = original(stream, *args, **given)
     return records[1:] if len(records) > 1 else records
 
@@ -203,7 +210,7 @@ def retry_per_row() -> None:
 def cursor_by_created_at() -> None:
     reached = ""
 
-    def claim(original: Original, store: SQLiteDispatchStore, *args: Any, **given: Any) -> Any:
+    def claim(original: Original, store: dispatching.SQLiteDispatchStore, *args: Any, **given: Any) -> Any:
         nonlocal reached
         kept, last = [], reached
         for row in original(store, *args, **given):
@@ -219,7 +226,7 @@ def cursor_by_created_at() -> None:
 
 
 @mutant("a row counts as sent before it is published", "I1", wraps=_CLAIM, scenario="outbox")
-def mark_before_publish(original: Original, store: SQLiteDispatchStore, *args: Any, **given: Any) -> Any:
+def mark_before_publish(original: Original, store: dispatching.SQLiteDispatchStore, *args: Any, **given: Any) -> Any:
     rows = original(store, *args, **given)
     with store._file.transaction() as session:
         for row in rows:
@@ -286,7 +293,7 @@ def inbox_without_consumer(original: Original, inbox: Inbox, connection: Any, _:
     messages=100,
     kills=6,
 )
-def heartbeat_overwrites_completed(original: Original, attempt: Attempt, *args: Any, **given: Any) -> None:
+def heartbeat_overwrites_completed(original: Original, attempt: attempts.Attempt, *args: Any, **given: Any) -> None:
     original(attempt, *args, **given)
     if attempt._held is not None:
         until, worker = attempt._lease.effective_until, attempt._shared.worker_id
@@ -297,7 +304,7 @@ def heartbeat_overwrites_completed(original: Original, attempt: Attempt, *args: 
 
 @mutant("a worker that lost its lease still commits its result", "I23", scenario="tasks", messages=200, kills=6)
 def no_fencing() -> None:
-    def settle(original: Original, attempt: Attempt, *args: Any, **given: Any) -> None:
+    def settle(original: Original, attempt: attempts.Attempt, *args: Any, **given: Any) -> None:
         # The worker sleeps through its lease now and then, as if the machine had stopped it.
         if random.random() < _LATE_SETTLING:
             time.sleep(_LATE_SETTLING_SECONDS)
@@ -311,12 +318,14 @@ def no_fencing() -> None:
     "a task with several dependencies starts before they have completed", "I25", scenario="jobs", messages=60, kills=4
 )
 def fan_in_double_start() -> None:
-    def begin(original: Original, coordinator: JobCoordinator, job_id: str, task_ids: Iterable[str]) -> Any:
+    def begin(
+        original: Original, coordinator: job_coordinator.JobCoordinator, job_id: str, task_ids: Iterable[str]
+    ) -> Any:
         _, progress = coordinator._open(job_id)
         tasks = {} if progress is None else progress.graph.tasks
         return original(coordinator, job_id, [*task_ids, *(each for each in tasks if len(tasks[each].depends_on) > 1)])
 
-    def is_ready(original: Original, progress: GraphProgress, task_id: str, is_completed: Any) -> bool:
+    def is_ready(original: Original, progress: job_graph.GraphProgress, task_id: str, is_completed: Any) -> bool:
         return len(progress.graph.tasks[task_id].depends_on) > 1 or bool(original(progress, task_id, is_completed))
 
     wrap("postroad.jobs.coordinator:JobCoordinator.begin", begin)

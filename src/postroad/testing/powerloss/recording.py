@@ -156,7 +156,8 @@ def recorded(root: Path, synchronous: Synchronous = "FULL") -> Iterator[Recordin
     recording = Recording(root, syncs=synchronous != "OFF")
     to_disk = disk.to_disk
     with ExitStack() as undone:
-        _replace(undone, disk, "to_disk", lambda log: _sync_log(recording, synchronous, log, to_disk))
+        sync = recording.sync_descriptor if synchronous == "FULL" else lambda log, sync: None
+        _replace(undone, disk, "to_disk", lambda log: sync(log, partial(to_disk, log)))
         calls = _Calls(recording)
         for name in _CALLS:
             _replace(undone, os, name, getattr(calls, name))
@@ -169,11 +170,6 @@ def recorded(root: Path, synchronous: Synchronous = "FULL") -> Iterator[Recordin
 def _replace(undone: ExitStack, owner: object, name: str, by: object) -> None:
     undone.callback(setattr, owner, name, getattr(owner, name))
     setattr(owner, name, by)
-
-
-def _sync_log(recording: Recording, synchronous: Synchronous, log: int, to_disk: Callable[[int], None]) -> None:
-    if synchronous == "FULL":
-        recording.sync_descriptor(log, partial(to_disk, log))
 
 
 class _Calls:

@@ -83,7 +83,6 @@ def message_size(entry: Mapping[str, Any], body: str = "MessageBody") -> int:
 
 
 def of_attributes(attributes: Mapping[str, Any]) -> Problem | None:
-    """Return what is wrong with the attributes of a message."""
     if len(attributes) > 10:
         words = f"Number of message attributes [{len(attributes)}] exceeds the allowed maximum [10]."
         return "InvalidParameterValue", words
@@ -147,7 +146,6 @@ def of_events(entries: Sequence[Mapping[str, Any]]) -> Problem | None:
 
 
 def of_event(entry: Mapping[str, Any]) -> Problem | None:
-    """Return what is wrong with one entry of PutEvents."""
     for name in _PARTS_OF_AN_EVENT:
         if not entry.get(name):
             return "InvalidArgument", f"Parameter {name} is not valid. Reason: {name} is a required argument."

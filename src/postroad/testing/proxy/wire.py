@@ -54,14 +54,12 @@ class Request:
 
     @cached_property
     def form(self) -> dict[str, str]:
-        """The parameters of the query protocol."""
         if self.headers.get("Content-Type", "").startswith("application/x-www-form-urlencoded"):
             return dict(parse_qsl(self.body.decode(), keep_blank_values=True))
         return dict(parse_qsl(self.path.partition("?")[2], keep_blank_values=True))
 
     @cached_property
     def document(self) -> dict[str, Any]:
-        """The parameters of a JSON protocol."""
         parsed = json.loads(self.body or b"{}") if self.is_json else {}
         return parsed if isinstance(parsed, dict) else {}
 
@@ -92,7 +90,6 @@ class Answer:
 
     @cached_property
     def document(self) -> dict[str, Any]:
-        """The answer of a JSON protocol; empty if it is none."""
         try:
             parsed = json.loads(self.body)
         except ValueError:

@@ -1,19 +1,27 @@
-"""What no client can see, looked up after the drain: the file, its blobs, its counters and its memory of repeats."""
+"""What no client can see, looked up after the drain: the file, its blobs, its counters, its memory of repeats, and what
+SIGTERM leaves behind."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
 from postroad.blobs import DirectoryBlobs
 from postroad.clock import SYSTEM_CLOCK
 from postroad.errors import QueueNotFound
-from postroad.queues import ATTRIBUTE, KEEP_FOR, PREFIX, OutgoingMessage, PeekedMessage, Queue
+from postroad.queues import ATTRIBUTE, KEEP_FOR, PREFIX, Delivery, OutgoingMessage, PeekedMessage, Queue, QueueSpec
+from postroad.receiving import Ack, Receiver
+from postroad.signals import die_with_parent, stopped_by_signals
 from postroad.testing.checker import check as read_history
 from postroad.testing.clock import FakeClock
+from postroad.testing.verify.nemeses import RunFailed
 from postroad.testing.verify.scenario import History, Place
 from postroad.testing.verify.workload import effects_of, held, peeked
 from postroad.wiring import Backend
@@ -25,6 +33,11 @@ print(*(row[0] for row in file.execute("PRAGMA integrity_check")), sep="; ")
 """
 _REPEATS = 20
 _DAY_SECONDS = 86_400.0
+_QUEUE = "verify-sigterm"
+_MESSAGES = 10
+_VISIBILITY_SECONDS = 600.0
+_END_SECONDS = 60.0
+_WAIT_SECONDS = 1.0
 
 
 def audit_file(place: Place, history: History) -> None:
@@ -106,3 +119,63 @@ def _audit_repeats(place: Place, history: History, queue: Queue) -> None:
         queue.send([OutgoingMessage("repeated", group="repeated", dedup_id=each)])
     more = held(queue) - before
     history.check("I20", more == 0, f"{more} of {len(ids)} repeated ids were stored again")
+
+
+def audit_sigterm(place: Place, history: History) -> None:
+    """Let a process hold messages for a long visibility, end it by SIGTERM, and receive what it had not handled (I30).
+
+    Raises:
+        RunFailed: The process did not begin, or did not end.
+    """
+    with place.backend() as backend:
+        queue = backend.create_queue(QueueSpec(_QUEUE, visibility=_VISIBILITY_SECONDS))
+        queue.send([OutgoingMessage(str(number)) for number in range(_MESSAGES)])
+        _hold_and_end(place)
+        left, taken = held(queue), _receivable(queue)
+    detail = f"{taken} of {left} messages could be received after a SIGTERM; {_MESSAGES} were sent, one was handled"
+    history.check("I30", taken == left, detail)
+
+
+def _hold_and_end(place: Place) -> None:
+    """Run a process until it holds messages, and wait until SIGTERM has ended it."""
+    command = [sys.executable, "-m", __name__]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(msgspec.json.encode(place) + b"\n")
+            process.stdin.flush()
+            if not process.stdout.readline():
+                raise RunFailed(f"a receiver ended with {process.wait(_END_SECONDS)} before it held a message")
+            process.send_signal(signal.SIGTERM)
+            process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise RunFailed("a receiver did not end after SIGTERM") from None
+        finally:
+            process.kill()
+
+
+def _receivable(queue: Queue) -> int:
+    taken = 0
+    while page := queue.receive(max_messages=_MESSAGES, wait=_WAIT_SECONDS):
+        taken += len(page)
+    return taken
+
+
+def main() -> None:
+    """Receive until SIGTERM, with a handler that takes until then; it announces on stdout that it runs."""
+    die_with_parent(os.getppid())
+    # A parent that died before has closed the pipe, and there is no line.
+    place = msgspec.json.decode(sys.stdin.buffer.readline(), type=Place)
+    with place.backend() as backend, stopped_by_signals() as stop:
+
+        def decide(delivery: Delivery) -> Ack:
+            print("holding", flush=True)
+            stop.wait()
+            return Ack()
+
+        Receiver(backend.queue(_QUEUE), decide, batch=_MESSAGES, wait=_WAIT_SECONDS).run(stop)
+
+
+if __name__ == "__main__":
+    main()

@@ -135,7 +135,6 @@ class _Disk:
         self._limited.clear()
 
     def close(self) -> None:
-        """Remove the file system."""
         if self._mounted:
             ctypes.CDLL(None).umount2(os.fsencode(self._directory), _MNT_DETACH)
 

@@ -84,7 +84,6 @@ def run(options: Options, progress: Progress) -> Report:
 
 
 def _cut_power(options: Options, progress: Progress) -> Report:
-    """Return what power cuts find of a mutant that no kill shows."""
     progress(f"{_IMAGES} power cuts")
     plan = options.plans[0]
     found = verify_power_loss(_IMAGES, seed=plan.seed, synchronous="OFF")

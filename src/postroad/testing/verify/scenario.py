@@ -64,7 +64,6 @@ class History:
         self._file = os.open(directory / f"{process}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def write(self, op: str, outcome: Outcome = "ok", **fields: Any) -> None:
-        """Append one operation with its outcome and its fields."""
         line = {"t": time.monotonic(), "p": self._process, "op": op, "outcome": outcome, **fields}
         os.write(self._file, msgspec.json.encode(line) + b"\n")
 
@@ -111,7 +110,6 @@ class Board:
         return self._words[0] != 0
 
     def stop(self) -> None:
-        """Ask every process to end."""
         self._words[0] = 1
 
 
@@ -145,7 +143,6 @@ class Client:
         self._told_to_end = False
 
     def record(self, op: str, outcome: Outcome = "ok", **fields: Any) -> None:
-        """Append an operation to the history of this process."""
         self._history.write(op, outcome, **fields)
 
     def check(self, invariant: str, ok: bool, detail: str) -> None:
@@ -175,11 +172,9 @@ class Client:
         return self._told_to_end or self._board.stopping
 
     def end(self) -> None:
-        """Let `stopping` be true from now on."""
         self._told_to_end = True
 
     def stop_event(self) -> threading.Event:
-        """Return an event that is set when `stopping` becomes true."""
         stop = threading.Event()
 
         def watch() -> None:
@@ -191,7 +186,6 @@ class Client:
         return stop
 
     def may_send(self) -> bool:
-        """Return whether the next message may be sent by now."""
         return self._board.done[self.config.row] < min(self.config.quota, self._board.allowed[self.config.row])
 
     def sent(self) -> None:

@@ -82,7 +82,6 @@ class Supervisor:
             self._kill_all()
 
     def break_things(self, progress: Callable[[str], None]) -> None:
-        """Carry out the plan while messages flow."""
         self._began = time.monotonic()
         self._nemeses.arm()
         for action in self._plan.actions:
@@ -132,7 +131,6 @@ class Supervisor:
         return True
 
     def end(self) -> None:
-        """Ask all processes to finish, and wait until they have."""
         self._board.stop()
         deadline = time.monotonic() + _END_SECONDS
         for slot in self._slots:

@@ -18,8 +18,9 @@ from postroad.inbox import Inbox
 from postroad.outbox import DispatcherConfig, Outbox, OutboxDispatcher
 from postroad.queues import OutgoingMessage, SendResult
 from postroad.testing.mutants.mutant import wrap
-from postroad.testing.verify import subscribers, workload
+from postroad.testing.verify import workload
 from postroad.testing.verify.scenario import Client, Facts, History, Place, Role, Scenario
+from postroad.testing.verify.scenarios import bus
 from postroad.testing.verify.workload import Message
 from postroad.topics import Topic
 from postroad.wiring import Backend
@@ -40,7 +41,7 @@ class _RolledBack(Exception):
 
 
 def _prepare(place: Place, backend: Backend) -> None:
-    subscribers.make_groups(place, backend, _TOPIC, _GROUPS)
+    bus.make_groups(place, backend, _TOPIC, _GROUPS)
     _calls_of(place).mkdir(mode=0o700)
     with Outbox.open(place.dsn) as outbox:
         outbox.init()
@@ -72,7 +73,7 @@ def _commit(client: Client, database: Inbox, outbox: Outbox, message: Message) -
     insert = _INSERT_POSTGRES if client.place.store == "postgres" else _INSERT
     with database.transaction() as connection:
         connection.execute(insert, (message.body.id,))
-        outbox.add(connection, subscribers.event_of(message), key=message.body.key, event_id=message.body.id)
+        outbox.add(connection, bus.event_of(message), key=message.body.key, event_id=message.body.id)
         if client.random.random() < _ROLLED_BACK:
             raise _RolledBack
 
@@ -133,11 +134,11 @@ def _announce_claims(client: Client) -> None:
 def _unsettled(place: Place, backend: Backend) -> int:
     with Outbox.open(place.dsn) as outbox:
         status = outbox.status()
-    return status.pending + status.failed + subscribers.waiting(backend, _TOPIC, _GROUPS)
+    return status.pending + status.failed + bus.waiting(backend, _TOPIC, _GROUPS)
 
 
 def _read_back(place: Place, backend: Backend, history: History) -> None:
-    subscribers.read_groups(backend, history, _TOPIC, _GROUPS)
+    bus.read_groups(backend, history, _TOPIC, _GROUPS)
     with Inbox.open(place.dsn).transaction() as connection:
         business = {str(row[0]) for row in connection.execute("SELECT id FROM business").fetchall()}
         rows = connection.execute("SELECT event_id, state, attempts FROM outbox").fetchall()
@@ -175,7 +176,7 @@ def audit_limit(place: Place, history: History) -> None:
     config = DispatcherConfig(retry_max=LIMIT, backoff=(0,), jitter=0)
     with Outbox.open(place.dsn) as outbox:
         with Inbox.open(place.dsn).transaction() as connection:
-            event_id = outbox.add(connection, subscribers.Happened("limit", "limit", 0, 0, ""), key="limit")
+            event_id = outbox.add(connection, bus.Happened("limit", "limit", 0, 0, ""), key="limit")
         target: Any = SimpleNamespace(publish=refuse)
         dispatcher = OutboxDispatcher(outbox, target, config)
         log = logging.getLogger("postroad.outbox")
@@ -197,7 +198,7 @@ SCENARIO = Scenario(
         "producer": Role(work=_produce, processes=2, sends=True),
         "dispatcher": Role(work=_dispatch, processes=2, holds=True),
         "consumer": Role(
-            work=functools.partial(subscribers.subscribe, topic=_TOPIC, group=_GROUPS[0]), processes=2, holds=True
+            work=functools.partial(bus.subscribe, topic=_TOPIC, group=_GROUPS[0]), processes=2, holds=True
         ),
     },
     prepare=_prepare,

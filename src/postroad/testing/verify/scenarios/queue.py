@@ -8,7 +8,6 @@ from postroad.errors import PostroadError
 from postroad.queues import MAX_MESSAGE_BYTES, OutgoingMessage, QueueSpec
 from postroad.testing.verify import audits, workload
 from postroad.testing.verify.scenario import Client, Facts, History, Place, Role, Scenario
-from postroad.testing.verify.sigterm import audit_sigterm
 from postroad.testing.verify.workload import Message
 from postroad.wiring import Backend
 
@@ -90,7 +89,7 @@ def _read_back(place: Place, backend: Backend, history: History) -> None:
     workload.read_rest(history, "dead", _QUEUE, backend.queue(_DEAD))
     workload.read_rest(history, "left", _QUEUE, backend.queue(_QUEUE))
     audits.audit_queue(place, backend, history, _QUEUE, dead=_DEAD, deduplicates=True)
-    audit_sigterm(place, history)
+    audits.audit_sigterm(place, history)
 
 
 SCENARIO = Scenario(

@@ -45,7 +45,6 @@ _JOB_STATES = {"Job Created": "created", "Job Completed": "completed", "Job Fail
 
 
 def prepare(place: Place, backend: Backend) -> None:
-    """Create the journal and the queues of tasks."""
     backend.journal().init()
     ensure_queues(backend, TOPIC)
 
@@ -76,14 +75,8 @@ def chore(input: dict[str, Any], ctx: TaskContext) -> dict[str, Any]:
     return {"id": body.id}
 
 
-@functools.cache
-def _history(place: Place) -> History:
-    return History(place.history, f"task-{os.getpid()}")
-
-
-@functools.cache
-def _inbox(dsn: str) -> Inbox:
-    return Inbox.open(dsn)
+_history = functools.cache(lambda place: History(place.history, f"task-{os.getpid()}"))
+_inbox = functools.cache(Inbox.open)
 
 
 def _submit(client: Client, backend: Backend) -> None:
@@ -163,7 +156,6 @@ def _is_alive(pid: int) -> bool:
 
 
 def unsettled(place: Place, backend: Backend) -> int:
-    """Return how many tasks have not ended."""
     states = [tasks_by_state(backend.journal(), tenant) for tenant in _TENANTS]
     return sum(len(each["pending"]) + len(each["processing"]) for each in states)
 
