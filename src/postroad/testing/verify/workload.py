@@ -242,7 +242,11 @@ class QueueWatch:
         kind: Any = type(queue)
         kind.receive = self._receiving(kind.receive)
         for verb, op in _SETTLING.items():
-            if hasattr(kind, verb):
+            if (own := getattr(queue, "__dict__", {}).get(verb)) is not None:
+                # A queue that hands this over to another one, by an attribute of its own.
+                call = self._settling(op, functools.partial(_without_queue, own), undone=verb == "undo")
+                setattr(queue, verb, functools.partial(call, queue))
+            elif hasattr(kind, verb):
                 setattr(kind, verb, self._settling(op, getattr(kind, verb), undone=verb == "undo"))
 
     def forget(self) -> None:
@@ -288,6 +292,10 @@ class QueueWatch:
             return results
 
         return call
+
+
+def _without_queue(settle: Callable[..., list[AckResult]], _: object, *given: Any, **options: Any) -> list[AckResult]:
+    return settle(*given, **options)
 
 
 def _settled(result: AckResult) -> Outcome:
