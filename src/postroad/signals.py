@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import os
 import signal
@@ -74,7 +75,7 @@ def stopped_by_signals() -> Iterator[threading.Event]:
 
     def set_event(number: int, _: FrameType | None) -> None:
         signal.signal(number, usual[signal.Signals(number)])
-        stop.set()
+        _call_apart(stop.set)
 
     with handled_by(dict.fromkeys(_STOPPING, set_event)):
         yield stop
@@ -86,7 +87,7 @@ def stopped_by_sigterm(stopping: threading.Event) -> Iterator[None]:
     if _handler(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
-    with handled_by({signal.SIGTERM: lambda *_: stopping.set()}):
+    with handled_by({signal.SIGTERM: lambda *_: _call_apart(stopping.set)}):
         yield
 
 
@@ -110,8 +111,8 @@ def ended_by_sigterm() -> Iterator[None]:
 
 @contextmanager
 def heard_by(heard: Callable[[], None]) -> Iterator[None]:
-    """Call `heard` on every SIGTERM and Ctrl-C inside the block."""
-    with handled_by(dict.fromkeys(_STOPPING, lambda *_: heard())):
+    """Call `heard`, on a thread of its own, on every SIGTERM and Ctrl-C inside the block."""
+    with handled_by(dict.fromkeys(_STOPPING, lambda *_: _call_apart(heard))):
         yield
 
 
@@ -126,6 +127,19 @@ def die_with_parent(parent: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def _call_apart(call: Callable[[], object]) -> None:
+    """Call it on a thread of its own.
+
+    A handler of a signal runs between any two steps of the main thread, which may hold the very lock that the call
+    needs, as it does for a moment in each `Event.wait`: the process would hang, and never stop.
+    """
+    try:
+        _thread.start_new_thread(call, ())
+    except RuntimeError:
+        # No thread can be started: most likely the lock is free.
+        call()
 
 
 def _handler(number: signal.Signals) -> _Handler:

@@ -19,7 +19,7 @@ from postroad.journal.maintenance import Expiry, Pruned, prune
 from postroad.journal.overflow import Overflow
 from postroad.journal.store import StoredJournal
 from postroad.testing.journal import JournalConformance, JournalFixture
-from postroad.testing.journal_fixture import T0, add, completed, pending, whole
+from postroad.testing.journal_queries import T0, add, completed, pending, whole
 from postroad.wiring import connect
 
 pytestmark = pytest.mark.aws

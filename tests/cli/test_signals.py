@@ -56,6 +56,19 @@ main()
 """The program with a SIGTERM after so many imports and openings, counted from the first of its own modules."""
 
 
+AT_THE_WORST_MOMENT = """
+import os, signal, threading
+from postroad.signals import heard_by, stopped_by_signals, stopped_by_sigterm
+
+stop = threading.Event()
+with {handling}:
+    with stop._cond:
+        os.kill(os.getpid(), signal.SIGTERM)
+    print(stop.wait(100))
+"""
+"""A program that gets SIGTERM while its main thread holds the lock of the event, as each `wait` does for a moment."""
+
+
 @pytest.fixture
 def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {**WORKING, "SQS_OFFLINE_QUEUE_URL": "chat-offline"}.items():
@@ -112,6 +125,16 @@ def test_sigterm_at_any_early_moment_is_exit_0(prepared: None, arguments: tuple[
 
     assert [code for _, code in ends] == [0] * len(ends), (moments, delays, ends)
     assert not any("Traceback" in err for err, _ in ends)
+
+
+@pytest.mark.parametrize("handling", ["stopped_by_signals() as stop", "stopped_by_sigterm(stop)", "heard_by(stop.set)"])
+def test_a_signal_that_comes_while_the_main_thread_holds_a_lock_stops_it_all_the_same(handling: str) -> None:
+    process = _start(sys.executable, "-c", AT_THE_WORST_MOMENT.format(handling=handling))
+
+    try:
+        assert process.communicate(timeout=60) == ("True\n", "")
+    finally:
+        process.kill()
 
 
 def test_ctrl_c_before_the_verb_is_loaded_stops_it_too(prepared: None) -> None:

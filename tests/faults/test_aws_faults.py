@@ -26,7 +26,7 @@ from postroad.queues.sqs import SQSQueues
 from postroad.streams import TRIM_HORIZON, Record
 from postroad.streams.kinesis import KinesisStreams
 from postroad.testing import FaultProxy
-from postroad.testing.journal_fixture import pending
+from postroad.testing.journal_queries import pending
 from postroad.topics import Topic
 from postroad.topics.eventbridge import EventBridgeTopics
 from postroad.topics.sns import SNSTopics

@@ -18,11 +18,10 @@ import postroad
 from postroad.journal import JournalEvent
 from postroad.outbox.dispatching import decisions, pump
 from postroad.queues import OutgoingMessage
-from postroad.testing.verify import sigterm
-from postroad.testing.verify.audits import audit_file, audit_references
+from postroad.testing.verify import audits
+from postroad.testing.verify.audits import audit_file, audit_references, audit_sigterm
 from postroad.testing.verify.scenario import History, Place
 from postroad.testing.verify.scenarios import outbox, tasks
-from postroad.testing.verify.sigterm import audit_sigterm
 from postroad.testing.verify.workload import prepare_ledger
 from postroad.wiring import Backend
 
@@ -120,7 +119,7 @@ def test_a_receiver_that_keeps_its_messages_is_found(
         with place.backend() as backend:
             backend.queue("verify-sigterm").receive(max_messages=4)
 
-    monkeypatch.setattr(sigterm, "_hold_and_end", keep)
+    monkeypatch.setattr(audits, "_hold_and_end", keep)
 
     audit_sigterm(place, history)
 

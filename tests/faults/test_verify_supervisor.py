@@ -38,7 +38,6 @@ def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
         store="sqlite", directory=directory, report=directory, url=nowhere, dsn=nowhere, visibility=2.0, faults=True
     )
     scenario = Scenario(
-        name="queue",
         facts=Facts(subscriptions={}, ordered=False),
         roles={"consumer": Role(work=lambda client, backend: None, holds=True)},
         prepare=lambda place, backend: None,

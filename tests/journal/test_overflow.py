@@ -14,7 +14,7 @@ from postroad.journal import JournalEvent
 from postroad.journal.overflow import Overflow, blob_key
 from postroad.journal.port import Entry
 from postroad.journal.store import StoredJournal
-from postroad.testing.journal_fixture import completed
+from postroad.testing.journal_queries import completed
 
 LARGE = {"text": "x" * 210_000}
 

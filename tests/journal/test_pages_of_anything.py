@@ -15,8 +15,7 @@ from postroad.journal import Journal, JournalEvent
 from postroad.journal.overflow import Overflow
 from postroad.journal.sqlite import SQLiteRecords
 from postroad.journal.store import StoredJournal
-from postroad.testing.journal_fixture import T0, heartbeat, ids, in_order, pending, whole
-from postroad.testing.journal_queries import WAYS, matches
+from postroad.testing.journal_queries import T0, WAYS, heartbeat, ids, in_order, matches, pending, whole
 
 events = st.lists(
     st.builds(

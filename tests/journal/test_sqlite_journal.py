@@ -21,7 +21,7 @@ from postroad.journal.overflow import Overflow
 from postroad.journal.sqlite import BACKWARD, COLUMNS, FORWARD, SCHEMA, SQLiteRecords
 from postroad.journal.store import StoredJournal
 from postroad.testing.journal import JournalConformance, JournalFixture
-from postroad.testing.journal_fixture import (
+from postroad.testing.journal_queries import (
     add,
     cancelled,
     completed,

@@ -7,21 +7,22 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
+import msgspec
+
+from postroad.arguments import check, seconds_between
 from postroad.cli.audit import audit_log
 from postroad.cli.call import Call, verb
 from postroad.cli.display import more, table
 from postroad.cli.output import confirm_yes, write, write_json
+from postroad.cli.packages import agents, agents_model, queues, views
 from postroad.cli.parameters import Cursor, PageSize, Yes, argument, duration_option, flag, json_value, option
 from postroad.errors import InvalidEvent, InvalidInput, PostroadError
 from postroad.signals import ended_by_sigterm, stopped_by_signals
 from postroad.telemetry import counted, legible, recorded
-
-if TYPE_CHECKING:
-    from postroad.agents import AgentEvent, Agents
-    from postroad.queues import Delivery, Queue
 
 AgentId = Annotated[str, argument("ID", "The agent.")]
 Listener = Annotated[str, argument("LISTENER", "The agent that subscribes.")]
@@ -32,8 +33,7 @@ _FOREVER = 315_360_000.0
 
 
 @contextmanager
-def agents_of(call: Call) -> Iterator[Agents]:
-    """Open the agents of the backend that the settings name."""
+def agents_of(call: Call) -> Iterator[agents.Agents]:
     with call.backend() as backend:
         yield backend.agents(**call.settings().agents)
 
@@ -50,12 +50,10 @@ def create(
     ] = "listed",
 ) -> None:
     """Create an agent and print its token, which is shown only once."""
-    from postroad.views import AgentMade
-
     with agents_of(call) as agents:
         made = agents.register(agent_id, order=order, accept=accept)  # type: ignore[arg-type]  # checked there
     call.show(
-        AgentMade(made.agent_id, made.token, made.created_at),
+        views.AgentMade(made.agent_id, made.token, made.created_at),
         f"created agent {made.agent_id}",
         f"token, shown only once: {made.token}",
     )
@@ -64,26 +62,20 @@ def create(
 @verb("agent list", "--limit 50")
 def list_agents(call: Call, limit: PageSize = 20, cursor: Cursor = None) -> None:
     """List agents, a page at a time."""
-    from postroad.views import Page, agent_row
-
     with agents_of(call) as agents:
         page = agents.list(limit=limit, cursor=cursor)
-    items = [agent_row(agent) for agent in page.items]
+    items = [views.agent_row(agent) for agent in page.items]
     rows = ([each.agent_id, each.order, each.accept, each.created_at] for each in items)
     shown = table(["AGENT", "ORDER", "ACCEPT", "CREATED"], rows, "no agents; make one with: postroad agent create")
-    call.show(Page(items, page.next_cursor), shown, *more(page.next_cursor))
+    call.show(views.Page(items, page.next_cursor), shown, *more(page.next_cursor))
 
 
 @verb("agent show", "ann")
 def show(call: Call, agent_id: AgentId) -> None:
     """Show an agent, its subscriptions and how many messages wait for it."""
-    import msgspec
-
-    from postroad.views import agent_detail, agent_stats
-
     with agents_of(call) as agents:
-        document = agent_detail(agents.get(agent_id))
-        stats = agent_stats(agents.stats(agent_id))
+        document = views.agent_detail(agents.get(agent_id))
+        stats = views.agent_stats(agents.stats(agent_id))
     shown = {**msgspec.to_builtins(document), **msgspec.to_builtins(stats)}
     del shown["subscriptions"]
     lines = [f"{_words(name)}: {'-' if value is None else value}" for name, value in shown.items()]
@@ -107,17 +99,11 @@ def token(
     overlap: Annotated[float, duration_option("How long the previous token stays valid, up to 1d.")] = 600,
 ) -> None:
     """Give an agent a new token, which is shown only once; with --overlap 0 the previous one is revoked at once."""
-    from datetime import timedelta
-
-    from postroad.agents.model import now_text
-    from postroad.arguments import check, seconds_between
-    from postroad.views import AgentToken
-
     check(overlap, seconds_between(0, _MAX_OVERLAP), "overlap")
     with call.backend() as backend:
         made = backend.agents().rotate_token(agent_id, overlap=overlap)
-        until = now_text(backend.clock.now() + timedelta(seconds=overlap))
-    document = AgentToken(made, until)
+        until = agents_model.now_text(backend.clock.now() + timedelta(seconds=overlap))
+    document = views.AgentToken(made, until)
     call.show(document, f"token, shown only once: {made}", f"the previous token is valid until {until}")
 
 
@@ -199,11 +185,9 @@ def replay(
     since: Annotated[str, option("TIME", "Events since this time.")] = "trim_horizon",
 ) -> None:
     """Deliver a producer's events to a listener again."""
-    from postroad.views import Replayed
-
     with agents_of(call) as agents:
         replayed = agents.replay(listener, producer, since=since)
-    call.show(Replayed(replayed), f"delivered {counted(replayed, 'event')} again")
+    call.show(views.Replayed(replayed), f"delivered {counted(replayed, 'event')} again")
 
 
 @verb("agent provision", "--url aws://eu-central-1")
@@ -217,15 +201,13 @@ def provision(call: Call) -> None:
 @verb("agent dead", "bob")
 def dead(call: Call, agent_id: AgentId, limit: Annotated[int, option("N", "At most this many.")] = 10) -> None:
     """List an agent's dead letters, oldest first."""
-    from postroad.views import Listed, agent_dead_letter
-
     with agents_of(call) as agents:
-        items = [agent_dead_letter(each) for each in agents.dead_letters(agent_id, limit=limit)]
+        items = [views.agent_dead_letter(each) for each in agents.dead_letters(agent_id, limit=limit)]
     lines = [
         legible(f"{each.event_id}  {each.event_type} of {each.agent_id}: {each.error or each.reason or '-'}")
         for each in items
     ]
-    call.show(Listed(items), *(lines or ["no dead letters"]))
+    call.show(views.Listed(items), *(lines or ["no dead letters"]))
 
 
 @verb("agent redrive", "bob")
@@ -236,15 +218,13 @@ def redrive(
     yes: Yes = False,
 ) -> None:
     """Send an agent's dead letters back to the end of its queue, without asking; `--yes` has no effect."""
-    from postroad.views import Redriven
-
     del yes
     with agents_of(call) as agents:
         agents.get(agent_id)
         with recorded(audit_log(call), "agent.redrive", agent_id, {"limit": limit}) as done:
             redriven = done["redriven"] = agents.redrive(agent_id, limit=limit)
     nothing = f"nothing to redrive: {legible(agent_id)} has no dead letters"
-    call.show(Redriven(redriven), f"redrove {counted(redriven, 'dead letter')}" if redriven else nothing)
+    call.show(views.Redriven(redriven), f"redrove {counted(redriven, 'dead letter')}" if redriven else nothing)
 
 
 @verb("agent publish", """ann order.placed '{"id": 7}'""")
@@ -258,9 +238,6 @@ def publish(
     file: Annotated[str | None, option("F", "A file with one event per line; '-' reads stdin.")] = None,
 ) -> None:
     """Publish one event, or the events of a file with one JSON object per line."""
-    from postroad.agents import AgentEvent
-    from postroad.views import accepted
-
     if file is not None:
         if producer is not None:
             raise InvalidInput("file: both an event and a file are given", field="file", remedy="Give one of them.")
@@ -268,9 +245,9 @@ def publish(
         return
     if producer is None or event_type is None or data is None:
         raise InvalidInput("give PRODUCER, TYPE and JSON, or --file", field="producer")
-    event = AgentEvent(producer, event_type, json_value(data, "data", InvalidEvent), timestamp, event_id)
-    with agents_of(call) as agents:
-        document = accepted(*agents.publish_each([event]))
+    event = agents.AgentEvent(producer, event_type, json_value(data, "data", InvalidEvent), timestamp, event_id)
+    with agents_of(call) as opened:
+        document = views.accepted(*opened.publish_each([event]))
     call.show(document, f"published {legible(document.event_id)}")
 
 
@@ -283,14 +260,12 @@ def tail(
     no_ack: Annotated[bool, flag("--no-ack", "Release the events at the end instead.")] = False,
 ) -> None:
     """Receive an agent's events, print them as one JSON object per line, and ack them."""
-    from postroad.views import agent_delivery
-
     with ended_by_sigterm(), agents_of(call) as agents:
         queue = agents.queue(agent_id)
-        held: list[Delivery] = []
+        held: list[queues.Delivery] = []
         try:
             for delivery in _deliveries(queue, max_, _FOREVER if wait is None else wait):
-                write_json(agent_delivery(delivery))
+                write_json(views.agent_delivery(delivery))
                 if no_ack:
                     held.append(delivery)
                 else:
@@ -317,8 +292,6 @@ def run(call: Call, once: Annotated[bool, flag("--once", "Stop when nothing is l
 
 
 def _publish_file(call: Call, name: str) -> None:
-    from postroad.views import accepted
-
     published = 0
     with (
         agents_of(call) as agents,
@@ -329,7 +302,7 @@ def _publish_file(call: Call, name: str) -> None:
             if not line.strip():
                 continue
             try:
-                document = accepted(*agents.publish_each([_event(line)]))
+                document = views.accepted(*agents.publish_each([_event(line)]))
             except PostroadError as error:
                 raise InvalidEvent(
                     f"line {number}: {error.message}",
@@ -357,9 +330,7 @@ def _opened(name: str) -> Iterator[Iterable[bytes]]:
         yield file
 
 
-def _event(line: bytes) -> AgentEvent:
-    from postroad.agents import AgentEvent
-
+def _event(line: bytes) -> agents.AgentEvent:
     fields = json_value(line, "data", InvalidEvent)
     if not isinstance(fields, dict):
         raise InvalidEvent("is not a JSON object")
@@ -368,10 +339,10 @@ def _event(line: bytes) -> AgentEvent:
         raise InvalidEvent(f"{min(unknown)}: is not a field of an event", field=min(unknown))
     # Publishing refuses a field that is missing or has the wrong type.
     wanted: Any = fields.get
-    return AgentEvent(*(wanted(name) for name in ("agentId", "eventType", "data", "timestamp", "eventId")))
+    return agents.AgentEvent(*(wanted(name) for name in ("agentId", "eventType", "data", "timestamp", "eventId")))
 
 
-def _deliveries(queue: Queue, most: int | None, silence: float) -> Iterator[Delivery]:
+def _deliveries(queue: queues.Queue, most: int | None, silence: float) -> Iterator[queues.Delivery]:
     """Yield deliveries until there were `most` of them, or none for `silence` seconds."""
     count, last_at = 0, time.monotonic()
     while most is None or count < most:

@@ -14,6 +14,7 @@ from postroad import __version__, failpoints
 from postroad.cli.call import Call, Verb, add_verb, noun, remember_shared_options, verb
 from postroad.cli.display import table
 from postroad.cli.output import prepare_streams, report, write
+from postroad.cli.packages import bus, bus_aws, rich_text
 from postroad.errors import InvalidInput
 from postroad.settings import bus_variable, nearest
 from postroad.telemetry import counted
@@ -127,11 +128,13 @@ def version(call: Call) -> None:
 @verb("commands", "--json")
 def commands(call: Call) -> None:
     """List all commands."""
-    from rich.text import Text
-
     items = list(_leaves(program(), ""))
     rows = (
-        [Text(i["command"], "bold"), Text("asks first" if i["destructive"] else "", "yellow"), i["summary"]]
+        [
+            rich_text.Text(i["command"], "bold"),
+            rich_text.Text("asks first" if i["destructive"] else "", "yellow"),
+            i["summary"],
+        ]
         for i in items
     )
     call.show({"items": items}, table(["COMMAND", "", "SUMMARY"], rows))
@@ -150,14 +153,12 @@ def _leaves(command: Any, path: str) -> Iterator[dict[str, Any]]:
 @verb("config show", "--json")
 def show_config(call: Call) -> None:
     """Show every setting with its value and where it comes from; secrets are hidden."""
-    from rich.text import Text
-
     items = call.settings().items()
     rows = (
         [
-            Text(item["key"], "bold"),
+            rich_text.Text(item["key"], "bold"),
             _shown(item["value"]),
-            Text(item["source"], "" if item["source"] == "default" else "green"),
+            rich_text.Text(item["source"], "" if item["source"] == "default" else "green"),
         ]
         for item in items
     )
@@ -178,14 +179,11 @@ def _shown(value: Any) -> Any:
 @verb("config check", "--config staging.toml")
 def check_config(call: Call) -> None:
     """Check flags, environment and file without starting anything."""
-    from postroad.bus import BusConfig
-    from postroad.bus.aws import checked_url
-
     settings = call.settings()
     failpoints.load(settings.failpoints)
-    BusConfig.from_env()
+    bus.BusConfig.from_env()
     if bus_variable("QUEUE_URL") is not None:
-        checked_url(None)
+        bus_aws.checked_url(None)
     items = settings.items()
     given = sum(item["source"] != "default" for item in items)
     call.show({"ok": True}, f"ok: {given} of {counted(len(items), 'setting')} given, the others have their defaults")

@@ -4,26 +4,19 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, cast
 
 from postroad.cli.call import Call, verb
 from postroad.cli.display import table
 from postroad.cli.output import confirm_name
+from postroad.cli.packages import http, http_tokens, operations, views
 from postroad.cli.parameters import argument, duration_option, option
+from postroad.settings import audit_path, beside
 from postroad.telemetry import counted, legible, recorded
 
-if TYPE_CHECKING:
-    from postroad.http import TokenFile
-    from postroad.operations import AuditLog, AuditRecord
-    from postroad.views import Scope
 
-
-def audit_log(call: Call) -> AuditLog:
-    """Return the audit log of this deployment."""
-    from postroad.operations import AuditLog
-    from postroad.settings import audit_path
-
-    return AuditLog(audit_path(call.settings().url))
+def audit_log(call: Call) -> operations.AuditLog:
+    return operations.AuditLog(audit_path(call.settings().url))
 
 
 def audited(
@@ -52,7 +45,7 @@ def verify(
     call.show(check, result, f"head {check.head}", ok=check.ok)
 
 
-def _line(record: AuditRecord) -> str:
+def _line(record: operations.AuditRecord) -> str:
     parts = [str(record.seq), record.at, record.actor, record.action, record.target]
     parts += [f"{name}={value}" for name, value in record.detail.items() if type(value) is int]
     if reason := record.detail.get("reason"):
@@ -68,24 +61,20 @@ def create(
     expires_in: Annotated[float | None, duration_option("How long it is valid (for ever).")] = None,
 ) -> None:
     """Create a token and print its secret, which is shown only once."""
-    from postroad.http.tokens import check_token
-
     tokens = _tokens(call)
-    check_token(name, scope, expires_in)
+    http_tokens.check_token(name, scope, expires_in)
     audit_log(call).append("token.create", name, {"scope": scope, "expires_in": expires_in})
-    token, secret = tokens.create(name, cast("Scope", scope), expires_in=expires_in)
+    token, secret = tokens.create(name, cast("views.Scope", scope), expires_in=expires_in)
     call.show(token.made(secret), secret)
 
 
 @verb("token list", "--json")
 def list_tokens(call: Call) -> None:
     """List the tokens by name, without their secrets."""
-    from postroad.views import Listed
-
     rows = [token.row for token in _tokens(call).tokens()]
     cells = ([row.name, row.scope, _time(row.created_at), _time(row.expires_at)] for row in rows)
     nothing = "no tokens; make one with: postroad token create worker-1 --scope publish"
-    call.show(Listed(rows), table(["TOKEN", "SCOPE", "CREATED", "EXPIRES"], cells, nothing))
+    call.show(views.Listed(rows), table(["TOKEN", "SCOPE", "CREATED", "EXPIRES"], cells, nothing))
 
 
 def _time(at: datetime | None) -> str:
@@ -107,8 +96,5 @@ def revoke(
     call.show({"revoked": name}, f"revoked {name}")
 
 
-def _tokens(call: Call) -> TokenFile:
-    from postroad.http.tokens import TokenFile
-    from postroad.settings import beside
-
-    return TokenFile(beside(call.settings().url, "tokens.json"))
+def _tokens(call: Call) -> http.TokenFile:
+    return http.TokenFile(beside(call.settings().url, "tokens.json"))

@@ -7,11 +7,12 @@ import sys
 from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from postroad.cli.call import Call, verb
 from postroad.cli.display import number, table
 from postroad.cli.output import write, write_json
+from postroad.cli.packages import bus, bus_groups, bus_tail, events, topics, up_runners, views, wiring
 from postroad.cli.parameters import (
     argument,
     duration_option,
@@ -26,12 +27,6 @@ from postroad.errors import InvalidInput, PostroadError, QueueNotFound, TopicNot
 from postroad.settings import nearest
 from postroad.signals import ended_by_sigterm, stopped_by_signals
 from postroad.telemetry import counted
-
-if TYPE_CHECKING:
-    from postroad.bus import ArchivedEvent, Group
-    from postroad.events import Envelope
-    from postroad.topics import Topic
-    from postroad.wiring import Backend
 
 TopicName = Annotated[str, argument("TOPIC", "The topic.", autocompletion=topic_names)]
 GroupName = Annotated[str, argument("GROUP", "The group, such as billing.")]
@@ -54,27 +49,24 @@ def publish(
     fifo: Fifo = False,
 ) -> None:
     """Publish one event and print its id; no class is needed."""
-    from postroad.bus.groups import names_of
-    from postroad.bus.tail import envelope_for, message_for
-    from postroad.events import Codec
-    from postroad.views import EventPublished
-
     text = sys.stdin.buffer.read() if payload == "-" else payload
     fields = json_object(text, "payload", example="""'{"id": 7}'""")
     publisher_id = call.settings().app
     with call.backend() as backend:
         now = backend.clock.now()
-        envelope = envelope_for(event_type, fields, publisher_id=publisher_id, now=now, key=key)
-        fifo = names_of(topic, fifo=fifo).fifo
+        envelope = bus_tail.envelope_for(event_type, fields, publisher_id=publisher_id, now=now, key=key)
+        fifo = bus_groups.names_of(topic, fifo=fifo).fifo
         port = _port(backend, topic, fifo=fifo)
-        [result] = port.publish([message_for(envelope, Codec(backend.registry).encode(envelope), fifo=fifo)])
+        [result] = port.publish(
+            [bus_tail.message_for(envelope, events.Codec(backend.registry).encode(envelope), fifo=fifo)]
+        )
         if result.error is not None:
             raise result.error
         # Whoever may only publish cannot list the subscriptions.
         with suppress(PostroadError):
             if not port.subscriptions():
                 write(f'note: nobody is subscribed to topic "{port.name}"', sys.stderr)
-    write_json(EventPublished(str(envelope.event_id)))
+    write_json(views.EventPublished(str(envelope.event_id)))
 
 
 @verb("bus tail", "orders --type orders.placed", until_stopped=True)
@@ -87,24 +79,20 @@ def tail(
     timeout: Annotated[float | None, duration_option("Stop after this long.")] = None,
 ) -> None:
     """Print the events of a topic as they arrive, one JSON object per line, until Ctrl-C."""
-    from postroad.bus.tail import tail as watch
-
     with ended_by_sigterm(), call.backend() as backend:
         exists = not topic.startswith("arn:") and bool({topic, f"{topic}.fifo"} & set(backend.topics()))
         name = existing_topic(backend, topic) if exists else topic
-        found = watch(backend, name, group, types=type_ or (), limit=limit, timeout=timeout)
+        found = bus_tail.tail(backend, name, group, types=type_ or (), limit=limit, timeout=timeout)
         with closing(found):
             for envelope in found:
                 _print(envelope)
 
 
-def _print(envelope: Envelope | None) -> None:
-    from postroad.events import codec
-
+def _print(envelope: events.Envelope | None) -> None:
     if envelope is None:
         write("note: a message that is no event was passed over", sys.stderr)
         return
-    document = json.loads(codec.encode(envelope))
+    document = json.loads(events.codec.encode(envelope))
     if sys.stdout.isatty():
         # Plain ASCII, so that no event controls the terminal.
         write(json.dumps(document))
@@ -119,19 +107,16 @@ def run(
     concurrency: Annotated[int | None, option("N", "Handlers that run at the same time.", min=1, max=1_000)] = None,
 ) -> None:
     """Run the handlers of a bus until SIGTERM or Ctrl-C; without NAME, those of every bus of the module."""
-    from postroad.up.runners import find_buses
-    from postroad.wiring import run as receive
-
     # Before the module is imported, which may configure the logs of its program itself.
     call.settings(logs=True)
-    buses = find_buses(module)
+    buses = up_runners.find_buses(module)
     with stopped_by_signals() as stop, call.backend() as backend:
         for bus in buses:
             if concurrency is not None:
                 bus.set_concurrency(concurrency)
             if not bus.is_bound:
                 bus.bind(backend)
-        receive(*buses, stop=stop)
+        wiring.run(*buses, stop=stop)
 
 
 @verb("bus replay", "orders --to orders-again --since 2026-01-31T00:00:00Z")
@@ -146,29 +131,26 @@ def replay(
     dry_run: Annotated[bool, flag("--dry-run", "Count them, publish nothing.")] = False,
 ) -> None:
     """Publish the archived events of a topic to another one, with the ids they have."""
-    from postroad.bus.groups import names_of
-    from postroad.bus.tail import message_for
-
     with call.backend() as backend:
         source, target = existing_topic(backend, topic), existing_topic(backend, to)
         try:
-            backend.queue(names_of(source).group("archive"))
+            backend.queue(bus_groups.names_of(source).group("archive"))
         except QueueNotFound as error:
             raise InvalidInput(
                 f'topic "{source}" has no archive',
                 field="topic",
                 remedy="A program that archives the topic must run first; it keeps what is published from then on.",
             ) from error
-        fifo = names_of(target).fifo
+        fifo = bus_groups.names_of(target).fifo
         port = _port(backend, target, fifo=fifo)
 
         wanted = {"since": since, "until": until, "types": type_ or None}
         with call.working(f"reading the archive of {source}", lambda count: f"{count:,} replayed") as progress:
             passed_on = 0
 
-            def pass_on(archived: ArchivedEvent) -> None:
+            def pass_on(archived: bus.ArchivedEvent) -> None:
                 nonlocal passed_on
-                [result] = port.publish([message_for(archived.envelope, archived.body, fifo=fifo)])
+                [result] = port.publish([bus_tail.message_for(archived.envelope, archived.body, fifo=fifo)])
                 if result.error is not None:
                     raise result.error
                 passed_on += 1
@@ -186,21 +168,17 @@ def replay(
 @verb("bus sweep", "orders")
 def sweep(call: Call, topic: TopicName) -> None:
     """Delete the queues of processes that no longer exist."""
-    from postroad.bus.groups import sweep as remove
-
     with call.backend() as backend:
-        swept = remove(backend, existing_topic(backend, topic))
+        swept = bus_groups.sweep(backend, existing_topic(backend, topic))
     call.show({"swept": swept}, *(f"removed {name}" for name in swept), f"{len(swept):,} removed")
 
 
-def _port(backend: Backend, topic: str, *, fifo: bool = False) -> Topic:
-    from postroad.bus.groups import names_of
-
-    names = names_of(topic, fifo=fifo)
+def _port(backend: wiring.Backend, topic: str, *, fifo: bool = False) -> topics.Topic:
+    names = bus_groups.names_of(topic, fifo=fifo)
     return backend.topic(topic if topic.startswith("arn:") else names.topic, fifo=names.fifo)
 
 
-def existing_topic(backend: Backend, topic: str) -> str:
+def existing_topic(backend: wiring.Backend, topic: str) -> str:
     """Return the topic's full name; raise `TopicNotFound` with the nearest name that exists."""
     if topic.startswith("arn:"):
         return topic
@@ -270,9 +248,9 @@ def set_group(
     call.show(document, f"{group} receives {_types_text(document)}")
 
 
-def _set(backend: Backend, port: Topic, group: Group, types: str | None, max_receives: int | None) -> None:
-    from postroad.bus.groups import set_types
-
+def _set(
+    backend: wiring.Backend, port: topics.Topic, group: bus.Group, types: str | None, max_receives: int | None
+) -> None:
     wanted = None if types is None else [each.strip() for each in types.split(",") if each.strip()]
     if wanted == []:
         raise InvalidInput(
@@ -281,17 +259,15 @@ def _set(backend: Backend, port: Topic, group: Group, types: str | None, max_rec
     if max_receives is not None:
         backend.update_queue(replace(backend.queue_spec(group.queue), max_receives=max_receives))
     if wanted is not None:
-        set_types(port, backend.queue(group.queue), None if wanted == [_ALL] else wanted)
+        bus_groups.set_types(port, backend.queue(group.queue), None if wanted == [_ALL] else wanted)
 
 
-def _groups(backend: Backend, topic: str) -> list[Group]:
-    from postroad.bus.groups import groups_of, names_of
-
+def _groups(backend: wiring.Backend, topic: str) -> list[bus.Group]:
     name = existing_topic(backend, topic)
-    return groups_of(_port(backend, name), names_of(name))
+    return bus_groups.groups_of(_port(backend, name), bus_groups.names_of(name))
 
 
-def _find(backend: Backend, topic: str, group: str) -> Group:
+def _find(backend: wiring.Backend, topic: str, group: str) -> bus.Group:
     groups = {each.name: each for each in _groups(backend, topic)}
     if group not in groups:
         raise QueueNotFound(
@@ -302,7 +278,7 @@ def _find(backend: Backend, topic: str, group: str) -> Group:
     return groups[group]
 
 
-def _document(group: Group, backend: Backend) -> dict[str, Any]:
+def _document(group: bus.Group, backend: wiring.Backend) -> dict[str, Any]:
     waiting = backend.queue(group.queue).stats().visible
     types = _ALL if group.types is None else list(group.types)
     return {"group": group.name, "queue": group.queue, "types": types, "waiting": waiting}

@@ -17,6 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 from postroad import signals
 from postroad.cli.help import help_page
 from postroad.cli.output import ANSWER_IS_NO, progress_line, render, write, write_json
+from postroad.cli.packages import wiring
 from postroad.cli.parameters import flag, option
 from postroad.errors import InvalidInput
 from postroad.settings import Settings, load, nearest, no_color
@@ -24,8 +25,6 @@ from postroad.telemetry import configure_logs, legible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-    from postroad.wiring import Backend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +57,10 @@ class Call:
         return settings
 
     @contextmanager
-    def backend(self, *, or_empty: bool = False) -> Iterator[Backend]:
+    def backend(self, *, or_empty: bool = False) -> Iterator[wiring.Backend]:
         """Open the backend that the settings name; with `or_empty`, an empty one if its file does not exist."""
         settings = self.settings()
-        from postroad.wiring import connect, parse_url
-
-        url, path = settings.url, parse_url(settings.url).file
+        url, path = settings.url, wiring.parse_url(settings.url).file
         if path is not None and not path.exists():
             if or_empty:
                 url = "memory://"
@@ -71,7 +68,7 @@ class Call:
                 here = path.name if path.parent.resolve() == Path.cwd() else str(path)
                 remedy = "A command that creates something, such as `postroad queue create NAME`, makes it."
                 raise InvalidInput(f"there is no {here} here; name it with --url", field="url", remedy=remedy)
-        with connect(url, trail_keep=settings.trail_keep) as backend:
+        with wiring.connect(url, trail_keep=settings.trail_keep) as backend:
             yield backend
 
     def working(

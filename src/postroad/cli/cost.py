@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from postroad.cli.call import Call, verb
 from postroad.cli.display import table
+from postroad.cli.packages import agents, agents_plan, operations_cost, topology as topologies
 from postroad.cli.parameters import duration_option, flag, json_object, option, read_file
 from postroad.telemetry import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-    from postroad.agents import Plan, PlanInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +44,9 @@ def cost(
     ] = None,
 ) -> None:
     """Estimate the requests and the monthly cost on SQS."""
-    from postroad.operations.cost import SCALES, consumption, estimate_cost
-    from postroad.topology import chat_topology
-
     passes, waits, wait = 1, 0, 20.0
     if topology is not None:
-        consumed = consumption(chat_topology("project", "env"))
+        consumed = operations_cost.consumption(topologies.chat_topology("project", "env"))
         passes, waits, wait = consumed.queues, consumed.queues, consumed.poll_wait
     options = asdict(given)
     options["pollers"] = waits if given.pollers is None else given.pollers
@@ -60,14 +56,14 @@ def cost(
             {
                 "scale": scale,
                 "messages_per_day": messages,
-                "monthly_usd": estimate_cost(messages * passes, **options).monthly_usd,
+                "monthly_usd": operations_cost.estimate_cost(messages * passes, **options).monthly_usd,
             }
-            for scale, messages in SCALES.items()
+            for scale, messages in operations_cost.SCALES.items()
         ]
         rows = ([i["scale"], f"{i['messages_per_day']:,}", f"${i['monthly_usd']:,.2f}"] for i in items)
         call.show({"items": items}, table(["SCALE", ">MESSAGES A DAY", ">A MONTH"], rows))
         return
-    found = estimate_cost(messages_per_day * passes, **options)
+    found = operations_cost.estimate_cost(messages_per_day * passes, **options)
     call.show(
         found,
         f"requests for each message of a queue: {found.requests_per_message:g}",
@@ -98,16 +94,14 @@ def plan_agents(
     prices: Annotated[Path | None, option("FILE", "A JSON file with prices that replace the defaults.")] = None,
 ) -> None:
     """Estimate shards, tables, queues, functions, quotas and the monthly cost."""
-    from postroad.agents.plan import PlanInput, plan
-
-    given = PlanInput(
+    given = agents.PlanInput(
         **asdict(size), prices={} if prices is None else json_object(read_file(str(prices), "prices"), "prices")
     )
-    found = plan(given)
+    found = agents_plan.plan(given)
     call.show(found.document(), *([] if call.json else _parts(found, given)))
 
 
-def _parts(found: Plan, given: PlanInput) -> Iterator[RenderableType]:
+def _parts(found: agents.Plan, given: agents.PlanInput) -> Iterator[RenderableType]:
     document = found.document()
     for section in ("kinesis", "dynamodb", "sqs", "lambda", "sns_sqs", "cost_per_month"):
         rows = ([_words(name), _number(value)] for name, value in document[section].items())
@@ -122,17 +116,15 @@ def _parts(found: Plan, given: PlanInput) -> Iterator[RenderableType]:
     yield f"cheapest change: {cheapest_change(given)}"
 
 
-def cheapest_change(given: PlanInput) -> str:
+def cheapest_change(given: agents.PlanInput) -> str:
     """Return which of three changes saves most."""
-    from postroad.agents.plan import plan
-
     changes = {
         "a window twice as long": replace(given, window_seconds=given.window_seconds * 2),
         "events half as large": replace(given, event_bytes=given.event_bytes / 2),
         "half as many listeners": replace(given, subscribers=given.subscribers / 2),
     }
-    now = plan(given).cost_per_month["total"]
-    saved = {name: now - plan(changed).cost_per_month["total"] for name, changed in changes.items()}
+    now = agents_plan.plan(given).cost_per_month["total"]
+    saved = {name: now - agents_plan.plan(changed).cost_per_month["total"] for name, changed in changes.items()}
     best = max(saved, key=lambda name: saved[name])
     return f"{best} saves {saved[best]:,.0f} USD a month"
 

@@ -7,15 +7,12 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from postroad.cli.packages import queues, rich_cells, rich_padding, rich_table, rich_text, views
 from postroad.cli.parameters import short_duration
 from postroad.telemetry import counted, legible
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
-    from rich.table import Table
-    from rich.text import Text
-
-    from postroad.views import FailureGroupRow, PeekedRow, QueueDetail, QueueRow
 
 _SECONDS = {"visibility", "retention", "delay", "receive_wait", "auto_delete_after"}
 
@@ -25,19 +22,18 @@ def table(headings: Sequence[str], rows: Iterable[Iterable[Any]], nothing: str |
 
     Headings that begin with '>' align to the right. A cell is a `Text`, or any value; None is shown as '-'.
     """
-    from rich.text import Text
-
+    text = rich_text.Text
     cells = [
-        [cell if isinstance(cell, Text) else Text(legible("-" if cell is None else cell)) for cell in row]
+        [cell if isinstance(cell, text) else text(legible("-" if cell is None else cell)) for cell in row]
         for row in rows
     ]
-    return _Table(headings, cells) if cells or nothing is None else Text(nothing)
+    return _Table(headings, cells) if cells or nothing is None else rich_text.Text(nothing)
 
 
 class _Table:
     """Rows below their headings; if the terminal is too narrow for the words, a block for each row."""
 
-    def __init__(self, headings: Sequence[str], rows: Sequence[Sequence[Text]]) -> None:
+    def __init__(self, headings: Sequence[str], rows: Sequence[Sequence[rich_text.Text]]) -> None:
         self._names = [heading.lstrip(">") for heading in headings]
         self._to_the_right = [heading.startswith(">") for heading in headings]
         self._rows = rows
@@ -61,21 +57,17 @@ class _Table:
         return 2 * (len(headings) - 1) + sum(self._least_widths(headings))
 
     def _least_widths(self, headings: Sequence[str]) -> list[int]:
-        from rich.cells import cell_len
-
         return [
-            max(map(cell_len, (*words, *(name.splitlines() if whole else name.split()))))
+            max(map(rich_cells.cell_len, (*words, *(name.splitlines() if whole else name.split()))))
             for name, words, whole in zip(headings, self._words, self._whole, strict=True)
         ]
 
     def _widths(self, headings: Sequence[str], most: int) -> list[int]:
         """Return the widths of columns that fit: no word is broken, and what is left goes to those that lack least."""
-        from rich.cells import cell_len
-
         widths = self._least_widths(headings)
         lacking = [
             max(
-                cell_len(line)
+                rich_cells.cell_len(line)
                 for text in (name, *(row[index].plain for row in self._rows))
                 for line in text.split("\n")
             )
@@ -111,36 +103,31 @@ class _Table:
             yield block
 
 
-def _grid(**options: Any) -> Table:
-    from rich.table import Table
-
-    return Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, **options)
+def _grid(**options: Any) -> rich_table.Table:
+    return rich_table.Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, **options)
 
 
-def queue_table(rows: Sequence[QueueRow], dead_letter_queues: Collection[str | None] = ()) -> RenderableType:
+def queue_table(rows: Sequence[views.QueueRow], dead_letter_queues: Collection[str | None] = ()) -> RenderableType:
     """Return one line per queue; a dead-letter queue that holds something is red."""
     headings = ["QUEUE", ">VISIBLE", ">IN FLIGHT", ">DELAYED", ">OLDEST", "DEAD LETTERS TO"]
     cells = (_queue_cells(row, "red" if held(row) and row.name in dead_letter_queues else "") for row in rows)
     return table(headings, cells, "no queues; make one with: postroad queue create orders")
 
 
-def _queue_cells(row: QueueRow, color: str) -> list[Any]:
-    from rich.text import Text
-
+def _queue_cells(row: views.QueueRow, color: str) -> list[Any]:
     return [
-        Text(row.name, f"bold {color}".rstrip()),
+        rich_text.Text(row.name, f"bold {color}".rstrip()),
         *(number(value, color) for value in (row.visible, row.in_flight, row.delayed)),
-        Text(short_duration(row.oldest_age_seconds), color),
+        rich_text.Text(short_duration(row.oldest_age_seconds), color),
         row.dead_letter,
     ]
 
 
-def held(row: QueueRow) -> int:
-    """Return how many messages a queue holds."""
+def held(row: views.QueueRow) -> int:
     return row.visible + row.in_flight + row.delayed
 
 
-def queue_card(document: QueueDetail) -> Iterator[RenderableType]:
+def queue_card(document: views.QueueDetail) -> Iterator[RenderableType]:
     """Yield the numbers of one queue, then its settings."""
     yield queue_table([document], [document.name] if document.sources else [])
     yield ""
@@ -159,11 +146,8 @@ def _setting(key: str, value: Any) -> str:
     return short_duration(value) if key in _SECONDS else f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def message_blocks(items: Sequence[PeekedRow], now: datetime) -> Iterator[RenderableType]:
+def message_blocks(items: Sequence[views.PeekedRow], now: datetime) -> Iterator[RenderableType]:
     """Yield a headline for each message; below it why it is dead, its attributes and its body."""
-    from rich.padding import Padding
-    from rich.text import Text
-
     if not items:
         yield "no messages"
     for item in items:
@@ -175,49 +159,41 @@ def message_blocks(items: Sequence[PeekedRow], now: datetime) -> Iterator[Render
             f"{item.size:,} B",
             *([] if item.group is None else [f"group {legible(item.group)}"]),
         ]
-        yield Text.assemble((item.message_id, "bold"), "  ", "  ".join(facts))
+        yield rich_text.Text.assemble((item.message_id, "bold"), "  ", "  ".join(facts))
         for line in _details(item):
-            yield Padding(line, (0, 0, 0, 4), expand=False)
+            yield rich_padding.Padding(line, (0, 0, 0, 4), expand=False)
 
 
-def _details(item: PeekedRow) -> Iterator[Text]:
-    from rich.text import Text
-
-    from postroad.queues import DEAD_LETTER, read_dead
-
-    dead = read_dead(item.attributes)
+def _details(item: views.PeekedRow) -> Iterator[rich_text.Text]:
+    dead = queues.read_dead(item.attributes)
     if dead is not None:
         why = dead.error or dead.reason or "no error recorded"
-        yield Text(legible(f"dead letter of {dead.source} after {counted(dead.receives, 'receive')}: {why}"), "red")
+        receives = counted(dead.receives, "receive")
+        yield rich_text.Text(legible(f"dead letter of {dead.source} after {receives}: {why}"), "red")
     for name, value in sorted(item.attributes.items()):
-        if dead is None or name != DEAD_LETTER:
-            yield Text.assemble((f"{legible(name)}=", "dim"), legible(value))
+        if dead is None or name != queues.DEAD_LETTER:
+            yield rich_text.Text.assemble((f"{legible(name)}=", "dim"), legible(value))
     if isinstance(item.body, str):
-        yield Text(legible(item.body))
+        yield rich_text.Text(legible(item.body))
 
 
-def group_table(items: Sequence[FailureGroupRow]) -> RenderableType:
-    """Return one line per failure group."""
-    from rich.text import Text
-
+def group_table(items: Sequence[views.FailureGroupRow]) -> RenderableType:
     cells = (
         [
-            Text(item.fingerprint, "bold"),
+            rich_text.Text(item.fingerprint, "bold"),
             number(item.count),
             item.event_type,
             item.last_sent_at.strftime("%Y-%m-%d %H:%M:%S"),
-            Text(legible(item.error or "no error recorded"), "red"),
+            rich_text.Text(legible(item.error or "no error recorded"), "red"),
         ]
         for item in items
     )
     return table(["GROUP", ">COUNT", "TYPE", "LAST SENT", "ERROR"], cells, "no messages")
 
 
-def number(value: int, color: str = "") -> Text:
+def number(value: int, color: str = "") -> rich_text.Text:
     """Return a number with separators; zero is dim."""
-    from rich.text import Text
-
-    return Text(f"{value:,}", color if value else "dim")
+    return rich_text.Text(f"{value:,}", color if value else "dim")
 
 
 def more(cursor: str | None, option: str = "--cursor") -> list[str]:

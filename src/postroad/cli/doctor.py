@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from postroad.cli.call import Call, verb
 from postroad.cli.display import table
+from postroad.cli.packages import engine, http, operations, rich_text, tasks_health, topology, up_command
 from postroad.cli.parameters import argument, duration, duration_option, flag, option, pairs, short_duration
+from postroad.settings import Settings, beside, slack_webhook_url
 from postroad.telemetry import counted, legible
-
-if TYPE_CHECKING:
-    from rich.text import Text
-
-    from postroad.engine import Compaction
-    from postroad.settings import Settings
-    from postroad.topology import Finding
 
 
 @verb("doctor", "--p99 orders=12 --strict")
@@ -30,10 +25,8 @@ def doctor(
     strict: Annotated[bool, flag("--strict", "Exit 1 on a warning too.")] = False,
 ) -> None:
     """Look for problems; exit 1 on an error."""
-    from postroad.operations import doctor as examine
-
     with call.backend() as backend:
-        found = examine(
+        found = operations.doctor(
             backend,
             handler_p99={name: duration(each) for name, each in pairs(p99 or [], "p99", "QUEUE=SECONDS").items()},
             dsn=dsn,
@@ -47,26 +40,20 @@ def doctor(
     call.show(document, shown, ok=ok)
 
 
-def _finding(finding: Finding) -> tuple[Text, str, Text]:
-    from rich.text import Text
+def _finding(finding: topology.Finding) -> tuple[rich_text.Text, str, rich_text.Text]:
+    severity = rich_text.Text(finding.severity, "red" if finding.severity == "error" else "yellow")
+    remedy = (legible(finding.remedy), "dim")
+    return severity, finding.code, rich_text.Text.assemble(legible(finding.message), "\n", remedy)
 
-    severity = Text(finding.severity, "red" if finding.severity == "error" else "yellow")
-    return severity, finding.code, Text.assemble(legible(finding.message), "\n", (legible(finding.remedy), "dim"))
 
-
-def _weak_tokens(settings: Settings) -> Iterator[Finding]:
+def _weak_tokens(settings: Settings) -> Iterator[topology.Finding]:
     """Yield a finding if the admin token, which the operator set or wrote beside the data, can be guessed."""
-    from postroad.http import read_secret
-    from postroad.settings import beside
-    from postroad.topology import Finding
-    from postroad.up.command import STRONG_TOKEN, token_of
-
     made = beside(settings.url, "token")
-    token = token_of(settings) or (read_secret(made) if made.exists() else None)
-    if token is not None and len(token) < STRONG_TOKEN:
+    token = up_command.token_of(settings) or (http.read_secret(made) if made.exists() else None)
+    if token is not None and len(token) < up_command.STRONG_TOKEN:
         message = f"token: the admin token has {counted(len(token), 'character')} and can be guessed"
-        remedy = f"Set one of {STRONG_TOKEN} characters or more, or leave it out to have one made."
-        yield Finding("token-weak", "warning", "token", message, remedy)
+        remedy = f"Set one of {up_command.STRONG_TOKEN} characters or more, or leave it out to have one made."
+        yield topology.Finding("token-weak", "warning", "token", message, remedy)
 
 
 _BAD = ("critical", "overtime")
@@ -76,12 +63,9 @@ _HEADINGS = ("TASK", "HEALTH", ">RUNNING FOR", ">SILENT FOR", "WORKER", "STEP")
 @verb("health", "req-123")
 def health(call: Call, request_id: Annotated[str | None, argument("REQUEST_ID", "Only this task.")] = None) -> None:
     """Check running tasks, record the result and alert; exit 1 if one is critical or overtime."""
-    from postroad.settings import slack_webhook_url
-    from postroad.tasks.health import HealthCheck, SlackAlerts
-
-    alerts = SlackAlerts() if request_id is None and slack_webhook_url() is not None else None
+    alerts = tasks_health.SlackAlerts() if request_id is None and slack_webhook_url() is not None else None
     with call.backend() as backend:
-        check = HealthCheck(backend, **call.settings().identity, alerts=alerts)
+        check = tasks_health.HealthCheck(backend, **call.settings().identity, alerts=alerts)
         if request_id is not None:
             document = check.check_single(request_id)
             tasks = [document]
@@ -111,7 +95,7 @@ def compact(
 ) -> None:
     """Return unused space of the embedded file to the disk, while others use the file."""
 
-    def describe(so_far: Compaction) -> str:
+    def describe(so_far: engine.Compaction) -> str:
         return f"step {so_far.steps:,}, {_megabytes(so_far.after_bytes)} left"
 
     with call.backend() as backend, call.working("compacting", describe) as progress:

@@ -105,7 +105,6 @@ def _parameters(params: Sequence[Any], ctx: Any) -> Iterator[tuple[str, list[Row
 
 
 def _row(param: Any, ctx: Any) -> Row:
-    """Return how a parameter is written, and what it means."""
     metavar = _metavar(param, ctx)
     if param.param_type_name == "argument":
         return metavar, meaning(param)
@@ -117,7 +116,9 @@ def meaning(param: Any) -> str:
     """Return what a parameter means; of an option, with its default and its bounds in parentheses."""
     if param.param_type_name == "argument":
         return param.help or ""
-    text = (param.help or "").rstrip(".")
+    text, choices = (param.help or "").rstrip("."), getattr(param.type, "choices", ())
+    if choices and not any(choice in text for choice in choices):
+        text += f": {', '.join(choices[:-1])} or {choices[-1]}"
     default = "" if param.is_flag or not param.show_default else _default_text(param)
     notes = "required" if param.required else ", ".join(filter(None, (default, _range_text(param.type))))
     return f"{text} ({notes})." if notes else f"{text}."

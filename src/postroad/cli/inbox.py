@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from postroad.cli.audit import audited
 from postroad.cli.call import Call, verb
 from postroad.cli.display import table
+from postroad.cli.packages import inbox
 from postroad.cli.parameters import Dsn, Schema, argument, chosen_dsn, duration_option, option, require
 from postroad.telemetry import counted, legible
-
-if TYPE_CHECKING:
-    from postroad.inbox import Inbox
 
 _RETENTION = timedelta(days=30)
 
@@ -28,11 +26,9 @@ class InboxOptions:
     table: Annotated[str, option("NAME", "The table of the inbox.")] = "inbox"
     schema: Schema = "public"
 
-    def open(self, call: Call, retention: timedelta = _RETENTION) -> Inbox:
+    def open(self, call: Call, retention: timedelta = _RETENTION) -> inbox.Inbox:
         """Open the inbox, which the caller closes."""
-        from postroad.inbox import Inbox
-
-        return Inbox.open(chosen_dsn(call, self.dsn), table=self.table, schema=self.schema, retention=retention)
+        return inbox.Inbox.open(chosen_dsn(call, self.dsn), table=self.table, schema=self.schema, retention=retention)
 
 
 @verb("inbox init", "--dsn postgresql://app@db/app")

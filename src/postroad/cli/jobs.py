@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from postroad.cli.call import Call, verb
 from postroad.cli.display import more, table, utc_text
 from postroad.cli.output import confirm_name
+from postroad.cli.packages import jobs, jobs_status, rich_text, tasks, views, wiring
 from postroad.cli.parameters import Confirm, Cursor, PageSize, TaskQueue, argument, json_value, option, read_file
 from postroad.errors import InvalidJob, NotFound
 from postroad.telemetry import counted
-
-if TYPE_CHECKING:
-    from postroad.jobs import Jobs, JobStatus
-    from postroad.tasks import Schedules, ScheduleShown
-    from postroad.wiring import Backend
 
 JobId = Annotated[str, argument("ID", "The job's id.")]
 File = Annotated[str, argument("FILE", 'A JSON object with a list "tasks", or - for stdin.')]
@@ -25,8 +21,6 @@ File = Annotated[str, argument("FILE", 'A JSON object with a list "tasks", or - 
 @verb("job submit", "report.json")
 def submit(call: Call, file: File, queue: TaskQueue = "tasks") -> None:
     """Submit a graph of tasks and print the job's id."""
-    from postroad.views import job_made
-
     body = _body(file, {"tasks", "jobId", "requestId"})
     with call.backend() as backend:
         made = _jobs(call, backend, queue).submit_job(
@@ -34,7 +28,7 @@ def submit(call: Call, file: File, queue: TaskQueue = "tasks") -> None:
             job_id=body.get("jobId"),
             request_id=body.get("requestId"),
         )
-    call.show(job_made(made), made.job_id)
+    call.show(views.job_made(made), made.job_id)
 
 
 @verb("job add", "job-456 more.json")
@@ -49,21 +43,17 @@ def add(call: Call, job_id: JobId, file: File, queue: TaskQueue = "tasks") -> No
 @verb("job status", "job-456")
 def status(call: Call, job_id: JobId) -> None:
     """Show the state of a job and of each of its tasks."""
-    from postroad.jobs.status import draw
-
     with call.backend() as backend:
         found = _job(call, backend, job_id)
     counts = ", ".join(f"{count} {state}" for state, count in found.progress.items() if count)
-    call.show(found, draw(found, "text"), counts)
+    call.show(found, jobs_status.draw(found, "text"), counts)
 
 
 @verb("job graph", "job-456 --format mermaid")
 def graph(
     call: Call,
     job_id: JobId,
-    format: Annotated[
-        Literal["text", "mermaid", "dot"], option("FORMAT", "How to draw it: text, mermaid or dot.")
-    ] = "text",
+    format: Annotated[Literal["text", "mermaid", "dot"], option("FORMAT", "How to draw it.")] = "text",
 ) -> None:
     """Draw the graph of a job with the state of each task."""
     with call.backend() as backend:
@@ -74,25 +64,21 @@ def graph(
 @verb("job resume", "job-456")
 def resume(call: Call, job_id: JobId, queue: TaskQueue = "tasks") -> None:
     """Run the failed tasks of a job again."""
-    from postroad.views import JobResumed
-
     with call.backend() as backend:
         resumed = _jobs(call, backend, queue).resume(job_id)
-    document = JobResumed(resumed.job_id, resumed.resumed_tasks)
+    document = views.JobResumed(resumed.job_id, resumed.resumed_tasks)
     call.show(document, f"resumed {', '.join(resumed.resumed_tasks)}")
 
 
 @verb("job cancel", "job-456 --confirm job-456", destructive=True)
 def cancel(call: Call, job_id: JobId, confirm: Confirm = None, queue: TaskQueue = "tasks") -> None:
     """Cancel a job: waiting tasks do not start, running ones are killed."""
-    from postroad.views import JobCancelled
-
     with call.backend() as backend:
         _job(call, backend, job_id)
         confirm_name(job_id, confirm, f'cancels job "{job_id}"')
         cancelled = _jobs(call, backend, queue).cancel(job_id)
     tasks = cancelled.cancelled_tasks
-    call.show(JobCancelled(cancelled.job_id, tasks), f"cancelled {counted(len(tasks), 'task')}", ok=bool(tasks))
+    call.show(views.JobCancelled(cancelled.job_id, tasks), f"cancelled {counted(len(tasks), 'task')}", ok=bool(tasks))
 
 
 @verb("job list", "--status partial_failure")
@@ -103,8 +89,6 @@ def list_jobs(
     cursor: Cursor = None,
 ) -> None:
     """List jobs, newest first."""
-    from postroad.views import Page
-
     with call.backend() as backend:
         jobs = _jobs(call, backend)
         page = jobs.list_jobs(limit, cursor, status)
@@ -113,16 +97,14 @@ def list_jobs(
             page = jobs.list_jobs(limit, page.cursor, status)
     rows = ([job.job_id, job.status, f"{job.total_tasks:,}", utc_text(job.created_at)] for job in page.items)
     shown = table(["JOB", "STATUS", ">TASKS", "CREATED"], rows, "no such jobs")
-    call.show(Page(page.items, page.cursor), shown, *more(page.cursor))
+    call.show(views.Page(page.items, page.cursor), shown, *more(page.cursor))
 
 
-def _jobs(call: Call, backend: Backend, queue: str = "tasks") -> Jobs:
-    from postroad.jobs import Jobs
-
-    return Jobs(backend, queue=queue, **call.settings().identity)
+def _jobs(call: Call, backend: wiring.Backend, queue: str = "tasks") -> jobs.Jobs:
+    return jobs.Jobs(backend, queue=queue, **call.settings().identity)
 
 
-def _job(call: Call, backend: Backend, job_id: str) -> JobStatus:
+def _job(call: Call, backend: wiring.Backend, job_id: str) -> jobs.JobStatus:
     found = _jobs(call, backend).job_status(job_id)
     if found is None:
         raise NotFound(f'there is no job "{job_id}"')
@@ -145,24 +127,27 @@ _LATE = timedelta(minutes=1)
 @verb("schedule list", "--json")
 def list_schedules(call: Call) -> None:
     """List all schedules with their next and last runs."""
-    from postroad.views import Page
-
     with call.backend() as backend:
         found = _schedules(call, backend).list_all()
         rows = list(_schedule_rows(found, backend.clock.now()))
     nothing = "no schedules; a worker registers those of its tasks when it starts"
     headings = ["SCHEDULE", "WHEN", "ZONE", "NEXT", "LAST", "LAST REQUEST ID"]
-    call.show(Page(found, None), table(headings, rows, nothing))
+    call.show(views.Page(found, None), table(headings, rows, nothing))
 
 
-def _schedule_rows(found: list[ScheduleShown], now: datetime) -> Iterator[list[Any]]:
-    from rich.text import Text
-
+def _schedule_rows(found: list[tasks.ScheduleShown], now: datetime) -> Iterator[list[Any]]:
     for each in found:
-        following: Any = Text("paused", "yellow") if each.paused else _time(each.next_at)
+        following: Any = rich_text.Text("paused", "yellow") if each.paused else _time(each.next_at)
         if each.next_at is not None and each.next_at < now - _LATE:
-            following = Text(f"{_time(each.next_at)}, late: no worker runs it", "red")
-        yield [Text(each.name, "bold"), each.schedule, each.tz, following, _time(each.last_at), each.last_request_id]
+            following = rich_text.Text(f"{_time(each.next_at)}, late: no worker runs it", "red")
+        yield [
+            rich_text.Text(each.name, "bold"),
+            each.schedule,
+            each.tz,
+            following,
+            _time(each.last_at),
+            each.last_request_id,
+        ]
 
 
 def _time(moment: datetime | None) -> str | None:
@@ -193,7 +178,5 @@ def run_schedule(call: Call, name: ScheduleName) -> None:
     call.show(shown, str(shown.last_request_id))
 
 
-def _schedules(call: Call, backend: Backend) -> Schedules:
-    from postroad.tasks import Schedules
-
-    return Schedules(backend, **call.settings().identity)
+def _schedules(call: Call, backend: wiring.Backend) -> tasks.Schedules:
+    return tasks.Schedules(backend, **call.settings().identity)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from postroad.cli.call import Call, verb
 from postroad.cli.display import more, table, utc_text
 from postroad.cli.output import wrapped
+from postroad.cli.packages import journal, journal_maintenance, operations, views
 from postroad.cli.parameters import Cursor, Limit, argument, duration, flag, option
 from postroad.errors import InvalidInput
 from postroad.telemetry import counted, legible
@@ -38,26 +39,23 @@ def query(
     raw: Annotated[bool, flag("--raw", "Do not load what is stored in blobs.")] = False,
 ) -> None:
     """Read the journal, by entity, app, type and time."""
-    from postroad.journal import entity_of, index_for, milliseconds_of
-    from postroad.views import timeline
-
     if order not in ("asc", "desc"):
         raise InvalidInput(f"order: {order!r} is neither asc nor desc", field="order", remedy="Use asc or desc.")
-    asked: dict[str, Any] = {"entity": entity_of(entity), "app": app, "event_type": type}
-    index = index_for(**asked)
+    asked: dict[str, Any] = {"entity": journal.entity_of(entity), "app": app, "event_type": type}
+    index = journal.index_for(**asked)
     with call.backend() as backend:
         page = backend.journal().query(
             index,
             **asked,
             tenant=tenant or call.settings().tenant,
-            start=milliseconds_of(from_, "from"),
-            end=milliseconds_of(to, "to"),
+            start=journal.milliseconds_of(from_, "from"),
+            end=journal.milliseconds_of(to, "to"),
             descending=order == "desc",
             limit=limit,
             cursor=cursor,
             raw=raw,
         )
-    document = timeline(index, page)
+    document = views.timeline(index, page)
     rows = (
         [utc_text(item["timestamp"]), item["eventType"], f"{item['entityType']}#{item['entityId']}", item["app"]]
         for item in document.items
@@ -68,14 +66,12 @@ def query(
 @verb("journal verify", "--tenant acme")
 def verify(call: Call, tenant: Tenant = None) -> None:
     """Compute states from all events and compare them with the stored ones; exit 1 on a difference."""
-    from postroad.journal.maintenance import verify as fold_and_compare
-
     whose = tenant or call.settings().tenant
     with (
         call.backend() as backend,
         call.working("reading the journal", lambda events: f"read {counted(events, 'event')}") as progress,
     ):
-        found = fold_and_compare(backend.journal(), whose, progress=progress)
+        found = journal_maintenance.verify(backend.journal(), whose, progress=progress)
     document = {
         "tenant": whose,
         "events": found.events,
@@ -102,14 +98,15 @@ def prune(
     tenant: Tenant = None,
 ) -> None:
     """Delete old events, in small steps, except those of running tasks and jobs."""
-    from postroad.journal.maintenance import prune as remove
 
     def describe(so_far: Any) -> str:
         return f"pruned {so_far.removed:,}"
 
     with call.backend() as backend, call.working("reading the journal", describe) as progress:
         before = int((backend.clock.now().timestamp() - older_than) * 1_000)
-        pruned = remove(backend.journal(), tenant or call.settings().tenant, before=before, progress=progress)
+        pruned = journal_maintenance.prune(
+            backend.journal(), tenant or call.settings().tenant, before=before, progress=progress
+        )
     document = {"pruned": pruned.removed, "kept": pruned.kept}
     call.show(document, f"{describe(pruned)}, kept {pruned.kept:,} of running tasks and open jobs")
 
@@ -120,11 +117,11 @@ def why(
     name: Annotated[str, argument("ID", "The id of an event, a message, a push, a task or a job.")],
 ) -> None:
     """Explain what happened to an event, message, push, task or job, its state, and what to do next."""
-    from postroad.operations import why as story_of
-
     settings = call.settings()
     with call.backend() as backend:
-        story = story_of(backend, name, tenant=settings.tenant, app=settings.app, agents=lambda: backend.agents().store)
+        story = operations.why(
+            backend, name, tenant=settings.tenant, app=settings.app, agents=lambda: backend.agents().store
+        )
     lines = [f"{story.verdict.replace('_', ' ')}  {legible(story.summary)}"]
     for step in story.steps:
         where = None if story.kind in ("task", "job") else step.where

@@ -7,20 +7,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 from urllib.parse import parse_qs, quote, urlsplit
 
 from postroad.cli.call import Call, verb
 from postroad.cli.display import table, utc_text
+from postroad.cli.packages import cli_probes, notifications, notifications_health, up_notifications
 from postroad.cli.parameters import argument, duration_option, option
 from postroad.errors import ConfigurationError
 from postroad.settings import NotificationSettings, notification_settings
 from postroad.signals import stopped_by_signals
 from postroad.telemetry import counted, get_logger
-
-if TYPE_CHECKING:
-    from postroad.notifications import Health
-
 
 _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
 _MOST_TASKS = 1_000_000
@@ -29,23 +26,20 @@ _MOST_TASKS = 1_000_000
 @verb("notifications worker", "--url aws://eu-central-1", until_stopped=True)
 def worker(call: Call) -> None:
     """Store what offline users missed and push it to their devices until SIGTERM; the environment configures it."""
-    from postroad.cli.probes import ProbeServer
-    from postroad.notifications import Autoscaler
-    from postroad.notifications.health import Health
-    from postroad.up.notifications import checked_database, notification_worker, senders
-
     settings = _settings()
     call.settings(logs=True)
     where = _where(call, settings)
-    checked_database(where.settings().url, settings)
+    up_notifications.checked_database(where.settings().url, settings)
     with (
         stopped_by_signals() as stop,
-        senders(settings) as given,
-        ProbeServer(settings.health_host, settings.health_port, "variable HEALTH_PORT") as server,
+        up_notifications.senders(settings) as given,
+        cli_probes.ProbeServer(settings.health_host, settings.health_port, "variable HEALTH_PORT") as server,
         where.backend() as backend,
-        notification_worker(backend, settings, given) as running,
+        up_notifications.notification_worker(backend, settings, given) as running,
     ):
-        health = Health(running, Autoscaler(min_tasks=settings.min_tasks, max_tasks=settings.max_tasks))
+        health = notifications.Health(
+            running, notifications.Autoscaler(min_tasks=settings.min_tasks, max_tasks=settings.max_tasks)
+        )
         with server.answering(partial(_respond, health)):
             where_to_ask = {"host": settings.health_host, "port": server.server_port}
             get_logger("notifications").info("notification_worker_started", **where_to_ask)
@@ -59,15 +53,16 @@ def scaling(
     current: Annotated[int, option("N", "How many workers run now; 0 for none.", min=0, max=_MOST_TASKS)] = 1,
 ) -> None:
     """Show how many workers there should be, even if none runs; cooldowns are up to the caller."""
-    from postroad.notifications import Autoscaler, NotificationStore
-    from postroad.notifications.health import scaling as decide
-    from postroad.up.notifications import checked_database, named_queues
-
     settings = _settings()
     where = _where(call, settings)
-    autoscaler = Autoscaler(min_tasks=settings.min_tasks, max_tasks=settings.max_tasks)
-    with where.backend() as backend, NotificationStore(checked_database(where.settings().url, settings)) as store:
-        answer = decide(named_queues(backend, settings), store, autoscaler, current=current, at=time.monotonic())
+    autoscaler = notifications.Autoscaler(min_tasks=settings.min_tasks, max_tasks=settings.max_tasks)
+    with (
+        where.backend() as backend,
+        notifications.NotificationStore(up_notifications.checked_database(where.settings().url, settings)) as store,
+    ):
+        answer = notifications_health.scaling(
+            up_notifications.named_queues(backend, settings), store, autoscaler, current=current, at=time.monotonic()
+        )
     call.show(answer, f"{counted(answer['desired'], 'worker')}, now {current}")
 
 
@@ -79,11 +74,8 @@ def prune(
     keep_undelivered: Annotated[float | None, duration_option("How long to keep undelivered messages (30d).")] = None,
 ) -> None:
     """Delete old messages, results and sent pushes, as a running worker does every minute."""
-    from postroad.notifications import NotificationStore
-    from postroad.up.notifications import checked_database
-
     settings = notification_settings()
-    with NotificationStore(checked_database(call.settings().url, settings)) as store:
+    with notifications.NotificationStore(up_notifications.checked_database(call.settings().url, settings)) as store:
         pruned = store.prune(
             keep_delivered=settings.keep_delivered if keep_delivered is None else keep_delivered,
             keep_results=settings.keep_results if keep_results is None else keep_results,
@@ -96,9 +88,7 @@ def prune(
 @verb("notifications show", "user-1")
 def show(call: Call, user_id: Annotated[str, argument("USER", "The user's id.")]) -> None:
     """Show a user's devices, the messages that wait, and the results of the last pushes."""
-    from postroad.notifications import configured_user
-
-    shown = configured_user(call.settings().url, user_id)
+    shown = notifications.configured_user(call.settings().url, user_id)
     devices = (
         (
             each.token_hash[:12],
@@ -155,14 +145,12 @@ def _where(call: Call, settings: NotificationSettings) -> Call:
     return replace(call, url=f"aws://{settings.region or ''}?endpoint_url={endpoint}")
 
 
-def _respond(health: Health, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
-    from postroad.cli.probes import json_answer
-
+def _respond(health: notifications.Health, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
     status, document = _answer(health, environ)
-    return json_answer(start_response, status, document, head=environ["REQUEST_METHOD"] == "HEAD")
+    return cli_probes.json_answer(start_response, status, document, head=environ["REQUEST_METHOD"] == "HEAD")
 
 
-def _answer(health: Health, environ: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+def _answer(health: notifications.Health, environ: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     path = environ["PATH_INFO"]
     if path not in ("/health", "/health/detailed", "/scaling"):
         return 404, {"status": "not found"}

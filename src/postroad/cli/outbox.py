@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from postroad.cli.audit import audited
 from postroad.cli.call import Call, verb
 from postroad.cli.display import more, table
 from postroad.cli.output import write
+from postroad.cli.packages import outbox, topology, up_dispatcher, views
 from postroad.cli.parameters import (
     By,
     Cursor,
@@ -32,9 +33,6 @@ from postroad.cli.parameters import (
 from postroad.errors import InvalidInput
 from postroad.signals import stopped_by_signals
 from postroad.telemetry import counted, legible
-
-if TYPE_CHECKING:
-    from postroad.outbox import OutboxStatus
 
 EventId = Annotated[str, argument("EVENT_ID", "The event.")]
 Key = Annotated[str | None, option("K", "Only this key.")]
@@ -62,9 +60,7 @@ def init(
 def status(
     call: Call,
     at: OutboxOptions,
-    format: Annotated[
-        Literal["table", "json", "prometheus"], option("FORMAT", "How to print it: table, json or prometheus.")
-    ] = "table",
+    format: Annotated[Literal["table", "json", "prometheus"], option("FORMAT", "How to print it.")] = "table",
     service: Annotated[str | None, option("S", "The label `service` of the format prometheus.")] = None,
 ) -> None:
     """Count the events of the outbox, and show how old they are and what is wrong."""
@@ -87,7 +83,7 @@ def status(
     replace(call, json=call.json or format == "json").show(found, *lines)
 
 
-def _gauges(found: OutboxStatus, service: str) -> Iterator[str]:
+def _gauges(found: outbox.OutboxStatus, service: str) -> Iterator[str]:
     label = service.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     figures = {
         "event_outbox_backlog": (f'service="{label}"', found.pending),
@@ -161,29 +157,26 @@ def audit(call: Call, at: OutboxOptions, limit: Limit = 100) -> None:
     """List what was redriven and skipped by hand, newest first."""
     with at.open(call) as outbox:
         entries = outbox.audit(limit=limit)
-    cells = ([_utc(e.at), e.actor, e.action, e.event_id, f"{e.before} > {e.after}", e.reason] for e in entries)
+    cells = (
+        [e.at.isoformat().replace("+00:00", "Z"), e.actor, e.action, e.event_id, f"{e.before} > {e.after}", e.reason]
+        for e in entries
+    )
     headings = ["AT", "WHO", "ACTION", "EVENT", "STATE", "WHY"]
     call.show({"items": entries, "next_cursor": None}, table(headings, cells, "nothing was done by hand"))
-
-
-def _utc(at: datetime) -> str:
-    return at.isoformat().replace("+00:00", "Z")
 
 
 @verb("outbox alarms", "--format prometheus")
 def alarms(
     call: Call,
     format: Annotated[
-        Literal["prometheus", "cloudformation"], option("FORMAT", "What to print it for: prometheus or cloudformation.")
+        Literal["prometheus", "cloudformation"], option("FORMAT", "What to print it for.")
     ] = "prometheus",
 ) -> None:
     """Print the four alarms on backlog, lags and dead letters, each with its runbook."""
-    from postroad.topology import alarm_rules, render_cloudformation, transfers_topology
-
     if format == "prometheus":
-        document = alarm_rules(transfers_topology())
+        document = topology.alarm_rules(topology.transfers_topology())
     else:
-        resources = render_cloudformation(transfers_topology())["Resources"]
+        resources = topology.render_cloudformation(topology.transfers_topology())["Resources"]
         named = {name: each for name, each in resources.items() if each["Type"] == "AWS::CloudWatch::Alarm"}
         document = {"AWSTemplateFormatVersion": "2010-09-09", "Resources": named}
     call.show(document, json.dumps(document, indent=2))
@@ -192,14 +185,12 @@ def alarms(
 @verb("outbox iam", "--role producer --topic-arn arn:aws:sns:eu-west-1:123456789012:shop.fifo")
 def iam(
     call: Call,
-    role: Annotated[Literal["producer", "consumer"], option("ROLE", "Whom the policy is for: producer or consumer.")],
+    role: Annotated[Literal["producer", "consumer"], option("ROLE", "Whom the policy is for.")],
     topic_arn: Annotated[str | None, option("A", "The topic of a producer.")] = None,
     queue_arn: Annotated[str | None, option("A", "The queue of a consumer.")] = None,
     kms_key: Annotated[str | None, option("A", "The KMS key of a consumer's queue.")] = None,
 ) -> None:
     """Print the smallest IAM policy for a producer or a consumer."""
-    from postroad.topology import consumer_policy, producer_policy
-
     what, service, arn = ("topic", "sns", topic_arn) if role == "producer" else ("queue", "sqs", queue_arn)
     if arn is None or not arn.startswith("arn:") or f":{service}:" not in arn or "*" in arn:
         raise InvalidInput(
@@ -207,25 +198,20 @@ def iam(
             field=f"{what}_arn",
             remedy=f"Give --{what}-arn arn:aws:{service}:REGION:ACCOUNT:NAME.",
         )
-    document = producer_policy(arn) if role == "producer" else consumer_policy(arn, kms_key=kms_key)
+    document = topology.producer_policy(arn) if role == "producer" else topology.consumer_policy(arn, kms_key=kms_key)
     call.show(document, json.dumps(document, indent=2))
 
 
 @verb("outbox grants", "--role dispatcher --to dispatcher")
 def grants(
     call: Call,
-    role: Annotated[
-        Literal["producer", "dispatcher", "operator"],
-        option("ROLE", "Whom the rights are for: producer, dispatcher or operator."),
-    ],
+    role: Annotated[Literal["producer", "dispatcher", "operator"], option("ROLE", "Whom the rights are for.")],
     to: Annotated[str, option("NAME", "The database role that gets the rights.")],
     table: Annotated[str, option("NAME", "The table of the outbox.")] = "outbox",
     schema: Schema = "public",
 ) -> None:
     """Print the SQL that gives a PostgreSQL role the rights it needs."""
-    from postroad.outbox import Outbox
-
-    sql = Outbox.postgres(table=table, schema=schema).grants(role, to=to)
+    sql = outbox.Outbox.postgres(table=table, schema=schema).grants(role, to=to)
     call.show({"sql": sql}, sql)
 
 
@@ -245,8 +231,6 @@ def redrive(
     dry_run: Annotated[bool, flag("--dry-run", "Show what would be redriven, change nothing.")] = False,
 ) -> None:
     """Publish failed or parked events again, with their ids and in their order; exit 1 if none matches."""
-    from postroad.views import OutboxRedriven
-
     require(by=by, reason=reason)
     if not (event_ids or key or tenant or type_ or group):
         raise InvalidInput(
@@ -270,7 +254,7 @@ def redrive(
     summary = f"{'would redrive' if dry_run else 'redrove'} {counted(len(ids), 'event')}"
     if not ids:
         summary = "nothing to redrive: no failed or parked event matches"
-    call.show(OutboxRedriven(ids, dry_run), summary, *map(legible, ids), ok=bool(ids))
+    call.show(views.OutboxRedriven(ids, dry_run), summary, *map(legible, ids), ok=bool(ids))
 
 
 @verb("outbox replay", '--since 2026-01-31T08:00:00Z --to events.fifo --by kim --reason "wrong topic"')
@@ -296,12 +280,10 @@ def replay(
             remedy="Give --since, --until, --type or --key; nothing was published.",
         )
     settings = call.settings(logs=True)
-    from postroad.up.dispatcher import open_topic
-
     times = {name: time and time.isoformat() for name, time in (("since", since), ("until", until))}
     detail = {"to": to, "type": type_, "key": key, **times}
     chosen: dict[str, Any] = {"since": since, "until": until, "type": type_, "key": key, "by": by, "reason": reason}
-    with at.open(call, keyfile=keyfile) as outbox, open_topic(to, settings) as topic:
+    with at.open(call, keyfile=keyfile) as outbox, up_dispatcher.open_topic(to, settings) as topic:
         if dry_run:
             report = outbox.replay(topic, dry_run=True, **chosen)
         else:
@@ -331,9 +313,7 @@ def replay(
 @verb("outbox skip", 'EVENT_ID --by kim --reason "refunded by hand"')
 def skip(call: Call, event_id: EventId, at: OutboxOptions, by: By = "", reason: Reason = "") -> None:
     """Give up a failed or parked event: its key continues, and the next message of the key names the gap."""
-    from postroad.views import OutboxSkipped
-
     require(by=by, reason=reason)
     with at.open(call) as outbox, audited(call, "outbox.skip", at.table, by, reason, {"event": event_id}):
         outbox.skip(event_id, by=by, reason=reason)
-    call.show(OutboxSkipped(event_id), legible(f"skipped {event_id}"))
+    call.show(views.OutboxSkipped(event_id), legible(f"skipped {event_id}"))

@@ -13,6 +13,7 @@ import typer
 
 from postroad.cli.call import Call, verb
 from postroad.cli.output import write_json
+from postroad.cli.packages import cli_probes, connections_aws, connections_cloudwatch, outbox, up_dispatcher, wiring
 from postroad.cli.parameters import OutboxOptions, duration, duration_option, flag, option
 from postroad.errors import ConfigurationError, InvalidInput
 from postroad.settings import aws_place
@@ -21,8 +22,6 @@ from postroad.signals import stopped_by_signals
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    from postroad.cli.probes import App
-    from postroad.outbox import OutboxDispatcher
 
 _DRAIN_SECONDS = 86_400.0
 
@@ -49,8 +48,7 @@ def run(
         Any, option("SECONDS", "Pauses between attempts, separated by commas (1,5,30,120,600,3600).", parser=pauses)
     ] = None,
     policy: Annotated[
-        Literal["block", "park", "skip"],
-        option("POLICY", "What happens to a key when a row fails: block, park or skip."),
+        Literal["block", "park", "skip"], option("POLICY", "What happens to a key when a row fails.")
     ] = "block",
     no_listen: Annotated[bool, flag("--no-listen", "Poll only, without LISTEN.")] = False,
     keep_sent: Annotated[str, option("DURATION", "How long sent rows are kept, or forever.")] = "7d",
@@ -71,12 +69,8 @@ def run(
     settings = call.settings(logs=True)
     from prometheus_client import CollectorRegistry, make_wsgi_app
 
-    from postroad.cli.probes import ProbeServer
-    from postroad.outbox import DispatcherConfig, OutboxDispatcher
-    from postroad.up.dispatcher import configured_topic, open_topic, store_of
-
     given = {"lease": lease, "poll": poll, "backoff": backoff}
-    config = DispatcherConfig(
+    config = outbox.DispatcherConfig(
         batch=batch,
         concurrency=concurrency,
         retry_max=retry_max,
@@ -86,21 +80,21 @@ def run(
         **{name: value for name, value in given.items() if value is not None},
     )
     registry = CollectorRegistry()
-    name = topic or configured_topic(settings)
+    name = topic or up_dispatcher.configured_topic(settings)
     if name is None:
         remedy = "Give --topic, or set SNS_ARN, or topic in the table [outbox] of postroad.toml."
         raise ConfigurationError("topic: none is named", field="topic", remedy=remedy)
-    reported_from = store_of(settings.url, name) if cloudwatch else None
+    reported_from = up_dispatcher.store_of(settings.url, name) if cloudwatch else None
     with (
-        at.open(call, keyfile=keyfile) as outbox,
-        open_topic(name, settings, create=create_topic, outbox=outbox) as target,
+        at.open(call, keyfile=keyfile) as source,
+        up_dispatcher.open_topic(name, settings, create=create_topic, outbox=source) as target,
     ):
-        dispatcher = OutboxDispatcher(
-            outbox, target, config, service=service or settings.outbox_service, metrics=registry
+        dispatcher = outbox.OutboxDispatcher(
+            source, target, config, service=service or settings.outbox_service, metrics=registry
         )
         with ExitStack() as stack:
             if metrics_port is not None:
-                server = stack.enter_context(ProbeServer(metrics_host, metrics_port, "metrics_port"))
+                server = stack.enter_context(cli_probes.ProbeServer(metrics_host, metrics_port, "metrics_port"))
                 stack.enter_context(server.answering(partial(_respond, dispatcher, make_wsgi_app(registry))))
             if reported_from is not None:
                 stack.enter_context(_reported(registry, reported_from))
@@ -113,32 +107,29 @@ def run(
 
 
 def _respond(
-    dispatcher: OutboxDispatcher, metrics: App, environ: dict[str, Any], start_response: Callable[..., Any]
+    dispatcher: outbox.OutboxDispatcher,
+    metrics: cli_probes.App,
+    environ: dict[str, Any],
+    start_response: Callable[..., Any],
 ) -> Iterable[bytes]:
     """Answer /metrics, /health (it works) and /ready (the database answers, and the target accepts messages)."""
-    from postroad.cli.probes import json_answer
-
     if environ["PATH_INFO"] == "/health":
         well, word = dispatcher.healthy, "healthy"
     elif environ["PATH_INFO"] == "/ready":
         well, word = dispatcher.ready, "ready"
     else:
         return metrics(environ, start_response)
-    return json_answer(start_response, 200 if well else 503, {"status": "ok" if well else f"not {word}"})
+    return cli_probes.json_answer(start_response, 200 if well else 503, {"status": "ok" if well else f"not {word}"})
 
 
 @contextmanager
 def _reported(registry: CollectorRegistry, url: str) -> Iterator[None]:
     """Report metrics to the region of an AWS backend, or else to that of the environment."""
-    from postroad.connections.aws import AwsConnection
-    from postroad.connections.cloudwatch import reporting
-    from postroad.wiring import parse_url
-
-    address = parse_url(url)
+    address = wiring.parse_url(url)
     region = address.place if address.scheme == "aws" else ""
-    connection = AwsConnection(region or aws_place()[0], address.options.get("endpoint_url"))
+    connection = connections_aws.AwsConnection(region or aws_place()[0], address.options.get("endpoint_url"))
     try:
-        with reporting(registry, connection):
+        with connections_cloudwatch.reporting(registry, connection):
             yield
     finally:
         connection.close()

@@ -15,8 +15,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+import msgspec
 import typer
 
+from postroad.cli.packages import views
 from postroad.cli.parameters import short_duration
 from postroad.errors import (
     ConfigurationError,
@@ -57,8 +59,6 @@ def write_json(document: Any, stream: TextIO | None = None) -> None:
     readable = (out.encoding or "").lower().replace("-", "") == "utf8"
 
     def builtins(view: Any) -> Any:
-        import msgspec
-
         return msgspec.to_builtins(view)
 
     write(json.dumps(document, ensure_ascii=not readable, default=builtins), out)
@@ -157,9 +157,7 @@ def exit_code(error: PostroadError) -> int:
 
 def _say(error: PostroadError, *, as_json: bool) -> None:
     if as_json:
-        from postroad.views import problem
-
-        write_json(problem(error), sys.stderr)
+        write_json(views.problem(error), sys.stderr)
         return
     lines = [f"error: {_one_line(str(error))}"]
     if error.nearest is not None:

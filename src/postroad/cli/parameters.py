@@ -11,17 +11,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from postroad.arguments import duration_of
+from postroad.cli.packages import outbox, wiring
 from postroad.errors import ConfigurationError, InvalidInput, PostroadError
 from postroad.settings import data_path, database_dsn, load
 from postroad.telemetry import legible
 
 if TYPE_CHECKING:
     from postroad.cli.call import Call
-    from postroad.outbox import Outbox
-    from postroad.wiring import Backend
 
 
 def duration(text: str) -> float:
@@ -54,17 +54,14 @@ def option(metavar: str, help: str, *names: str, **settings: Any) -> Any:
 
 
 def flag(name: str, help: str) -> Any:
-    """Return an option without a value."""
     return typer.Option(name, help=help)
 
 
 def duration_option(help: str) -> Any:
-    """Return an option whose value is a duration."""
     return option("DURATION", help, parser=duration)
 
 
 def time_option(help: str) -> Any:
-    """Return an option whose value is a time."""
     return option("TIME", help, parser=moment)
 
 
@@ -102,8 +99,6 @@ def pairs(texts: Iterable[str], field: str, form: str) -> dict[str, str]:
 
 def json_value(text: str | bytes, field: str, error: type[PostroadError] = InvalidInput) -> Any:
     """Decode JSON, or raise the error with the field."""
-    import msgspec
-
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, ValueError, RecursionError) as broken:
@@ -168,15 +163,14 @@ class OutboxOptions:
     schema: Schema = "public"
 
     @contextmanager
-    def open(self, call: Call, *, keyfile: Path | None = None, ready: bool = True) -> Iterator[Outbox]:
+    def open(self, call: Call, *, keyfile: Path | None = None, ready: bool = True) -> Iterator[outbox.Outbox]:
         """Open the outbox and close it afterwards; `ready` refuses one whose tables do not exist."""
-        from postroad.outbox import AesGcmCipher, Outbox
-
-        cipher = None if keyfile is None else AesGcmCipher.from_file(keyfile)
-        with Outbox.open(chosen_dsn(call, self.dsn), table=self.table, schema=self.schema, cipher=cipher) as outbox:
+        cipher = None if keyfile is None else outbox.AesGcmCipher.from_file(keyfile)
+        dsn = chosen_dsn(call, self.dsn)
+        with outbox.Outbox.open(dsn, table=self.table, schema=self.schema, cipher=cipher) as opened:
             if ready:
-                outbox.require_schema()
-            yield outbox
+                opened.require_schema()
+            yield opened
 
 
 def require(**given: object) -> None:
@@ -188,16 +182,14 @@ def require(**given: object) -> None:
 
 
 def queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the queues whose names begin with `incomplete`."""
     return _names(ctx, incomplete, lambda backend: backend.queues())
 
 
 def topic_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the topics whose names begin with `incomplete`."""
     return _names(ctx, incomplete, lambda backend: backend.topics())
 
 
-def _names(ctx: typer.Context, incomplete: str, every: Callable[[Backend], list[str]]) -> list[str]:
+def _names(ctx: typer.Context, incomplete: str, every: Callable[[wiring.Backend], list[str]]) -> list[str]:
     """Return the names that begin with `incomplete`; none if the data cannot be read, as a shell must not fail."""
     try:
         given = {name: ctx.params.get(name) or ctx.find_root().params.get(name) for name in ("url", "config")}
@@ -205,9 +197,7 @@ def _names(ctx: typer.Context, incomplete: str, every: Callable[[Backend], list[
         path = data_path(url)
         if path is not None and not path.exists():
             return []
-        from postroad.wiring import connect
-
-        with connect(url) as backend:
+        with wiring.connect(url) as backend:
             return [name for name in every(backend) if name.startswith(incomplete)]
     except PostroadError:
         return []

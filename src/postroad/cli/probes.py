@@ -38,7 +38,6 @@ class ProbeServer(ThreadingMixIn, WSGIServer):
 
     @contextmanager
     def answering(self, app: App) -> Iterator[None]:
-        """Answer requests while the block runs."""
         self.set_app(app)
         thread = threading.Thread(target=self.serve_forever, args=(_POLL_SECONDS,), name="postroad-probes", daemon=True)
         thread.start()

@@ -8,13 +8,14 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from postroad.cli.call import Call, verb
 from postroad.cli.display import group_table, held, message_blocks, more, queue_card, queue_table
 from postroad.cli.output import confirm_name, confirm_yes, live_console, write
+from postroad.cli.packages import operations, queues, rich_console, rich_live, rich_text, views, wiring
 from postroad.cli.parameters import (
     Limit,
     Yes,
@@ -32,11 +33,6 @@ from postroad.cli.parameters import (
 from postroad.errors import InvalidInput, PostroadError
 from postroad.signals import interrupted_by_sigterm, stopped_by_signals
 from postroad.telemetry import counted, recorded
-
-if TYPE_CHECKING:
-    from postroad.queues import QueueOverview, RedriveReport
-    from postroad.views import QueueLook
-    from postroad.wiring import Backend
 
 QueueName = Annotated[str, argument("NAME", "The queue.", autocompletion=queue_names)]
 DeadLetterQueue = Annotated[str, argument("DLQ", "The dead-letter queue.", autocompletion=queue_names)]
@@ -58,26 +54,21 @@ def create(
     max_receives: Annotated[int | None, option("N", "Receives before a message becomes a dead letter (3).")] = None,
 ) -> None:
     """Create a queue; one that exists with the same settings stays as it is."""
-    from postroad.queues import QueueSpec
-    from postroad.views import open_queue, queue_detail
-
     given: dict[str, Any] = {"visibility": visibility, "dead_letter": dead_letter, "max_receives": max_receives}
-    spec = QueueSpec(name, fifo=fifo, **{key: value for key, value in given.items() if value is not None})
+    spec = queues.QueueSpec(name, fifo=fifo, **{key: value for key, value in given.items() if value is not None})
     with call.backend() as backend:
         if dead_letter is not None:
-            open_queue(backend, dead_letter)
+            views.open_queue(backend, dead_letter)
         backend.create_queue(spec)
-        document = queue_detail(backend, name)
+        document = views.queue_detail(backend, name)
     call.show(document, *queue_card(document))
 
 
 @verb("queue delete", "orders --confirm orders", destructive=True)
 def delete(call: Call, name: QueueName, confirm: Confirm = None) -> None:
     """Delete a queue with all its messages."""
-    from postroad.views import overview
-
     with call.backend() as backend:
-        row = overview(backend, name)
+        row = views.overview(backend, name)
         confirm_name(name, confirm, f'removes queue "{name}" with {_held(row)}')
         backend.delete_queue(name)
     call.show({"deleted": name}, f"deleted {name}")
@@ -86,19 +77,17 @@ def delete(call: Call, name: QueueName, confirm: Confirm = None) -> None:
 @verb("queue list", "--prefix orders")
 def list_(call: Call, prefix: Annotated[str, option("P", "Only names that begin with this.")] = "") -> None:
     """List the queues and how many messages they hold."""
-    from postroad.views import Listed, queue_row
-
     with call.backend() as backend:
         names = [name for name in backend.queues() if name.startswith(prefix)]
-        rows = [queue_row(found) for found in backend.overviews(names)]
+        rows = [views.queue_row(found) for found in backend.overviews(names)]
         dead = {row.dead_letter for row in rows}
         if prefix and not call.json:
             # Queues that are not listed may send their dead letters to one that is.
             dead |= {row.name for row in rows if held(row) and _takes_dead_letters(backend, row.name)}
-    call.show(Listed(rows), queue_table(rows, dead))
+    call.show(views.Listed(rows), queue_table(rows, dead))
 
 
-def _takes_dead_letters(backend: Backend, name: str) -> bool:
+def _takes_dead_letters(backend: wiring.Backend, name: str) -> bool:
     # Whoever may only look at a queue itself sees it without its colour.
     with suppress(PostroadError):
         return bool(backend.sources(name))
@@ -108,10 +97,8 @@ def _takes_dead_letters(backend: Backend, name: str) -> bool:
 @verb("queue show", "orders")
 def show(call: Call, name: QueueName) -> None:
     """Show one queue: how many messages it holds, its settings, and whose dead letters it receives."""
-    from postroad.views import queue_detail
-
     with call.backend() as backend:
-        document = queue_detail(backend, name)
+        document = views.queue_detail(backend, name)
     call.show(document, *queue_card(document))
 
 
@@ -124,19 +111,16 @@ def purge(
     archive: Annotated[Path | None, option("FILE", "Write every message there first, as JSON lines.")] = None,
 ) -> None:
     """Delete all messages of a queue, leased ones included."""
-    from postroad.operations import purge as remove_all
-    from postroad.views import Purged, overview
-
     if not reason.strip():
         raise InvalidInput("reason: is empty", field="reason", remedy="Say why with --reason; nothing was changed.")
     with call.backend() as backend:
-        confirm_name(name, confirm, f'removes {_held(overview(backend, name))} from queue "{name}"')
+        confirm_name(name, confirm, f'removes {_held(views.overview(backend, name))} from queue "{name}"')
         with call.working(f"purging {name}"), interrupted_by_sigterm():
-            purged = remove_all(backend, name, confirm=name, reason=reason, archive=archive)
-    call.show(Purged(purged), f"purged {counted(purged, 'message')} from {name}")
+            purged = operations.purge(backend, name, confirm=name, reason=reason, archive=archive)
+    call.show(views.Purged(purged), f"purged {counted(purged, 'message')} from {name}")
 
 
-def _held(found: QueueOverview) -> str:
+def _held(found: queues.QueueOverview) -> str:
     return counted(found.stats.visible + found.stats.in_flight + found.stats.delayed, "message")
 
 
@@ -150,10 +134,8 @@ def peek(
     force: Annotated[bool, flag("--force", "On SQS: show messages even if that counts as a receive.")] = False,
 ) -> None:
     """Show messages without receiving them."""
-    from postroad.views import Page, open_queue, peeked
-
     with call.backend() as backend:
-        queue = open_queue(backend, name)
+        queue = views.open_queue(backend, name)
         # Where this counts as a receive, it is a change.
         with recorded(
             backend.audit_log() if force else None, "queue.peek", name, {"limit": limit, "body": body}
@@ -163,9 +145,9 @@ def peek(
         now = backend.clock.now()
     if not queue.traits.peeks_clean:
         write("note: this is a sample; the queue may hold more, and peeking counts as a receive", sys.stderr)
-    items = [peeked(message, body=body) for message in found]
+    items = [views.peeked(message, body=body) for message in found]
     cursor = found[-1].message_id if len(found) == limit else None
-    call.show(Page(items, cursor), *message_blocks(items, now), *more(cursor, "--after"))
+    call.show(views.Page(items, cursor), *message_blocks(items, now), *more(cursor, "--after"))
 
 
 @verb("queue send", """orders --body '{"id": 7}' --attr EventType=orders.placed""")
@@ -179,13 +161,10 @@ def send(
     delay: Annotated[float | None, duration_option("Hide it for this long first.")] = None,
 ) -> None:
     """Send one message and print its id."""
-    from postroad.queues import OutgoingMessage
-    from postroad.views import open_queue
-
     content = sys.stdin.buffer.read() if body == "-" else body
-    message = OutgoingMessage(content, pairs(attr or [], "attr", "K=V"), group, dedup_id, delay or 0)
+    message = queues.OutgoingMessage(content, pairs(attr or [], "attr", "K=V"), group, dedup_id, delay or 0)
     with call.backend() as backend:
-        queue = open_queue(backend, name)
+        queue = views.open_queue(backend, name)
         with recorded(backend.audit_log(), "queue.send", name, {"length": len(content), "group": group}) as done:
             [result] = queue.send([message])
             if result.error is not None:
@@ -201,13 +180,10 @@ def groups(
     limit: Annotated[int | None, option("N", "Examine at most this many messages.", min=1)] = None,
 ) -> None:
     """Group dead letters by cause."""
-    from postroad.operations import failure_groups
-    from postroad.views import failure_groups_page, open_queue
-
     with call.backend() as backend:
-        open_queue(backend, name)
+        views.open_queue(backend, name)
         with call.working(f"looking at {name}"):
-            document = failure_groups_page(failure_groups(backend, name, limit=limit))
+            document = views.failure_groups_page(operations.failure_groups(backend, name, limit=limit))
     if not document.complete:
         write(f"note: examined {counted(document.scanned, 'message')}; the queue may hold more", sys.stderr)
     call.show(document, group_table(document.items))
@@ -229,12 +205,10 @@ def watch(
     count: Annotated[int | None, option("N", "Stop after this many rounds.", min=1)] = None,
 ) -> None:
     """Show how many messages queues hold, as it changes, until Ctrl-C."""
-    from postroad.views import overview, queue_look
-
     with stopped_by_signals() as stop, call.backend() as backend, _watched(call, backend, names) as show:
         looks = 0
         while not stop.is_set():
-            show([queue_look(overview(backend, name), backend.clock.now()) for name in names])
+            show([views.queue_look(views.overview(backend, name), backend.clock.now()) for name in names])
             looks += 1
             if looks == count:
                 break
@@ -242,12 +216,14 @@ def watch(
 
 
 @contextmanager
-def _watched(call: Call, backend: Backend, names: list[str]) -> Iterator[Callable[[list[QueueLook]], None]]:
+def _watched(
+    call: Call, backend: wiring.Backend, names: list[str]
+) -> Iterator[Callable[[list[views.QueueLook]], None]]:
     """Yield a function that shows queues: in a table that is drawn anew on a terminal, in lines elsewhere."""
     page = None if call.json else live_console(sys.stdout, color=call.color)
     if page is None:
 
-        def tell(rows: list[QueueLook]) -> None:
+        def tell(rows: list[views.QueueLook]) -> None:
             for row in rows:
                 numbers = f"{row.visible:,} visible, {row.in_flight:,} in flight, {row.delayed:,} delayed"
                 age = short_duration(row.oldest_age_seconds)
@@ -255,16 +231,12 @@ def _watched(call: Call, backend: Backend, names: list[str]) -> Iterator[Callabl
 
         yield tell
         return
-    from rich.console import Group
-    from rich.live import Live
-    from rich.text import Text
-
     dead = {name for name in names if _takes_dead_letters(backend, name)}
-    with Live(console=page, auto_refresh=False) as live:
+    with rich_live.Live(console=page, auto_refresh=False) as live:
 
-        def draw(rows: list[QueueLook]) -> None:
-            at = Text(f"{rows[-1].at:%H:%M:%S}, until Ctrl-C", "dim")
-            live.update(Group(queue_table(rows, dead), at), refresh=True)
+        def draw(rows: list[views.QueueLook]) -> None:
+            at = rich_text.Text(f"{rows[-1].at:%H:%M:%S}, until Ctrl-C", "dim")
+            live.update(rich_console.Group(queue_table(rows, dead), at), refresh=True)
 
         yield draw
 
@@ -303,14 +275,10 @@ def redrive(
     status: Annotated[bool, flag("--status", "Only show what SQS itself is moving.")] = False,
 ) -> None:
     """Send dead letters back to where they came from."""
-    from postroad.operations import Match, redrive as move
-    from postroad.queues import Bounds
-    from postroad.views import open_queue
-
     if status:
         _show_tasks(call, name)
         return
-    match = Match(
+    match = operations.Match(
         fingerprint=failure_group,
         key=key,
         event_type=type_,
@@ -319,7 +287,7 @@ def redrive(
         sent_before=sent_before,
         sent_after=sent_after,
     )
-    wait = Bounds().canary_wait if canary_wait is None else canary_wait
+    wait = queues.Bounds().canary_wait if canary_wait is None else canary_wait
     options: dict[str, Any] = {
         "to": to,
         "match": match,
@@ -335,9 +303,9 @@ def redrive(
         options.update(max_redrives=max_redrives, native=bool(native))
     with call.backend() as backend:
         for queue in filter(None, (name, to)):
-            open_queue(backend, queue)
+            views.open_queue(backend, queue)
         if dry_run:
-            report = move(backend, name, dry_run=True, **options)
+            report = operations.redrive(backend, name, dry_run=True, **options)
         elif not yes and (empty := _nothing(backend, name, options)) is not None:
             report = empty
         else:
@@ -346,50 +314,43 @@ def redrive(
                 call.working(f"looking at {name}", partial(_progress, canary=canary, wait=wait)) as progress,
                 interrupted_by_sigterm(),
             ):
-                report = move(backend, name, reason=reason, progress=progress, **options)
-    nothing = f"{name} holds no {'messages' if match == Match() else 'message that matches'}"
+                report = operations.redrive(backend, name, reason=reason, progress=progress, **options)
+    nothing = f"{name} holds no {'messages' if match == operations.Match() else 'message that matches'}"
     call.show(
         report, *_summary(report, nothing), ok=report.status not in _STOPPED and not _LEFT & report.skipped.keys()
     )
 
 
-def _nothing(backend: Backend, name: str, options: dict[str, Any]) -> RedriveReport | None:
+def _nothing(backend: wiring.Backend, name: str, options: dict[str, Any]) -> queues.RedriveReport | None:
     """Return the report of a run that would find nothing to move, so that nobody has to be asked; else None."""
     from msgspec.structs import replace
-
-    from postroad.operations import redrive as move
 
     queue = backend.queue(name)
     if not queue.traits.peeks_clean:
         stats = queue.stats()
         if stats.visible or stats.in_flight or stats.delayed:
             return None
-    report = move(backend, name, dry_run=True, **options)
+    report = operations.redrive(backend, name, dry_run=True, **options)
     return None if report.matched else replace(report, status="done")
 
 
-def _effect(backend: Backend, name: str, options: dict[str, Any]) -> str:
+def _effect(backend: wiring.Backend, name: str, options: dict[str, Any]) -> str:
     """Return what a run would do, without touching a message."""
-    from postroad.operations import redrive as move
-
     queue = backend.queue(name)
     if queue.traits.peeks_clean:
-        return f"moves {_counts(move(backend, name, dry_run=True, **options).destinations, 'message')}"
+        return f"moves {_counts(operations.redrive(backend, name, dry_run=True, **options).destinations, 'message')}"
     return f"moves up to about {counted(queue.stats().visible, 'message')}"
 
 
 def _show_tasks(call: Call, name: str) -> None:
-    from postroad.operations import redrive_tasks
-    from postroad.views import open_queue
-
     with call.backend() as backend:
-        open_queue(backend, name)
-        items = redrive_tasks(backend, name)
+        views.open_queue(backend, name)
+        items = operations.redrive_tasks(backend, name)
     lines = [f"{item.status.lower()}: {item.moved:,} moved of {item.to_move or 0:,}" for item in items]
     call.show({"items": items}, *(lines or ["SQS itself moves nothing out of this queue"]))
 
 
-def _progress(report: RedriveReport, canary: int, wait: float) -> str:
+def _progress(report: queues.RedriveReport, canary: int, wait: float) -> str:
     """Return what a running redrive does or waits for."""
     if 0 < report.moved <= canary:
         queues = " and ".join(sorted(report.destinations))
@@ -398,7 +359,7 @@ def _progress(report: RedriveReport, canary: int, wait: float) -> str:
     return f"moved {report.moved:,}, {report.returned:,} came back"
 
 
-def _summary(report: RedriveReport, nothing: str) -> Iterator[str]:
+def _summary(report: queues.RedriveReport, nothing: str) -> Iterator[str]:
     if report.status in ("done", "dry_run") and not report.matched and not report.skipped:
         yield f"nothing to redrive: {nothing}"
         return

@@ -6,21 +6,20 @@ import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
+import msgspec
 import typer
 
 from postroad import signals
 from postroad.cli.call import Call, verb
 from postroad.cli.display import table
 from postroad.cli.output import write
+from postroad.cli.packages import http, rich_text, up_command, up_demo_once, up_demo_story, views
 from postroad.cli.parameters import argument, duration_option, flag, option, short_duration
 from postroad.errors import InvalidInput, Unauthorized, Unavailable
-from postroad.telemetry import counted, legible
-
-if TYPE_CHECKING:
-    from postroad.settings import Settings
-    from postroad.views import Status
+from postroad.settings import Settings, beside
+from postroad.telemetry import configure_logs, counted, legible
 
 Port = Annotated[int | None, option("PORT", "The port to listen on (8787); 0 picks a free one.")]
 _SECONDS: Final = 10.0
@@ -40,27 +39,28 @@ def up(
     demo: Annotated[bool, flag("--demo", "Play a demo, with data in postroad-demo.db.")] = False,
 ) -> None:
     """Run Postroad here, with its API and dashboard, until Ctrl-C."""
-    from postroad.up import run_up
-
     settings = call.settings(host=host, port=port, load=load or None, read_only=read_only or None)
     if demo and call.url is None:
-        from postroad.up.demo.story import DEMO_URL
-
         # Never the data that the environment or a file names.
-        settings = replace(settings, url=DEMO_URL)
-    raise typer.Exit(run_up(settings, json_output=call.json, open_browser=open_browser, demo=demo))
+        settings = replace(settings, url=up_demo_story.DEMO_URL)
+    raise typer.Exit(up_command.run_up(settings, json_output=call.json, open_browser=open_browser, demo=demo))
 
 
 @verb("status", "--url sqlite:///shop.db")
 def status(call: Call) -> None:
     """Show the parts of the `postroad up` that runs on this data; exit 1 if one has failed, 3 if none runs."""
-    from rich.text import Text
-
     settings = call.settings()
     url = _address(settings)
     found = _ask(url, _token(settings))
     rows = (
-        (part.name, part.process, part.pid, Text(part.state, _COLORS[part.state]), part.restarts, part.missing or None)
+        (
+            part.name,
+            part.process,
+            part.pid,
+            rich_text.Text(part.state, _COLORS[part.state]),
+            part.restarts,
+            part.missing or None,
+        )
         for part in found.parts
     )
     where = f"Postroad {found.version} at {url}, up for {short_duration(found.uptime_seconds)}"
@@ -74,10 +74,6 @@ def status(call: Call) -> None:
 
 def _address(settings: Settings) -> str:
     """Return the address that `postroad up` left beside its data."""
-    import msgspec
-
-    from postroad.settings import beside
-
     try:
         return str(msgspec.json.decode(beside(settings.url, "up").read_bytes())["url"])
     except (OSError, msgspec.DecodeError, KeyError, TypeError):
@@ -85,28 +81,19 @@ def _address(settings: Settings) -> str:
 
 
 def _token(settings: Settings) -> str:
-    from postroad.http import read_secret
-    from postroad.settings import beside
-    from postroad.up.command import token_of
-
-    return token_of(settings) or read_secret(beside(settings.url, "token"))
+    return up_command.token_of(settings) or http.read_secret(beside(settings.url, "token"))
 
 
-def _ask(url: str, token: str) -> Status:
-    """Return the status of the server at this address."""
+def _ask(url: str, token: str) -> views.Status:
     import urllib.error
     import urllib.request
-
-    import msgspec
-
-    from postroad.views import Status
 
     request = urllib.request.Request(f"{url}/status", headers={"Authorization": f"Bearer {token}"})  # noqa: S310  its own
     # The server is on this machine, where no proxy leads.
     open_directly = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
     try:
         with open_directly(request, timeout=_SECONDS) as answer:
-            return msgspec.json.decode(answer.read(), type=Status)
+            return msgspec.json.decode(answer.read(), type=views.Status)
     except urllib.error.HTTPError as error:
         with error:
             if error.code == 401:
@@ -154,23 +141,18 @@ def _settings(call: Call, **flags: Any) -> Settings:
 
 
 def _watch(call: Call, port: int | None) -> None:
-    from postroad.up import run_up
-
     with tempfile.TemporaryDirectory(prefix="postroad-demo-") as folder:
         url = call.url or f"sqlite:///{Path(folder) / 'postroad-demo.db'}"
         settings = replace(_settings(call, port=port), url=url)
-        code = run_up(settings, json_output=call.json, open_browser=True, demo=True, narrated=not call.json)
+        code = up_command.run_up(settings, json_output=call.json, open_browser=True, demo=True, narrated=not call.json)
     raise typer.Exit(code)
 
 
 def _once(call: Call, seconds: float) -> None:
-    from postroad.telemetry import configure_logs
-    from postroad.up.demo.once import play_once
-
     settings = _settings(call)
     configure_logs(settings.log_level, settings.log_format, color=call.color)
     with signals.ended_by_sigterm():
-        played = play_once(settings, seconds, lambda text: None if call.json else write(text, sys.stderr))
+        played = up_demo_once.play_once(settings, seconds, lambda text: None if call.json else write(text, sys.stderr))
     call.show(
         played,
         f"{played.published:,} published, {played.handled:,} handled in {played.seconds:g} s",
@@ -181,10 +163,8 @@ def _once(call: Call, seconds: float) -> None:
 
 
 def _repair(call: Call) -> None:
-    from postroad.up.demo.story import DEMO_URL, open_story
-
     call.settings()
-    with open_story(call.url or DEMO_URL) as story:
+    with up_demo_story.open_story(call.url or up_demo_story.DEMO_URL) as story:
         story.repair()
         failure = story.failure()
     waiting = f"; {counted(failure.dead_letters, 'dead letter')} can be redriven" if failure.dead_letters else ""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+from postroad.arguments import check
 from postroad.cli.call import Call, verb
 from postroad.cli.display import more, table, utc_text
 from postroad.cli.output import confirm_name, confirm_yes, wrapped
+from postroad.cli.packages import journal, operations, tasks, tasks_messages, views, wiring
 from postroad.cli.parameters import (
     Confirm,
     Cursor,
@@ -27,13 +29,6 @@ from postroad.errors import InvalidInput, InvalidTask, NotFound
 from postroad.signals import interrupted_by_sigterm
 from postroad.telemetry import counted, legible
 
-if TYPE_CHECKING:
-    from postroad.journal import JournalEvent, TaskState
-    from postroad.operations import RetryReport, TaskRetries
-    from postroad.tasks import ListedTask, TaskFilter, TaskProducer
-    from postroad.views import TaskShown
-    from postroad.wiring import Backend
-
 RequestId = Annotated[str, argument("ID", "The request id that `task submit` printed.")]
 State = Annotated[str | None, option("STATE", "Only pending, processing, completed, failed or cancelled tasks.")]
 Named = Annotated[str | None, option("NAME", "Only tasks of this name.", "--name")]
@@ -43,12 +38,9 @@ Since = Annotated[str | None, option("TIME", "Only since then: 1h, 2026-01-31T08
 @verb("task init", "--url aws://eu-central-1")
 def init(call: Call, queue: TaskQueue = "tasks") -> None:
     """Create the queues of tasks, or report how existing ones differ from what is needed."""
-    from postroad.tasks import ensure_queues
-    from postroad.tasks.messages import queue_specs
-
     with call.backend() as backend:
-        ensure_queues(backend, queue)
-        names = [spec.name for spec in queue_specs(backend.stage_prefix + queue)]
+        tasks.ensure_queues(backend, queue)
+        names = [spec.name for spec in tasks_messages.queue_specs(backend.stage_prefix + queue)]
     call.show({"ready": True, "queues": names}, f"ready: {', '.join(names)}")
 
 
@@ -61,8 +53,6 @@ def submit(
     queue: TaskQueue = "tasks",
 ) -> None:
     """Submit a task and print its request id."""
-    from postroad.views import submitted
-
     if input == "-" or input.startswith("@"):
         given = json_object(read_file(input.removeprefix("@"), "input", InvalidTask), "input", InvalidTask)
     else:
@@ -71,7 +61,7 @@ def submit(
         producer = _producer(call, backend, queue)
         handle = producer.submit(name, given, request_id=request_id)
         state = None if handle.created else producer.status(handle.request_id)
-    call.show(submitted(handle, "pending" if state is None else state.state), handle.request_id)
+    call.show(views.submitted(handle, "pending" if state is None else state.state), handle.request_id)
 
 
 @verb("task status", "req-123")
@@ -81,22 +71,17 @@ def status(
     at: Annotated[int | None, option("MS", "Its state at this time, in milliseconds.")] = None,
 ) -> None:
     """Show the state of a task, its progress, and where it failed."""
-    from postroad.views import task_shown
-
     with call.backend() as backend:
-        task = task_shown(_state(call, backend, request_id, at))
+        task = views.task_shown(_state(call, backend, request_id, at))
     call.show(task, *wrapped(status_lines(task)))
 
 
-def status_lines(task: TaskShown) -> list[str]:
-    """Return the state of a task for people."""
-    from postroad.journal import TaskProgress
-
+def status_lines(task: views.TaskShown) -> list[str]:
     lines = [
         f"{task.request_id}  {task.state}  run {task.run}, attempt {task.attempt}",
         f"{utc_text(task.last_event_at)}  {legible(task.last_event_type)}",
     ]
-    if isinstance(task.progress, TaskProgress):
+    if isinstance(task.progress, journal.TaskProgress):
         lines.append(f"progress: {legible(task.progress)}")
     if task.error is not None:
         lines.append(f"{legible(task.error_category or '-')}: {legible(task.error)}")
@@ -110,19 +95,16 @@ def status_lines(task: TaskShown) -> list[str]:
 @verb("task history", "req-123 --json")
 def history(call: Call, request_id: RequestId) -> None:
     """List every event of a task, in order."""
-    from postroad.journal import task_history
-    from postroad.views import Page, event_item
-
     check_request_id(request_id)
     with call.backend() as backend:
-        events = task_history(backend.journal(), call.settings().tenant, request_id)
+        events = journal.task_history(backend.journal(), call.settings().tenant, request_id)
     if not events:
         raise NotFound(f'there is no task "{request_id}"')
-    items = [event_item(event) for event in events]
-    call.show(Page(items, None), *wrapped(line for event in events for line in _event_lines(event)))
+    items = [views.event_item(event) for event in events]
+    call.show(views.Page(items, None), *wrapped(line for event in events for line in _event_lines(event)))
 
 
-def _event_lines(event: JournalEvent) -> list[str]:
+def _event_lines(event: journal.JournalEvent) -> list[str]:
     """Return the event, and below it what a failed attempt raised and printed last."""
     given = event.properties
     facts = [f"{name} {given[name]}" for name in ("run", "attemptNumber", "errorCategory") if name in given]
@@ -136,42 +118,32 @@ def _event_lines(event: JournalEvent) -> list[str]:
 @verb("task cancel", "req-123 --confirm req-123", destructive=True)
 def cancel(call: Call, request_id: RequestId, confirm: Confirm = None) -> None:
     """Prevent a task from running, or kill it if it runs; exit 1 if it had ended already."""
-    from postroad.tasks import TaskRecords, TaskRuns
-    from postroad.views import TaskCancelled
-
     check_request_id(request_id)
     with call.backend() as backend:
         # No question about a task that does not exist.
-        TaskRuns(backend.journal(), TaskRecords(backend), call.settings().tenant).latest(request_id)
+        tasks.TaskRuns(backend.journal(), tasks.TaskRecords(backend), call.settings().tenant).latest(request_id)
         confirm_name(request_id, confirm, f'cancels task "{request_id}"')
         cancelled = _producer(call, backend).cancel(request_id)
     text = "cancelled" if cancelled else "it had ended already"
-    call.show(TaskCancelled(request_id, cancelled), text, ok=cancelled)
+    call.show(views.TaskCancelled(request_id, cancelled), text, ok=cancelled)
 
 
 def check_request_id(request_id: str) -> None:
     """Raise `InvalidTask` for a text that cannot be a request id."""
-    from postroad.arguments import check
-    from postroad.tasks.messages import AnyRequestId
-
-    check(request_id, AnyRequestId, "requestId", InvalidTask)
+    check(request_id, tasks_messages.AnyRequestId, "requestId", InvalidTask)
 
 
-def _state(call: Call, backend: Backend, request_id: str, at: int | None = None) -> TaskState:
+def _state(call: Call, backend: wiring.Backend, request_id: str, at: int | None = None) -> journal.TaskState:
     """Return the state of the task. Reading it creates no queue, so it needs no producer."""
-    from postroad.tasks import TaskRecords, current_state
-
     check_request_id(request_id)
-    state = current_state(backend.journal(), TaskRecords(backend), call.settings().tenant, request_id, at)
+    state = tasks.current_state(backend.journal(), tasks.TaskRecords(backend), call.settings().tenant, request_id, at)
     if state is None:
         raise NotFound(f'there is no task "{request_id}"')
     return state
 
 
-def _producer(call: Call, backend: Backend, queue: str = "tasks") -> TaskProducer:
-    from postroad.tasks import TaskProducer
-
-    return TaskProducer(backend, queue=queue, **call.settings().identity)
+def _producer(call: Call, backend: wiring.Backend, queue: str = "tasks") -> tasks.TaskProducer:
+    return tasks.TaskProducer(backend, queue=queue, **call.settings().identity)
 
 
 @verb("task list", "--state failed --since 1h")
@@ -184,21 +156,18 @@ def list_tasks(
     cursor: Cursor = None,
 ) -> None:
     """List tasks, the newest first; with --state, by when they entered the state."""
-    from postroad.tasks import TaskList
-    from postroad.views import Page, task_shown
-
     with call.backend() as backend:
-        wanted, tasks = _filter(backend, state, name, since), TaskList(backend, tenant=call.settings().tenant)
-        page = tasks.page(wanted, limit=limit, cursor=cursor)
+        wanted, listing = _filter(backend, state, name, since), tasks.TaskList(backend, tenant=call.settings().tenant)
+        page = listing.page(wanted, limit=limit, cursor=cursor)
         while not page.items and page.cursor is not None:
             # None of those that were examined matches; older ones may.
-            page = tasks.page(wanted, limit=limit, cursor=page.cursor)
-    document = Page([task_shown(listed.state) for listed in page.items], page.cursor)
+            page = listing.page(wanted, limit=limit, cursor=page.cursor)
+    document = views.Page([views.task_shown(listed.state) for listed in page.items], page.cursor)
     headings = ["TASK", "NAME", "STATE", ">RUN", ">ATTEMPT", "LAST EVENT", ""]
     call.show(document, table(headings, map(_row, page.items), "no such tasks"), *more(page.cursor))
 
 
-def _row(listed: ListedTask) -> list[object]:
+def _row(listed: tasks.ListedTask) -> list[object]:
     state = listed.state
     detail = state.error if state.error is not None and state.state != "completed" else state.progress
     first = "" if detail is None else (str(detail).splitlines() or [""])[0]
@@ -213,19 +182,16 @@ def wait(
     timeout: Annotated[float | None, duration_option("Give up after this time; by default never.")] = None,
 ) -> None:
     """Wait until a task has ended and show its state; exit 1 unless it is completed."""
-    from postroad.tasks import TaskRecords, TaskRuns
-    from postroad.views import task_shown
-
     check_request_id(request_id)
     with call.backend() as backend, interrupted_by_sigterm():
-        runs = TaskRuns(backend.journal(), TaskRecords(backend), call.settings().tenant)
+        runs = tasks.TaskRuns(backend.journal(), tasks.TaskRecords(backend), call.settings().tenant)
         _, run = runs.latest(request_id)
         end = runs.wait(request_id, run, timeout)
         state = runs.state(request_id, end=end)
     if state is None:
         # A task of a job that waits for others.
         raise NotFound(f'task "{request_id}" has not begun', remedy=f"See why: postroad why {request_id}")
-    task = task_shown(state)
+    task = views.task_shown(state)
     late = [f"it is still {state.state} after {short_duration(timeout)}"] if end is None else []
     call.show(task, *wrapped([*status_lines(task), *late]), ok=state.state == "completed")
 
@@ -246,12 +212,16 @@ def retry(
 ) -> None:
     """Run a failed or cancelled task again, or all that match, with an audit record."""
     _check_target(request_id, {"state": state, "name": name, "since": since, "limit": limit, "rate": rate})
+    settings = call.settings()
     with call.backend() as backend:
+        retries = operations.TaskRetries(backend, tenant=settings.tenant, app=settings.app)
         if request_id is not None:
-            _retry_one(call, backend, request_id, queue)
+            check_request_id(request_id)
+            again = retries if queue is None else _producer(call, backend, queue)
+            handle = again.retry(request_id)
+            call.show(views.submitted(handle, "pending"), f"{handle.request_id} run {handle.run}")
             return
         wanted = _filter(backend, state, name, since)
-        retries = _retries(call, backend)
         found = retries.retry_all(wanted, limit=limit, dry_run=True)
         matched = counted(found.matched, "task")
         if dry_run or not found.matched:
@@ -279,34 +249,16 @@ def _check_target(request_id: str | None, filters: dict[str, object]) -> None:
         )
 
 
-def _retry_one(call: Call, backend: Backend, request_id: str, queue: str | None) -> None:
-    from postroad.views import submitted
-
-    check_request_id(request_id)
-    again = _retries(call, backend) if queue is None else _producer(call, backend, queue)
-    handle = again.retry(request_id)
-    call.show(submitted(handle, "pending"), f"{handle.request_id} run {handle.run}")
-
-
-def _filter(backend: Backend, state: str | None, name: str | None, since: str | None) -> TaskFilter:
-    from postroad.tasks import TaskFilter, since_of
-
+def _filter(backend: wiring.Backend, state: str | None, name: str | None, since: str | None) -> tasks.TaskFilter:
     now_ms = int(backend.clock.now().timestamp() * 1_000)
-    return TaskFilter(state=state, name=name, since=since_of(since, now_ms), until=now_ms)
+    return tasks.TaskFilter(state=state, name=name, since=tasks.since_of(since, now_ms), until=now_ms)
 
 
-def _retries(call: Call, backend: Backend) -> TaskRetries:
-    from postroad.operations import TaskRetries
-
-    settings = call.settings()
-    return TaskRetries(backend, tenant=settings.tenant, app=settings.app)
-
-
-def _summary_line(report: RetryReport) -> str:
+def _summary_line(report: operations.RetryReport) -> str:
     return f"retried {counted(report.retried, 'task')}"
 
 
-def _summary(report: RetryReport) -> list[str]:
+def _summary(report: operations.RetryReport) -> list[str]:
     lines = [_summary_line(report)]
     lines += [f"left {counted(count, 'task')} that cannot be retried" for count in report.skipped.values()]
     return [*lines, "more match than the limit; run it again for the rest"] if report.status == "limit" else lines

@@ -7,16 +7,14 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from postroad.cli.call import Call, verb
 from postroad.cli.output import confirm_yes, write
+from postroad.cli.packages import topology, up_runners
 from postroad.cli.parameters import Yes, argument, flag, option, read_file
 from postroad.errors import ConfigurationError, InvalidInput, PostroadError
 from postroad.settings import nearest
-
-if TYPE_CHECKING:
-    from postroad.topology import Drift, Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +35,8 @@ class TopologyOptions:
         str | None, option("MODULE:NAME", "A topology, or a function that returns one, in Python.", "--load")
     ] = None
 
-    def load(self, call: Call) -> Topology:
+    def load(self, call: Call) -> topology.Topology:
         """Return the topology that the options name; print the warnings of lint on stderr."""
-        from postroad.topology import Topology, lint
-
         if [self.template, self.file, self.load_].count(None) != 2:
             raise InvalidInput(
                 "template: give one of TEMPLATE, --file and --load",
@@ -48,19 +44,17 @@ class TopologyOptions:
                 remedy="The templates are chat, transfers, agents, bus and tasks.",
             )
         if self.file is not None:
-            topology = Topology.from_json(read_file(str(self.file), "file"))
+            wanted = topology.Topology.from_json(read_file(str(self.file), "file"))
         elif self.load_ is not None:
-            topology = _loaded(self.load_)
+            wanted = _loaded(self.load_)
         else:
-            topology = self._from_template(call)
-        for finding in lint(topology):
+            wanted = self._from_template(call)
+        for finding in topology.lint(wanted):
             if finding.severity == "warning":
                 write(f"warning: {finding.code}: {finding.message}", sys.stderr)
-        return topology
+        return wanted
 
-    def _from_template(self, call: Call) -> Topology:
-        from postroad import topology
-
+    def _from_template(self, call: Call) -> topology.Topology:
         if self.template == "chat":
             if self.project is None or self.env is None:
                 missing = "project" if self.project is None else "env"
@@ -68,33 +62,28 @@ class TopologyOptions:
             return topology.chat_topology(self.project, self.env)
         if self.template == "tasks":
             return topology.task_topology(call.settings().stage if self.stage is None else self.stage)
-        if self.template == "bus":
-            return topology.bus_topology(self.prefix)
-        make = topology.transfers_topology if self.template == "transfers" else topology.agents_topology
-        return make(self.prefix)
+        makers = {"bus": topology.bus_topology, "transfers": topology.transfers_topology}
+        return makers.get(str(self.template), topology.agents_topology)(self.prefix)
 
 
-def _loaded(target: str) -> Topology:
+def _loaded(target: str) -> topology.Topology:
     """Return the topology `NAME` of `MODULE`, or what the function of that name returns."""
-    from postroad.topology import Topology
-    from postroad.up.runners import load_modules
-
     module_name, _, name = target.partition(":")
     if not (module_name and name):
         raise _not_loaded(f"{target!r} is not MODULE:NAME")
-    load_modules([module_name])
+    up_runners.load_modules([module_name])
     module = vars(sys.modules[module_name])
     if name not in module:
         raise _not_loaded(f"module {module_name!r} has no {name!r}", nearest=nearest(name, list(module)))
     found = module[name]
-    if callable(found) and not isinstance(found, Topology):
+    if callable(found) and not isinstance(found, topology.Topology):
         try:
             found = found()
         except PostroadError:
             raise
         except Exception as error:
             raise _not_loaded(f"{target} failed: {type(error).__name__}: {error}") from error
-    if not isinstance(found, Topology):
+    if not isinstance(found, topology.Topology):
         raise _not_loaded(f"{target} is {type(found).__name__}, not a Topology")
     return found
 
@@ -112,11 +101,9 @@ Prune = Annotated[bool, flag("--prune", "Delete what this topology created and n
 @verb("topology plan", "chat --project rtchat --env prod")
 def plan(call: Call, chosen: TopologyOptions, code: Code = None, prune: Prune = False) -> None:
     """Show what apply would do; change nothing."""
-    from postroad.topology import plan as make_plan
-
-    topology = chosen.load(call)
+    wanted = chosen.load(call)
     with call.backend(or_empty=True) as backend:
-        found = make_plan(topology, backend, code=code, prune=prune)
+        found = topology.plan(wanted, backend, code=code, prune=prune)
     document = {
         "digest": found.digest,
         "actions": found.actions,
@@ -139,18 +126,16 @@ def apply(
     code: Code = None,
 ) -> None:
     """Create and change resources until they match the topology."""
-    from postroad.topology import apply as apply_plan, plan as make_plan
-
-    topology = chosen.load(call)
+    wanted = chosen.load(call)
     options: dict[str, Any] = {"code": code, "prune": prune}
     with call.backend() as backend:
 
         def effect() -> str:
-            return "does this: " + "; ".join(_lines(make_plan(topology, backend, **options).actions))
+            return "does this: " + "; ".join(_lines(topology.plan(wanted, backend, **options).actions))
 
-        confirm_yes(yes, f'applying topology "{topology.name}"', effect)
-        with call.working(f"applying {topology.name}"):
-            result = apply_plan(topology, backend, expect=expect, allow_replace=allow_replace, **options)
+        confirm_yes(yes, f'applying topology "{wanted.name}"', effect)
+        with call.working(f"applying {wanted.name}"):
+            result = topology.apply(wanted, backend, expect=expect, allow_replace=allow_replace, **options)
     document = {
         "applied": result.applied,
         "failed": [{**asdict(action), "error": why} for action, why in result.failed],
@@ -164,11 +149,9 @@ def apply(
 @verb("topology drift", "--file topology.json")
 def drift(call: Call, chosen: TopologyOptions) -> None:
     """List every setting that differs from the topology; exit 1 if there is one."""
-    from postroad.topology import drift as look
-
-    topology = chosen.load(call)
+    wanted = chosen.load(call)
     with call.backend(or_empty=True) as backend:
-        found = look(topology, backend)
+        found = topology.drift(wanted, backend)
     call.show({"items": found}, *([_drift_line(each) for each in found] or ["no drift"]), ok=not found)
 
 
@@ -176,22 +159,19 @@ def drift(call: Call, chosen: TopologyOptions) -> None:
 def render(
     call: Call,
     chosen: TopologyOptions,
-    format: Annotated[
-        Literal["cloudformation", "iam", "json"], option("FORMAT", "What to print: cloudformation, iam or json.")
-    ] = "cloudformation",
+    format: Annotated[Literal["cloudformation", "iam", "json"], option("FORMAT", "What to print.")] = "cloudformation",
     region: Annotated[str | None, option("R", "The region of the policies.")] = None,
     account: Annotated[str | None, option("A", "The 12 digits of the policies' account.")] = None,
 ) -> None:
     """Print the topology as a CloudFormation template, as one IAM policy per component, or as JSON."""
-    from postroad.topology import iam_policy, render_cloudformation
-    from postroad.topology.lint import check
-
-    topology = chosen.load(call)
+    wanted = chosen.load(call)
     if format == "json":
-        check(topology)
-        document = json.loads(topology.to_json())
+        from postroad.topology.lint import check
+
+        check(wanted)
+        document = json.loads(wanted.to_json())
     elif format == "cloudformation":
-        document = render_cloudformation(topology)
+        document = topology.render_cloudformation(wanted)
     elif region is None or account is None:
         missing = "region" if region is None else "account"
         raise InvalidInput(
@@ -200,19 +180,17 @@ def render(
             remedy="Name the region, and the account by its 12 digits.",
         )
     else:
-        names = [component.name for component in topology.components]
-        document = {name: iam_policy(topology, name, region=region, account=account) for name in names}
+        names = [component.name for component in wanted.components]
+        document = {name: topology.iam_policy(wanted, name, region=region, account=account) for name in names}
     call.show(document, json.dumps(document, indent=2))
 
 
 @verb("topology alarms", "chat --project rtchat --env prod")
 def alarms(call: Call, chosen: TopologyOptions) -> None:
     """Evaluate every alarm now; exit 1 if one is in alarm."""
-    from postroad.topology import evaluate_alarms
-
-    topology = chosen.load(call)
+    wanted = chosen.load(call)
     with call.backend() as backend:
-        states = evaluate_alarms(topology, backend)
+        states = topology.evaluate_alarms(wanted, backend)
     lines = [
         f"{s.state:<8} {s.name}  {'-' if s.value is None else f'{s.value:g}'} (threshold {s.threshold:g})"
         for s in states
@@ -237,7 +215,7 @@ def _json(value: Any) -> str:
     return json.dumps(value, default=str)
 
 
-def _drift_line(each: Drift) -> str:
+def _drift_line(each: topology.Drift) -> str:
     if not each.field:
         return f"{each.kind} {each.name}: does not exist"
     if each.field in _KEYS:

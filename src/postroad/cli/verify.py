@@ -12,13 +12,24 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
+import msgspec
 import typer
 
 from postroad import signals
 from postroad.cli.call import Call, verb
 from postroad.cli.display import table
+from postroad.cli.packages import (
+    testing_checker,
+    testing_mutants,
+    testing_powerloss_trial,
+    testing_verify_plan,
+    testing_verify_run,
+    testing_verify_scenario,
+    testing_verify_workload,
+)
 from postroad.cli.parameters import argument, duration, flag, option
 from postroad.errors import InvalidInput
+from postroad.failpoints import NAMES
 from postroad.telemetry import counted, legible
 
 _MOST_SHOWN = 10
@@ -48,9 +59,7 @@ class PlanOptions:
         Literal["sqlite", "postgres", "aws"],
         option("STORE", "What it runs on: sqlite, postgres (queue, topic, outbox) or aws (all but stream)."),
     ] = "sqlite"
-    size: Annotated[Literal["quick", "gate", "soak"], option("SIZE", "How much it does: quick, gate or soak.")] = (
-        "quick"
-    )
+    size: Annotated[Literal["quick", "gate", "soak"], option("SIZE", "How much it does.")] = "quick"
     messages: Annotated[int | None, option("N", "Messages in all.", min=1)] = None
     kills: Annotated[int | None, option("N", "Processes to kill; 0 for a run without faults.", min=0)] = None
     seconds: Annotated[
@@ -59,13 +68,7 @@ class PlanOptions:
     seed: Annotated[int | None, option("N", "Repeats the plan of an earlier run.", min=0)] = None
 
     def plans(self, seed: int) -> list[Any]:
-        """Return the plan of each scenario."""
-        import msgspec
-
-        from postroad.testing.verify.plan import SIZES, plans
-        from postroad.testing.verify.scenario import scenarios_on
-
-        able = scenarios_on(self.store)
+        able = testing_verify_scenario.scenarios_on(self.store)
         if self.scenario not in ("all", *able):
             raise InvalidInput(
                 f"--scenario: {self.scenario} does not run on {self.store}",
@@ -73,9 +76,11 @@ class PlanOptions:
                 remedy=f"On {self.store} there are {', '.join(able)}.",
             )
         given = {"messages": self.messages, "kills": self.kills, "seconds": self.seconds}
-        size = msgspec.structs.replace(SIZES[self.size], **{k: v for k, v in given.items() if v is not None})
+        size = msgspec.structs.replace(
+            testing_verify_plan.SIZES[self.size], **{k: v for k, v in given.items() if v is not None}
+        )
         chosen = able if self.scenario == "all" else (self.scenario,)
-        return plans(seed, chosen, size, store=self.store)
+        return testing_verify_plan.plans(seed, chosen, size, store=self.store)
 
 
 @verb("verify run", "--scenario queue --kills 12")
@@ -89,15 +94,13 @@ def run(
     keep: Annotated[bool, flag("--keep", "Keep the files of the run, not only the report.")] = False,
 ) -> None:
     """Run processes, kill and pause them, and check that nothing was lost, doubled or reordered; exit 1 if it was."""
-    from postroad.testing.verify.run import Options, run as run_all
-
     if mutant is not None:
         options = _for_mutant(options, mutant)
     if load:
         _usable_handlers(load)
     seed = secrets.randbelow(_SEEDS) if options.seed is None else options.seed
     with _directories(report, keep=keep) as (reports, work):
-        asked = Options(
+        asked = testing_verify_run.Options(
             plans=tuple(options.plans(seed)),
             store=options.store,
             size=options.size,
@@ -110,15 +113,13 @@ def run(
             load=tuple(load or ()),
         )
         with signals.interrupted_by_sigterm(), call.working("starting") as progress:
-            found = run_all(asked, progress)
+            found = testing_verify_run.run(asked, progress)
     show_report(call, found, reports)
 
 
 def _for_mutant(options: PlanOptions, name: str) -> PlanOptions:
     """Return the options with what shows the mutant, where nothing else was asked for."""
-    from postroad.testing.mutants import find_mutant
-
-    mutant = find_mutant(name)
+    mutant = testing_mutants.find_mutant(name)
     return replace(
         options,
         scenario=cast("ScenarioName", mutant.scenario) if options.scenario == "all" else options.scenario,
@@ -130,15 +131,12 @@ def _for_mutant(options: PlanOptions, name: str) -> PlanOptions:
 
 def _usable_handlers(modules: list[str]) -> None:
     """Refuse modules that the processes of the run could not use; they search the working directory too."""
-    from postroad.testing.verify.workload import use_handlers
-
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)
-    use_handlers(modules)
+    testing_verify_workload.use_handlers(modules)
 
 
 def _command(options: PlanOptions, seed: int, mutant: str | None, load: list[str]) -> str:
-    """Return the command that repeats a run."""
     given = {field.name: getattr(options, field.name) for field in fields(options)} | {"seed": seed, "mutant": mutant}
     words = [f"--{name} {value}" for name, value in given.items() if value is not None]
     return " ".join(["postroad verify run", *words, *(f"--load {module}" for module in load)])
@@ -161,8 +159,6 @@ def _directories(report: Path | None, *, keep: bool) -> Iterator[tuple[Path, Pat
 
 def clear_report(directory: Path) -> None:
     """Remove an earlier report; refuse a directory that holds anything else."""
-    from postroad.testing.verify.scenario import SCENARIOS
-
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         holds_other_files = any(directory.iterdir()) and not (directory / "report.json").is_file()
@@ -178,7 +174,7 @@ def clear_report(directory: Path) -> None:
             field="report",
             remedy="Name a new directory, or one with a report, which is replaced.",
         )
-    for name in ("history", *SCENARIOS):
+    for name in ("history", *testing_verify_scenario.SCENARIOS):
         shutil.rmtree(directory / name, ignore_errors=True)
     for name in ("report.json", "report.md", "run.json"):
         (directory / name).unlink(missing_ok=True)
@@ -190,15 +186,12 @@ def check(
     directory: Annotated[Path, argument("DIR", "A report: run.json and history/*.jsonl.")],
 ) -> None:
     """Check the history of a run against all invariants; exit 1 unless the verdict is ok."""
-    from postroad.testing.checker import check
-    from postroad.testing.verify.run import merge
-
     with call.working("reading the history"):
         parts = sorted(path.parent for path in directory.glob("*/run.json"))
         if parts and not (directory / "run.json").exists():
-            report = merge([check(part) for part in parts])
+            report = testing_verify_run.merge([testing_checker.check(part) for part in parts])
         else:
-            report = check(directory)
+            report = testing_checker.check(directory)
     show_report(call, report, directory)
 
 
@@ -221,8 +214,6 @@ def _where(id: str | int | None, subscription: str | None) -> str:
 @verb("verify plan", "--seed 7 --json")
 def plan(call: Call, options: PlanOptions) -> None:
     """Show which faults a run with this seed makes, without running it; the same seed gives the same bytes."""
-    import msgspec
-
     seed = options.seed or 0
     made = options.plans(seed)
     rows = (
@@ -237,8 +228,6 @@ def plan(call: Call, options: PlanOptions) -> None:
 @verb("verify failpoints", "--json")
 def failpoints(call: Call) -> None:
     """List the places at which POSTROAD_FAILPOINTS can kill, stop or fail a process."""
-    from postroad.failpoints import NAMES
-
     names = sorted(NAMES)
     call.show({"items": [{"name": name} for name in names]}, *names)
 
@@ -246,9 +235,7 @@ def failpoints(call: Call) -> None:
 @verb("verify mutants", "--json")
 def mutants(call: Call) -> None:
     """List the deliberate bugs that `verify run --mutant NAME` must find."""
-    from postroad.testing.mutants import MUTANTS
-
-    items = [{"name": each.name, "bug": each.bug, "invariant": each.invariant} for each in MUTANTS]
+    items = [{"name": each.name, "bug": each.bug, "invariant": each.invariant} for each in testing_mutants.MUTANTS]
     rows = ([each["name"], each["invariant"], each["bug"]] for each in items)
     call.show({"items": items}, table(["MUTANT", "INVARIANT", "BUG"], rows))
 
@@ -264,11 +251,11 @@ def power_loss(
     ] = "FULL",
 ) -> None:
     """Record what a writer does to its files, cut the power at random points, and look for what is missing."""
-    from postroad.testing.powerloss.trial import verify_power_loss
-
     chosen = secrets.randbelow(_SEEDS) if seed is None else seed
     with call.working("recording a writer", lambda done: f"{done:,} of {counted(images, 'image')} opened") as progress:
-        found = verify_power_loss(images, seed=chosen, synchronous=synchronous, progress=progress)
+        found = testing_powerloss_trial.verify_power_loss(
+            images, seed=chosen, synchronous=synchronous, progress=progress
+        )
     call.show(
         found,
         f"{counted(found.images, 'power cut')} in {counted(found.commits, 'acknowledged commit')}, {found.synchronous}",

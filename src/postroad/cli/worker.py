@@ -6,18 +6,14 @@ import sys
 from dataclasses import asdict, dataclass
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from postroad.cli.call import Call, verb
+from postroad.cli.packages import jobs_dispatcher, tasks, tasks_threads, up_runners, wiring
 from postroad.cli.parameters import duration_option, flag, option
 from postroad.errors import ConfigurationError
+from postroad.settings import Settings
 from postroad.signals import heard_by
-
-if TYPE_CHECKING:
-    from postroad.settings import Settings
-    from postroad.tasks import Role, TaskWorker
-    from postroad.wiring import Backend
-
 
 TASKS = "tasks"
 SCHEDULER = "scheduler"
@@ -52,7 +48,6 @@ class TaskSettings:
     unknown_grace: Annotated[float | None, duration_option("How long an unknown task waits for a worker (10m).")] = None
 
     def flags(self) -> dict[str, Any]:
-        """Return the settings that were given, by name."""
         given = {name: None if value == [] else value for name, value in asdict(self).items()}
         return {name if name == "task_output" else f"task_{name}": value for name, value in given.items()}
 
@@ -61,7 +56,7 @@ class TaskSettings:
 def worker(
     call: Call,
     limits: WorkerLimits,
-    tasks: TaskSettings,
+    given: TaskSettings,
     imports: Annotated[
         list[str] | None, option("MODULE", "A module that defines tasks; repeatable.", "--load", "--import")
     ] = None,
@@ -80,9 +75,7 @@ def worker(
     ] = False,
 ) -> None:
     """Run tasks in child processes of their own, until SIGTERM or Ctrl-C."""
-    from postroad.jobs.dispatcher import worker_roles
-
-    settings = call.settings(logs=True, concurrency=concurrency, **tasks.flags())
+    settings = call.settings(logs=True, concurrency=concurrency, **given.flags())
     chosen = _chosen(roles, settings)
     if TASKS in chosen and not (imports or settings.load):
         raise ConfigurationError(
@@ -91,16 +84,16 @@ def worker(
             remedy="Name the modules that define the tasks: --load shop.tasks.",
         )
     with call.backend() as backend:
-        running: TaskWorker | None = None
+        running: tasks.TaskWorker | None = None
         modules = imports or list(settings.load)
         if TASKS in chosen:
             running = _worker(backend, settings, modules, limits, reload=reload)
         elif SCHEDULER in chosen:
-            from postroad.up.runners import load_modules
-
-            load_modules(modules)
+            up_runners.load_modules(modules)
         known = None if running is None else running.tasks
-        around = worker_roles(backend, queue=settings.task_queues, **settings.identity, roles=chosen, tasks=known)
+        around = jobs_dispatcher.worker_roles(
+            backend, queue=settings.task_queues, **settings.identity, roles=chosen, tasks=known
+        )
         _run(running, around, until_idle=until_idle)
     call.show({"stopped": True, "worker": None if running is None else running.worker_id}, "stopped")
 
@@ -123,14 +116,12 @@ def _chosen(roles: str | None, settings: Settings) -> tuple[str, ...]:
 
 
 def _worker(
-    backend: Backend, settings: Settings, imports: list[str], limits: WorkerLimits, *, reload: bool
-) -> TaskWorker:
-    from postroad.tasks import TaskWorker
-
+    backend: wiring.Backend, settings: Settings, imports: list[str], limits: WorkerLimits, *, reload: bool
+) -> tasks.TaskWorker:
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)
     options = {name: value for name, value in asdict(limits).items() if value is not None}
-    return TaskWorker(
+    return tasks.TaskWorker(
         backend,
         **settings.task_worker,
         **settings.identity,
@@ -143,22 +134,20 @@ def _worker(
     )
 
 
-def _run(running: TaskWorker | None, roles: list[Role], *, until_idle: bool) -> None:
+def _run(running: tasks.TaskWorker | None, roles: list[tasks.Role], *, until_idle: bool) -> None:
     """Run until stopped, or until neither tasks nor roles find anything to do."""
-    from postroad.tasks.threads import RoleThreads, Waker
-
     if until_idle:
         while True:
             if running is not None:
                 running.run(until_idle=True)
-            if not RoleThreads(roles).once() or (running is not None and running.was_stopped):
+            if not tasks_threads.RoleThreads(roles).once() or (running is not None and running.was_stopped):
                 return
             # What was due at the beginning is run; a schedule of every second would never leave nothing to do.
             roles = [role for role in roles if role.name != SCHEDULER]
     if running is not None:
-        with RoleThreads(roles, ended=running.stop):
+        with tasks_threads.RoleThreads(roles, ended=running.stop):
             running.run()
         return
-    waker = Waker()
-    with heard_by(waker.wake), RoleThreads(roles, ended=waker.wake):
+    waker = tasks_threads.Waker()
+    with heard_by(waker.wake), tasks_threads.RoleThreads(roles, ended=waker.wake):
         waker.wait(inf)

@@ -36,7 +36,6 @@ def _is_handled(letters: DeadLetterHandler, backend: Backend, record: Mapping[st
 
 
 def _delivery(record: Mapping[str, Any]) -> Delivery:
-    """Return the record as a queue would have delivered it."""
     system = record.get("attributes", {})
     return Delivery(
         message_id=record["messageId"],

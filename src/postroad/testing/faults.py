@@ -88,7 +88,8 @@ class Faults:
             InvalidInput: There is no such point, or a number is out of range.
         """
         check(after, _After, "after")
-        if error is not None and not isinstance(error, Exception) and not _is_error(error):
+        is_type = isinstance(error, type) and issubclass(error, Exception)
+        if error is not None and not isinstance(error, Exception) and not is_type:
             raise InvalidInput(f"error: {error!r} is not an exception", field="error")
         self._plan(_Plan(point, "fail", times, after, error))
 
@@ -169,7 +170,6 @@ class Faults:
         return found
 
     def _obeying(self, point: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the method `call` as it obeys this object."""
 
         @functools.wraps(call)
         def obey(*args: Any, **given: Any) -> Any:
@@ -199,10 +199,15 @@ class Faults:
         with ExitStack() as undone:
             for point, places in _PLACES.items():
                 for place in places:
-                    if (found := _found(place)) is not None:
-                        owner, name, call = found
-                        undone.callback(setattr, owner, name, call)
-                        setattr(owner, name, self._obeying(point, call))
+                    try:
+                        owner, name, call = method_at(place)
+                    except ModuleNotFoundError as error:
+                        # Only a driver may be missing, whose adapter nobody can use.
+                        if (error.name or "").startswith("postroad"):
+                            raise
+                        continue
+                    undone.callback(setattr, owner, name, call)
+                    setattr(owner, name, self._obeying(point, call))
             yield
 
 
@@ -211,18 +216,9 @@ def _lose(point: str, then: str | None) -> None:
         raise OutcomeUnknown(f"{point}: a test lets the reply of this call get lost")
 
 
-def _is_error(error: object) -> bool:
-    return isinstance(error, type) and issubclass(error, Exception)
-
-
-def _found(place: str) -> tuple[type, str, Callable[..., Any]] | None:
-    """Return the class, the name and the method of a place; None if its driver is not installed."""
+def method_at(place: str) -> tuple[type, str, Callable[..., Any]]:
+    """Return the class, the name and the method of a place, `module:Class.method`."""
     module, _, path = place.partition(":")
     kind, _, name = path.partition(".")
-    try:
-        owner = getattr(import_module(module), kind)
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("postroad"):
-            raise
-        return None
+    owner = getattr(import_module(module), kind)
     return owner, name, getattr(owner, name)

@@ -16,10 +16,12 @@ from postroad.blobs import BlobRef
 from postroad.errors import EventTooLarge, InvalidEvent, InvalidInput, OverflowMismatch
 from postroad.journal import AppendResult, Journal, JournalEvent, task_history, task_state, tasks_by_state
 from postroad.testing.conformance import accepted
-from postroad.testing.journal_fixture import (
+from postroad.testing.journal_queries import (
     T0,
     JournalFixture,
     JournalRules,
+    PageRules,
+    QueryRules,
     add,
     cancelled,
     completed,
@@ -34,7 +36,6 @@ from postroad.testing.journal_fixture import (
     timed_out,
     whole,
 )
-from postroad.testing.journal_queries import PageRules, QueryRules
 
 __all__ = ["JournalConformance", "JournalFixture"]
 
@@ -183,7 +184,6 @@ def raw_properties(ground: JournalFixture, event: JournalEvent) -> dict[str, Any
 
 
 def blob_of(ground: JournalFixture, event: JournalEvent) -> BlobRef:
-    """Return the blob that the item refers to."""
     pointer = raw_properties(ground, event)["_s3Overflow"]
     return BlobRef(key=pointer["key"], size=pointer["size"], sha256=pointer["sha256"])
 

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.faults.models.machines import check_finds, check_model
 
 from postroad.journal import STATES, JournalEvent, fold, states, task_history, tasks_by_state
-from postroad.testing.journal_fixture import (
+from postroad.testing.journal_queries import (
     T0,
     add,
     cancelled,

@@ -27,11 +27,9 @@ class Balance:
         self._pairs: dict[tuple[str, Hashable], list[int]] = defaultdict(lambda: [0, 0])
 
     def left(self, group: str, thing: Hashable) -> None:
-        """Count a thing on the left side."""
         self._count(group, thing, 1)
 
     def right(self, group: str, thing: Hashable) -> None:
-        """Count a thing on the right side."""
         self._compared.add(group)
         self._count(group, thing, -1)
 
@@ -64,7 +62,6 @@ class Repeats:
         self._hashes = [array("q") for _ in range(_BUCKETS)]
 
     def add(self, thing: Hashable) -> None:
-        """Take note of a thing."""
         number = hash(thing)
         self._hashes[number % _BUCKETS].append(number)
 

@@ -105,7 +105,8 @@ class _Check:
         self._messages.update(messages.open)
         self._tasks.update(tasks.open)
         self._repeated = self._repeats.found()
-        report.recovery_seconds = _recovery(sorted(messages.recoveries))
+        if seconds := sorted(messages.recoveries):
+            report.recovery_seconds = Recovery(max=seconds[-1], p99=seconds[ceil(len(seconds) * 0.99) - 1])
         spent = 0.0 if began is None or ended is None else ended - began
         report.seconds = spent if self._run.seconds is None else self._run.seconds
 
@@ -190,8 +191,6 @@ def _suspect(suspects: set[Name]) -> Blame:
 
 
 def _only(suspects: set[Name], act: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Return the action for suspects only."""
-
     def perhaps(line: Any) -> None:
         if line.id in suspects:
             act(line)
@@ -215,9 +214,3 @@ def _per_message(messages: Messages) -> _Actions:
         lines.Dead: messages.dead,
         lines.Left: messages.left,
     }
-
-
-def _recovery(seconds: list[float]) -> Recovery:
-    if not seconds:
-        return Recovery()
-    return Recovery(max=seconds[-1], p99=seconds[ceil(len(seconds) * 0.99) - 1])

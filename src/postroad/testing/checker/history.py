@@ -5,6 +5,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from io import BufferedReader
+from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -238,31 +240,17 @@ class History:
         """The lines that cannot be read, by file and number; the cut last line of a file is none of them."""
 
     def __iter__(self) -> Iterator[Operation | Line]:
-        """Yield all lines by their times; a file is open only while its times are being read."""
+        """Yield all lines by their times."""
         self.broken.clear()
-        waiting = sorted(self._beginnings(), reverse=True)
-        heap: list[tuple[float, int, Operation | Line, Iterator[Operation | Line]]] = []
-        while heap or waiting:
-            while waiting and (not heap or waiting[-1] < heap[0][:2]):
-                _, rank, path = waiting.pop()
-                rest = self._lines(path)
-                first = next(rest)
-                heapq.heappush(heap, (first.t, rank, first, rest))
-            _, rank, line, rest = heap[0]
-            yield line
-            following = next(rest, None)
-            if following is None:
-                heapq.heappop(heap)
-            else:
-                heapq.heapreplace(heap, (following.t, rank, following, rest))
+        return heapq.merge(*map(self._from, self._files), key=attrgetter("t"))
 
-    def _beginnings(self) -> Iterator[tuple[float, int, Path]]:
-        """Yield the first time of each file, which is closed again: a long run has more files than may be open."""
-        for rank, path in enumerate(self._files):
-            known = len(self.broken)
-            if (first := next(self._lines(path), None)) is not None:
-                del self.broken[known:]  # found once more when the file is read
-                yield first.t, rank, path
+    def _from(self, path: Path) -> Iterator[Operation | Line]:
+        """Yield the lines of a file, which is closed behind the first: a long run has more files than may be open."""
+        known = len(self.broken)
+        if (first := next(self._lines(path), None)) is not None:
+            del self.broken[known:]  # found once more when the file is read
+            yield first
+            yield from islice(self._lines(path), 1, None)
 
     def _lines(self, path: Path) -> Iterator[Operation | Line]:
         with path.open("rb", buffering=0) as raw_file, BufferedReader(raw_file, 1 << 18) as file:

@@ -53,7 +53,6 @@ class Messages:
         self.recoveries: list[float] = []
 
     def publish(self, line: lines.Publish) -> None:
-        """A message was published, or may have been."""
         message = self.open.get(line.id)
         if message is None:
             message = self.open[line.id] = Message(line.sha, line.key, line.n)
@@ -98,7 +97,6 @@ class Messages:
             self._blame("I3", line.id, sub, f"sha, key and n were {known}, here they are {found}")
 
     def receive(self, line: lines.Receive) -> None:
-        """A delivery was handed to a consumer."""
         message = self.open.get(line.id)
         if message is None:
             message = self.open[line.id] = Message(line.sha, line.key, line.n)
@@ -140,12 +138,10 @@ class Messages:
             self._order.ran(copy, line)
 
     def effect(self, line: lines.Effect) -> None:
-        """The transaction of a handler committed."""
         self._counts.effects += 1
         self._effects.right(line.sub, line.id)
 
     def settle(self, line: lines.Settling) -> None:
-        """A delivery was acked, extended or released, or an attempt was made."""
         if line.outcome == "fail":
             return
         message, copy = self._find(line.id, line.sub)
@@ -166,7 +162,6 @@ class Messages:
             del self.open[id]
 
     def peek(self, line: lines.Peek) -> None:
-        """A message was seen by peek."""
         message, copy = self._find(line.id, line.sub)
         if not self._is_resent(message):
             for detail in leases.peeked(copy, line, self._faults):
@@ -174,12 +169,10 @@ class Messages:
         message.doubtful |= copy.peeked is not None
 
     def dead(self, line: lines.Dead) -> None:
-        """A message was found in the dead letters."""
         self._counts.dead_letters += 1
         self._find(line.id, line.sub)[1].dead += 1
 
     def left(self, line: lines.Left) -> None:
-        """A message was found waiting or in flight after the drain."""
         copy = self._find(line.id, line.sub)[1]
         if not copy.left:
             self._blame("I17", line.id, line.sub, "still waiting, delayed or in flight after the drain")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from postroad.testing.checker.history import Gap, Handled, Name, Publish, Receive, Run
@@ -74,12 +75,10 @@ class Order:
         return lane
 
     def received(self, message: Message, line: Receive) -> None:
-        """A delivery was handed to a consumer."""
         if line.key is not None and (self._run.ordered or line.sequence is not None):
             self._take(message, line)
 
     def handled(self, message: Message, line: Handled) -> None:
-        """A message was handled for the first time."""
         if message.key is not None and self._run.ordered:
             self._take(message, line)
 
@@ -140,7 +139,7 @@ class Order:
 
     def _overtake(self, lane: _Lane, message: Message, sub: str, call: tuple[str, float] | None) -> None:
         """Take note of the messages that this one leaves behind, unless one call received both."""
-        for n, waiting in list(_below(lane.waiting, message.n)):
+        for n, waiting in list(takewhile(lambda each: each[0] < message.n, lane.waiting.items())):
             if call is None or waiting.call != call:
                 del lane.waiting[n]
                 if (sub, message.key, n) not in self._gaps:
@@ -171,7 +170,6 @@ class Order:
         self._blame("I11", overtaken.id, sub, f"n {overtaken.by} was {verb} before n {n}, which was {then} later")
 
     def gap(self, line: Gap) -> None:
-        """A marker announces that an event was skipped."""
         self._gaps.add((line.sub, line.key, line.n))
 
     def ran(self, copy: Copy, line: Handled) -> None:
@@ -197,10 +195,3 @@ class Order:
                     self._overtaking(sub, n, overtaken, "received")
                 elif self._run.policy != "block" and is_dead(overtaken.id, sub):
                     self._overtaking(sub, n, overtaken, "dead")
-
-
-def _below(waiting: dict[int, _Waiting], n: int) -> Iterator[tuple[int, _Waiting]]:
-    for each in waiting.items():
-        if each[0] >= n:
-            return
-        yield each

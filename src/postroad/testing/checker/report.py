@@ -96,7 +96,6 @@ class Report(msgspec.Struct, kw_only=True):
             )
 
     def rows(self) -> Iterator[tuple[str, int]]:
-        """Yield the rows of the table for people."""
         counts, found = self.counts, self.violations
         for name in ("messages", "deliveries", "kills", "pauses", "restarts", "proxy_faults"):
             yield name.replace("_", " "), getattr(counts, name)

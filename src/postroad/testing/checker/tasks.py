@@ -40,7 +40,6 @@ class Tasks:
         self.seen = False
 
     def task(self, line: Task) -> None:
-        """An event of a task was committed."""
         self.seen = True
         runs = self.open.setdefault(line.id, {})
         run = runs.get(line.run)
@@ -92,7 +91,6 @@ class Jobs:
         self._needed_by: dict[Name, list[str]] = defaultdict(list)
 
     def child(self, line: Child) -> None:
-        """A child process was spawned, is gone, or outlived its worker."""
         if line.event == "spawned":
             self._starts.right(STARTS, (line.id, line.run))
         elif line.event == "orphan":

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from postroad.errors import InvalidInput
 from postroad.settings import nearest
-from postroad.testing.mutants import effects, queues
+from postroad.testing.mutants import bugs
 from postroad.testing.mutants.mutant import Mutant
 
 __all__ = ["MUTANTS", "Mutant", "find_mutant"]
 
-MUTANTS = tuple(each for bugs in (queues, effects) for each in vars(bugs).values() if isinstance(each, Mutant))
+MUTANTS = tuple(each for each in vars(bugs).values() if isinstance(each, Mutant))
 
 
 def find_mutant(name: str) -> Mutant:

@@ -44,7 +44,6 @@ def is_caught(mutant: Mutant) -> bool:
 
 
 def main(names: Sequence[str]) -> int:
-    """Hunt mutants and print what became of each."""
     hunted = [find_mutant(name) for name in names] or MUTANTS
     escaped: list[str] = []
     for mutant in hunted:

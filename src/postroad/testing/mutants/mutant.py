@@ -8,8 +8,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import ModuleType
+from importlib import import_module
 from typing import Any
+
+from postroad.testing.faults import method_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +31,24 @@ class Mutant:
     """Whether only a power cut shows it: what the kernel holds outlives a killed process."""
 
 
-def mutant(name: str, bug: str, invariant: str, **shown_by: Any) -> Callable[[Callable[[], None]], Mutant]:
-    """Make a mutant of the function that applies it; `shown_by` are its other fields."""
-    return lambda apply: Mutant(name, bug, invariant, apply, **shown_by)
+def mutant(
+    bug: str, invariant: str, *, wraps: str | None = None, **shown_by: Any
+) -> Callable[[Callable[..., Any]], Mutant]:
+    """Make a mutant of the function that applies it, or of what is put around the method that it `wraps`.
+
+    It has the name of the function; `shown_by` are its other fields.
+    """
+
+    def made(function: Callable[..., Any]) -> Mutant:
+        apply = function if wraps is None else functools.partial(wrap, wraps, function)
+        return Mutant(function.__name__.replace("_", "-"), bug, invariant, apply, **shown_by)
+
+    return made
 
 
-def wrap(owner: type, name: str, around: Callable[..., Any]) -> None:
-    """Replace a method by `around`, which is called with the original method before its arguments."""
-    original = getattr(owner, name)
+def wrap(place: str, around: Callable[..., Any]) -> None:
+    """Replace the method at a place by `around`, which is called with the original method before its arguments."""
+    owner, name, original = method_at(place)
 
     @functools.wraps(original)
     def mutated(*args: Any, **given: Any) -> Any:
@@ -47,19 +59,19 @@ def wrap(owner: type, name: str, around: Callable[..., Any]) -> None:
 
 def slow_handlers(seconds: float, *, chance: float, otherwise: float = 0.0) -> None:
     """Let handlers end `seconds` after their effect by `chance`, so that a lease or a process ends before the ack."""
-    from postroad.inbox import Inbox
 
     @contextmanager
-    def transaction(original: Callable[..., Any], inbox: Inbox) -> Iterator[Any]:
+    def transaction(original: Callable[..., Any], inbox: Any) -> Iterator[Any]:
         with original(inbox) as connection:
             yield connection
         time.sleep(seconds if random.random() < chance else otherwise)
 
-    wrap(Inbox, "transaction", transaction)
+    wrap("postroad.inbox.inbox:Inbox.transaction", transaction)
 
 
-def rewrite(module: ModuleType, statement: str, old: str, new: str) -> None:
+def rewrite(module: str, statement: str, old: str, new: str) -> None:
     """Replace a part of a statement that a module of the product has as a constant."""
-    text = getattr(module, statement)
-    assert old in text, f"{module.__name__}.{statement} has no {old!r}"
-    setattr(module, statement, text.replace(old, new))
+    owner = import_module(module)
+    text = getattr(owner, statement)
+    assert old in text, f"{module}.{statement} has no {old!r}"
+    setattr(owner, statement, text.replace(old, new))

@@ -67,7 +67,6 @@ class Disk:
         self._taken = 0
 
     def take(self, step: Step) -> None:
-        """Take the next step."""
         if isinstance(step, Sync):
             self._apply_synced(step)
         elif isinstance(step, Promise):

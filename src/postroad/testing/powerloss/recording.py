@@ -83,7 +83,6 @@ class Recording:
         """The name and number of the file or folder behind each descriptor."""
 
     def add(self, step: Step) -> None:
-        """Add a step."""
         with self.changing:
             self.steps.append(step)
 
@@ -120,7 +119,6 @@ class Recording:
         self._open[descriptor] = name, FOLDER if stat.S_ISDIR(os.fstat(descriptor).st_mode) else self.file(name)
 
     def closed(self, descriptor: int) -> None:
-        """Forget a descriptor."""
         self._open.pop(descriptor, None)
 
     def wrote(self, descriptor: int, data: bytes) -> None:
@@ -158,7 +156,8 @@ def recorded(root: Path, synchronous: Synchronous = "FULL") -> Iterator[Recordin
     recording = Recording(root, syncs=synchronous != "OFF")
     to_disk = disk.to_disk
     with ExitStack() as undone:
-        _replace(undone, disk, "to_disk", lambda log: _sync_log(recording, synchronous, log, to_disk))
+        sync = recording.sync_descriptor if synchronous == "FULL" else lambda log, sync: None
+        _replace(undone, disk, "to_disk", lambda log: sync(log, partial(to_disk, log)))
         calls = _Calls(recording)
         for name in _CALLS:
             _replace(undone, os, name, getattr(calls, name))
@@ -171,11 +170,6 @@ def recorded(root: Path, synchronous: Synchronous = "FULL") -> Iterator[Recordin
 def _replace(undone: ExitStack, owner: object, name: str, by: object) -> None:
     undone.callback(setattr, owner, name, getattr(owner, name))
     setattr(owner, name, by)
-
-
-def _sync_log(recording: Recording, synchronous: Synchronous, log: int, to_disk: Callable[[int], None]) -> None:
-    if synchronous == "FULL":
-        recording.sync_descriptor(log, partial(to_disk, log))
 
 
 class _Calls:

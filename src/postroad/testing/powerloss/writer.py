@@ -94,7 +94,6 @@ def _copy_log(path: Path, done: threading.Event) -> None:
 
 
 def main(folder: str, out: str, synchronous: str, seed: str) -> None:
-    """Run and write the recording to a file."""
     with recorded(Path(folder), cast(Synchronous, synchronous)) as recording:
         run(Path(folder), recording, int(seed))
     Path(out).write_bytes(msgspec.msgpack.encode(recording.steps))

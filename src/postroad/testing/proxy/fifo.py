@@ -50,7 +50,6 @@ class Fifo:
         self._counter = count(_FIRST_SEQUENCE, 256)
 
     def forget(self, where: str) -> None:
-        """Forget a queue that is deleted."""
         self._memory.pop(where, None)
 
     def sequence(self, where: str, message_id: str) -> str:

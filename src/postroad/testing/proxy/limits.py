@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Context, Decimal
 from typing import Any, Final
 
@@ -83,7 +83,6 @@ def message_size(entry: Mapping[str, Any], body: str = "MessageBody") -> int:
 
 
 def of_attributes(attributes: Mapping[str, Any]) -> Problem | None:
-    """Return what is wrong with the attributes of a message."""
     if len(attributes) > 10:
         words = f"Number of message attributes [{len(attributes)}] exceeds the allowed maximum [10]."
         return "InvalidParameterValue", words
@@ -147,7 +146,6 @@ def of_events(entries: Sequence[Mapping[str, Any]]) -> Problem | None:
 
 
 def of_event(entry: Mapping[str, Any]) -> Problem | None:
-    """Return what is wrong with one entry of PutEvents."""
     for name in _PARTS_OF_AN_EVENT:
         if not entry.get(name):
             return "InvalidArgument", f"Parameter {name} is not valid. Reason: {name} is a required argument."
@@ -185,31 +183,24 @@ def normalise(value: Any) -> None:
 
 def _of_item(item: Mapping[str, Any]) -> Problem | None:
     words = None
-    if max(map(_levels, item.values())) > 32:
+    nested = [each for value in item.values() for each in _nested(value)]
+    if max((level for level, _ in nested), default=0) > 32:
         words = "Nesting Levels have exceeded supported limits"
     elif sum(len(name.encode()) + _size(value) for name, value in item.items()) > _ITEM_BYTES:
         words = "Item size has exceeded the maximum allowed size"
-    elif any(map(_has_nameless, item.values())):
+    elif any("" in value.get("M", ()) for _, value in nested):
         words = "One or more parameter values were invalid: an attribute name is empty"
-    elif any(map(_has_long_number, item.values())):
+    elif any(_digits(value.get("N", "0")) > 38 for _, value in nested):
         words = "Attempting to store more than 38 significant digits in a Number"
     return None if words is None else ("ValidationException", words)
 
 
-def _children(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return list(value["M"].values()) if "M" in value else list(value.get("L", ()))
-
-
-def _levels(value: Mapping[str, Any]) -> int:
-    return 1 + max(map(_levels, _children(value)), default=0) if "M" in value or "L" in value else 0
-
-
-def _has_nameless(value: Mapping[str, Any]) -> bool:
-    return "" in value.get("M", {}) or any(map(_has_nameless, _children(value)))
-
-
-def _has_long_number(value: Mapping[str, Any]) -> bool:
-    return _digits(value.get("N", "0")) > 38 or any(map(_has_long_number, _children(value)))
+def _nested(value: Mapping[str, Any], above: int = 0) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield a value and all values inside it, each with the number of maps and lists down to it."""
+    level = above + ("M" in value or "L" in value)
+    yield level, value
+    for child in value["M"].values() if "M" in value else value.get("L", ()):
+        yield from _nested(child, level)
 
 
 def _digits(number: str) -> int:

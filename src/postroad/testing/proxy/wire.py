@@ -54,14 +54,12 @@ class Request:
 
     @cached_property
     def form(self) -> dict[str, str]:
-        """The parameters of the query protocol."""
         if self.headers.get("Content-Type", "").startswith("application/x-www-form-urlencoded"):
             return dict(parse_qsl(self.body.decode(), keep_blank_values=True))
         return dict(parse_qsl(self.path.partition("?")[2], keep_blank_values=True))
 
     @cached_property
     def document(self) -> dict[str, Any]:
-        """The parameters of a JSON protocol."""
         parsed = json.loads(self.body or b"{}") if self.is_json else {}
         return parsed if isinstance(parsed, dict) else {}
 
@@ -71,16 +69,13 @@ class Request:
         return "X-Amz-Target" in self.headers
 
     def with_body(self, body: bytes) -> Request:
-        """Return the same request with another body."""
         kept = {name: value for name, value in self.headers.items() if not name.lower().startswith(_OF_THE_BODY)}
         return replace(self, headers=kept, body=body)
 
     def with_document(self, document: Mapping[str, Any]) -> Request:
-        """Return the same request with other parameters."""
         return self.with_body(json.dumps(document).encode())
 
     def with_form(self, form: Mapping[str, str]) -> Request:
-        """Return the same request with other parameters of the query protocol."""
         return self.with_body(urlencode(form).encode())
 
 
@@ -95,7 +90,6 @@ class Answer:
 
     @cached_property
     def document(self) -> dict[str, Any]:
-        """The answer of a JSON protocol; empty if it is none."""
         try:
             parsed = json.loads(self.body)
         except ValueError:
@@ -103,7 +97,6 @@ class Answer:
         return parsed if isinstance(parsed, dict) else {}
 
     def with_document(self, document: Mapping[str, Any]) -> Answer:
-        """Return the same answer with another document."""
         return replace(self, body=json.dumps(document).encode())
 
 
@@ -113,12 +106,10 @@ Failed = Mapping[int, tuple[str, str] | None]
 
 
 def json_answer(document: Mapping[str, Any], status: int = 200) -> Answer:
-    """Return the answer of a service that speaks JSON."""
     return Answer(status, (("Content-Type", "application/x-amz-json-1.0"),), json.dumps(document).encode())
 
 
 def xml_answer(text: str, status: int = 200) -> Answer:
-    """Return the answer of a service that speaks XML."""
     return Answer(status, (("Content-Type", "text/xml"),), text.encode())
 
 

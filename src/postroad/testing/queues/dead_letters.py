@@ -384,7 +384,6 @@ def _movable(ground: QueueFixture, **settings: Any) -> tuple[Queue, Movable]:
 
 
 def _receive_counts(queue: Queue, times: int) -> list[int]:
-    """Receive and release a message so many times, and return its receive counts."""
     counts = []
     for _ in range(times):
         held = take_one(queue)

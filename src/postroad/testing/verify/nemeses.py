@@ -67,16 +67,13 @@ class FileNemeses(Nemeses):
 
     def begin(self, action: Action, processes: Iterable[int]) -> None:
         if action.do == "visit":
-            self._visit(list(_VISITS)[int(action.pick * len(_VISITS))])
+            name = list(_VISITS)[int(action.pick * len(_VISITS))]
+            self._copies.append(self._path.parent.parent / f"copy-{len(self._copies)}.db")
+            command = [sys.executable, "-c", _VISITOR + _VISITS[name], str(self._path), str(self._copies[-1])]
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            self._visits.append((name, process))
         elif action.do == "fill":
             self._disk.fill(action.seconds, processes)
-
-    def _visit(self, name: str) -> None:
-        """Start one visit; it goes on beside everything else."""
-        self._copies.append(self._path.parent.parent / f"copy-{len(self._copies)}.db")
-        command = [sys.executable, "-c", _VISITOR + _VISITS[name], str(self._path), str(self._copies[-1])]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        self._visits.append((name, process))
 
     def look(self) -> bool:
         self._disk.look()
@@ -91,7 +88,7 @@ class FileNemeses(Nemeses):
         for name, process in self._visits:
             _, said = process.communicate()
             ok = process.returncode == 0 or "locked" in said or "full" in said
-            self._history.write("check", invariant="I27", ok=ok, detail=f"{name}: {said.strip()[-200:]}")
+            self._history.check("I27", ok, f"{name}: {said.strip()[-200:]}")
         self._visits.clear()
         for copy in self._copies:
             copy.unlink(missing_ok=True)
@@ -138,7 +135,6 @@ class _Disk:
         self._limited.clear()
 
     def close(self) -> None:
-        """Remove the file system."""
         if self._mounted:
             ctypes.CDLL(None).umount2(os.fsencode(self._directory), _MNT_DETACH)
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from postroad import __version__
 from postroad.errors import PostroadError
 from postroad.testing.checker import Report, check, write_report
 from postroad.testing.checker.report import MOST_FINDINGS
@@ -83,7 +84,6 @@ def run(options: Options, progress: Progress) -> Report:
 
 
 def _cut_power(options: Options, progress: Progress) -> Report:
-    """Return what power cuts find of a mutant that no kill shows."""
     progress(f"{_IMAGES} power cuts")
     plan = options.plans[0]
     found = verify_power_loss(_IMAGES, seed=plan.seed, synchronous="OFF")
@@ -204,7 +204,7 @@ def _facts(options: Options, plan: Plan, scenario: Scenario) -> dict[str, Any]:
         # Standard queues of AWS do not deduplicate, and SQS has no call that moves a message.
         "copies": options.store == "aws" and not scenario.facts.ordered,
         "two_step_reject": options.store == "aws",
-        "scenario": scenario.name,
+        "scenario": plan.scenario,
         "store": options.store,
         "size": options.size,
         "command": options.command,
@@ -214,7 +214,4 @@ def _facts(options: Options, plan: Plan, scenario: Scenario) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what is tested and of what it runs on."""
-    from postroad import __version__
-
     return {"postroad": __version__, "python": platform.python_version(), "sqlite3": sqlite3.sqlite_version}

@@ -43,17 +43,13 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     faults: bool
     """Whether anything is broken on purpose; without faults no handler fails either."""
 
-    @contextmanager
-    def backend(self) -> Iterator[Backend]:
-        """Open the backend."""
+    def backend(self) -> Backend:
         from postroad.wiring import connect
 
-        with connect(self.url) as backend:
-            yield backend
+        return connect(self.url)
 
     @property
     def history(self) -> Path:
-        """The directory of the history files."""
         return Path(self.report) / "history"
 
 
@@ -68,12 +64,14 @@ class History:
         self._file = os.open(directory / f"{process}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def write(self, op: str, outcome: Outcome = "ok", **fields: Any) -> None:
-        """Append one operation with its outcome and its fields."""
         line = {"t": time.monotonic(), "p": self._process, "op": op, "outcome": outcome, **fields}
         os.write(self._file, msgspec.json.encode(line) + b"\n")
 
+    def check(self, invariant: str, ok: bool, detail: str) -> None:
+        """Write what no client can see."""
+        self.write("check", invariant=invariant, ok=ok, detail=detail)
+
     def close(self) -> None:
-        """Close the file."""
         os.close(self._file)
 
 
@@ -112,7 +110,6 @@ class Board:
         return self._words[0] != 0
 
     def stop(self) -> None:
-        """Ask every process to end."""
         self._words[0] = 1
 
 
@@ -146,8 +143,11 @@ class Client:
         self._told_to_end = False
 
     def record(self, op: str, outcome: Outcome = "ok", **fields: Any) -> None:
-        """Append an operation to the history of this process."""
         self._history.write(op, outcome, **fields)
+
+    def check(self, invariant: str, ok: bool, detail: str) -> None:
+        """Write down what this process has found out about itself."""
+        self._history.check(invariant, ok, detail)
 
     def at_work(self) -> None:
         """Announce that everything is imported and open, so that a kill counts."""
@@ -172,11 +172,9 @@ class Client:
         return self._told_to_end or self._board.stopping
 
     def end(self) -> None:
-        """Let `stopping` be true from now on."""
         self._told_to_end = True
 
     def stop_event(self) -> threading.Event:
-        """Return an event that is set when `stopping` becomes true."""
         stop = threading.Event()
 
         def watch() -> None:
@@ -188,7 +186,6 @@ class Client:
         return stop
 
     def may_send(self) -> bool:
-        """Return whether the next message may be sent by now."""
         return self._board.done[self.config.row] < min(self.config.quota, self._board.allowed[self.config.row])
 
     def sent(self) -> None:
@@ -222,7 +219,6 @@ class Scenario:
     """One system under test.
 
     Attributes:
-        name: Its name on the command line.
         facts: What the checker has to know.
         roles: Its processes by the name of their role.
         prepare: Creates queues, tables and the like, beside the ledger, once, before any process starts.
@@ -232,24 +228,21 @@ class Scenario:
         stores: The stores that it runs on.
     """
 
-    name: str
     facts: Facts
     roles: Mapping[str, Role]
     prepare: Callable[[Place, Backend], None]
     unsettled: Callable[[Place, Backend], int]
     read_back: Callable[[Place, Backend, History], None]
     weight: int
-    stores: tuple[StoreName, ...] = ("sqlite",)
+    stores: tuple[StoreName, ...] = ("sqlite", "aws")
     stuck_seconds: float = 20.0
     """How long nothing may move, while all processes are at work, until what is left counts as stuck."""
 
 
 def scenarios_on(store: StoreName) -> tuple[str, ...]:
-    """Return the scenarios that run on a store."""
     return tuple(name for name in SCENARIOS if store in find_scenario(name).stores)
 
 
 def find_scenario(name: str) -> Scenario:
-    """Return the scenario of this name."""
     found: Scenario = import_module(f"postroad.testing.verify.scenarios.{name}").SCENARIO
     return found

@@ -130,14 +130,12 @@ class Soak:
             _say(f"{mutant.name}: {'caught' if caught else 'ESCAPED'}")
 
     def cut_power(self, seed: int) -> None:
-        """Look at power cuts of one more writer."""
         found = verify_power_loss(_IMAGES, seed=seed)
         self.images += found.images
         self.lost += found.lost + found.corrupt
         _say(f"{found.images} power cuts, seed {seed}: {found.verdict}")
 
     def write(self, command: str, seed: int) -> None:
-        """Write the report of all that was done so far."""
         whole = merge(self.reports, command=command)
         whole.reasons += [f"mutant {name} escaped" for name in self.escaped]
         if self.lost:
@@ -199,7 +197,6 @@ def soak(directory: Path, *, hours: float, seed: int) -> Soak:
 
 
 def main(hours: float) -> int:
-    """Soak for so many hours and return the exit code."""
     today = datetime.now(UTC)
     directory = Path("proof").absolute() / f"soak-{today:%Y-%m-%d}"
     done = soak(directory, hours=hours, seed=int(today.timestamp()))

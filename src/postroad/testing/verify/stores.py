@@ -16,7 +16,6 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.error import URLError
 from urllib.request import urlopen
 
 from postroad.connections import postgres_database
@@ -67,7 +66,6 @@ class Opening:
 
 
 def visibility(facts: Facts, plan: Plan) -> float:
-    """Return the visibility of this run, in seconds."""
     return facts.visibility if plan.kills or not facts.visibility else _CALM_SECONDS
 
 
@@ -187,17 +185,17 @@ class _AWSNemeses(Nemeses):
 
 
 class _Server:
-    """A server process that can be stopped at once and started again; `answers` returns whether it serves."""
+    """A server process that can be stopped at once and started again; `ask` raises until it serves."""
 
     def __init__(
         self,
         command: list[str],
-        answers: Callable[[], bool],
+        ask: Callable[[], object],
         *,
         environment: Mapping[str, str] | None = None,
         user: int | None = None,
     ) -> None:
-        self._command, self._answers, self._environment, self._user = command, answers, environment, user
+        self._command, self._ask, self._environment, self._user = command, ask, environment, user
         self._process = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -212,15 +210,17 @@ class _Server:
             preexec_fn=lambda: die_with_parent(parent),  # nothing but a system call
         )
         deadline = time.monotonic() + _START_SECONDS
-        while not self._answers():
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise Unavailable(f"{Path(self._command[0]).name} does not start")
+        while True:
+            try:
+                self._ask()
+                return process
+            except (PostroadError, OSError):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise Unavailable(f"{Path(self._command[0]).name} does not start") from None
             time.sleep(0.02)
-        return process
 
     @property
     def lives(self) -> bool:
-        """Whether the process runs."""
         return self._process.poll() is None
 
     def restart(self) -> None:
@@ -265,7 +265,7 @@ def _postgres_server(directory: Path) -> tuple[_Server, str]:
     subprocess.run(initdb, check=True, capture_output=True, cwd="/", user=user)
     dsn = f"postgresql://postgres@/postgres?host={data}"
     command = [str(programs / "postgres"), "-D", str(data), "-k", str(data), "-clisten_addresses="]
-    return _Server(command, lambda: _postgres_answers(dsn), user=user), dsn
+    return _Server(command, lambda: _ask_postgres(dsn, "SELECT 1"), user=user), dsn
 
 
 def _postgres_programs() -> Path | None:
@@ -273,15 +273,6 @@ def _postgres_programs() -> Path | None:
     origins = [Path(spec.origin) for spec in specs if spec is not None and spec.origin is not None]
     folders = [origin.parent / "pginstall" / "bin" for origin in origins]
     return next((folder for folder in folders if (folder / "postgres").exists()), None)
-
-
-def _postgres_answers(dsn: str) -> bool:
-    """Return whether a PostgreSQL accepts connections."""
-    try:
-        _ask_postgres(dsn, "SELECT 1")
-    except PostroadError:
-        return False
-    return True
 
 
 def _ask_postgres(dsn: str, statement: str) -> None:
@@ -304,22 +295,10 @@ def _emulator(directory: Path) -> tuple[_Server, str]:
             "there is no emulator of AWS to be had",
             remedy="Name one with --url 'aws://us-east-1?endpoint_url=http://…', or install one: pip install ministack",
         )
-    port = _free_port()
-    own = {"BIND_HOST": "127.0.0.1", "GATEWAY_PORT": str(port), "LOG_LEVEL": "ERROR", "TMPDIR": str(directory)}
-    url = f"http://127.0.0.1:{port}"
-    server = _Server([program], lambda: _answers(f"{url}/_ministack/health"), environment={**os.environ, **own})
-    return server, url
-
-
-def _answers(url: str) -> bool:
-    try:
-        urlopen(url, timeout=5).close()
-    except (OSError, URLError):
-        return False
-    return True
-
-
-def _free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+        port = int(free.getsockname()[1])
+    own = {"BIND_HOST": "127.0.0.1", "GATEWAY_PORT": str(port), "LOG_LEVEL": "ERROR", "TMPDIR": str(directory)}
+    url = f"http://127.0.0.1:{port}"
+    health = f"{url}/_ministack/health"
+    return _Server([program], lambda: urlopen(health, timeout=5).close(), environment={**os.environ, **own}), url

@@ -82,12 +82,14 @@ class Supervisor:
             self._kill_all()
 
     def break_things(self, progress: Callable[[str], None]) -> None:
-        """Carry out the plan while messages flow."""
         self._began = time.monotonic()
         self._nemeses.arm()
         for action in self._plan.actions:
             self._pass_time(until=action.at, progress=progress)
-            self._carry_out(action)
+            if action.do in ("kill", "pause", "restart"):
+                self._break(action)
+            else:
+                self._nemeses.begin(action, [slot.process.pid for slot in self._slots])
             self._faults_done += 1
         self._pass_time(until=self._plan.seconds, progress=progress)
         self._wait_for_none(lambda slot: slot.resume_at is not None, _GIVE_UP_SECONDS, "did not resume")
@@ -125,11 +127,10 @@ class Supervisor:
         seconds = time.monotonic() - sent_at
         detail = f"{backlog} messages drained {seconds:.1f} s after the last fault and the last send"
         longest = _RECOVERY_SECONDS + backlog / _RECOVERIES_PER_SECOND
-        self._history.write("check", invariant="I30", ok=seconds <= longest, detail=detail)
+        self._history.check("I30", seconds <= longest, detail)
         return True
 
     def end(self) -> None:
-        """Ask all processes to finish, and wait until they have."""
         self._board.stop()
         deadline = time.monotonic() + _END_SECONDS
         for slot in self._slots:
@@ -150,7 +151,7 @@ class Supervisor:
     def _progress(self, phase: str) -> str:
         sent = sum(self._board.done[slot.row] for slot in self._slots)
         faults = f"fault {self._faults_done} of {len(self._plan.actions)}"
-        return f"{self._scenario.name}: {phase}, {sent:,} of {self._plan.messages:,} messages, {faults}"
+        return f"{self._plan.scenario}: {phase}, {sent:,} of {self._plan.messages:,} messages, {faults}"
 
     def _pass_time(self, *, until: float, progress: Callable[[str], None]) -> None:
         while (elapsed := time.monotonic() - self._began) < until:
@@ -183,12 +184,6 @@ class Supervisor:
             elif slot.ending_since is not None and now - slot.ending_since > _END_SECONDS:
                 raise self._failure(slot, "did not end")
         time.sleep(seconds)
-
-    def _carry_out(self, action: Action) -> None:
-        if action.do in ("kill", "pause", "restart"):
-            self._break(action)
-        else:
-            self._nemeses.begin(action, [slot.process.pid for slot in self._slots])
 
     def _break(self, action: Action) -> None:
         """Find a process that fits and do to it what is planned; without one, give up, and the run counts it."""
@@ -245,7 +240,7 @@ class Supervisor:
         slot.name = f"{slot.role_name}-{slot.index}.{slot.starts}"
         self._board.states[slot.row] = State.STARTING
         config = ChildConfig(
-            scenario=self._scenario.name,
+            scenario=self._plan.scenario,
             role=slot.role_name,
             index=slot.index,
             process=slot.name,

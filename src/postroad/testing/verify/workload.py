@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 from uuid import uuid4
 
 import msgspec
+from prometheus_client import generate_latest
 
 from postroad.errors import InvalidInput, PostroadError, StaleReceipt, StorageFull
 from postroad.inbox import Inbox
@@ -32,6 +34,7 @@ _PAUSE_SECONDS = 0.05
 _IDLE_SECONDS = 0.005
 _RETRY_SECONDS = 0.02
 _HANDLER_SECONDS = 0.002
+_SETTLING = {"ack": "ack", "extend": "extend", "release": "release", "undo": "release"}
 
 
 class Body(msgspec.Struct, frozen=True):
@@ -56,12 +59,10 @@ class Message(msgspec.Struct, frozen=True):
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The fields of its lines."""
         return fields_of(self.body, self.raw)
 
 
 def fields_of(body: Body, raw: bytes) -> dict[str, Any]:
-    """Return the fields by which the checker knows a message."""
     return {"id": body.id, "key": body.key, "n": body.n, "sha": hashlib.sha256(raw).hexdigest()}
 
 
@@ -188,17 +189,13 @@ class Handler:
     def take_effect(self, body: Body) -> None:
         """Move one unit, unless this event has moved it before; while the database is away, try again."""
         time.sleep(self._seconds())
-        while not self._moved(body):
+        while True:
+            try:
+                return take_effect_once(self._inbox, self._sub, body.id)
+            except Exception as error:
+                if not is_away(error):
+                    raise
             time.sleep(_RETRY_SECONDS)
-
-    def _moved(self, body: Body) -> bool:
-        try:
-            take_effect_once(self._inbox, self._sub, body.id)
-        except Exception as error:
-            if is_away(error):
-                return False
-            raise
-        return True
 
     def _seconds(self) -> float:
         return self._client.random.expovariate(1 / _HANDLER_SECONDS)
@@ -206,50 +203,102 @@ class Handler:
 
 def consume(client: Client, queue: Queue, sub: str, *, batch: int = 1, read: Read | None = None) -> None:
     """Receive, handle and ack until the run ends, and write down each step; `read` finds messages in larger bodies."""
-    handler = Handler(client, sub)
+    handler, find = Handler(client, sub), read or read_body
+    watch = QueueWatch(client, queue.name, sub, read)
+    watch.begin(queue)
     client.at_work()
     while not client.stopping:
-        began = time.monotonic()
         try:
             deliveries = queue.receive(max_messages=batch, wait=0.2)
         except PostroadError:
             time.sleep(_PAUSE_SECONDS)
             continue
-        if deliveries:
-            with client.holding():
+        for delivery in deliveries:
+            body, started = find(delivery.body), time.monotonic()
+            try:
+                handler.handle(body, delivery.receive_count)
+            except HandlerFailed:
+                with suppress(PostroadError):
+                    queue.release([delivery], after=0.05)
+                continue
+            about: dict[str, Any] = {"key": body.key, "n": body.n, "receipt": delivery.receipt}
+            client.record("handled", sub=sub, id=body.id, t0=started, **about)
+            with suppress(PostroadError):
+                queue.ack([delivery])
+        watch.forget()
+
+
+class QueueWatch:
+    """Writes down what this process does with one of its queues, while others of the process go unseen."""
+
+    def __init__(self, client: Client, queue_name: str, sub: str, read: Read | None = None) -> None:
+        self._client, self._queue_name, self._sub, self._read = client, queue_name, sub, read
+        self._held: set[str] = set()
+        self.receipts: dict[tuple[str, int], str] = {}
+        """The receipts of this process, by event and number of the receive."""
+
+    def begin(self, queue: object) -> None:
+        """Watch every queue of the same kind as this one from now on."""
+        kind: Any = type(queue)
+        kind.receive = self._receiving(kind.receive)
+        for verb, op in _SETTLING.items():
+            if (own := getattr(queue, "__dict__", {}).get(verb)) is not None:
+                # A queue that hands this over to another one, by an attribute of its own.
+                call = self._settling(op, functools.partial(_without_queue, own), undone=verb == "undo")
+                setattr(queue, verb, functools.partial(call, queue))
+            elif hasattr(kind, verb):
+                setattr(kind, verb, self._settling(op, getattr(kind, verb), undone=verb == "undo"))
+
+    def forget(self) -> None:
+        """Hold nothing any more: what could not be settled comes again."""
+        self._held.clear()
+        self._client.announce(holding=False)
+
+    def _receiving(self, receive: Callable[..., list[Delivery]]) -> Callable[..., list[Delivery]]:
+        @functools.wraps(receive)
+        def call(queue: Any, **given: Any) -> list[Delivery]:
+            began = time.monotonic()
+            deliveries = receive(queue, **given)
+            if deliveries and queue.name == self._queue_name:
+                self._held.update(each.receipt for each in deliveries)
+                self._client.announce(holding=True)
                 for delivery in deliveries:
-                    client.record("receive", sub=sub, t0=began, **received(delivery, read))
-                _handle(client, handler, queue, sub, deliveries, read or read_body)
+                    fields = received(delivery, self._read)
+                    self.receipts[fields["id"], delivery.receive_count] = delivery.receipt
+                    self._client.record("receive", sub=self._sub, t0=began, **fields)
+            return deliveries
+
+        return call
+
+    def _settling(self, op: str, settle: Callable[..., list[AckResult]], *, undone: bool) -> Callable[..., Any]:
+        @functools.wraps(settle)
+        def call(queue: Any, deliveries: Sequence[Delivery], **given: Any) -> list[AckResult]:
+            fields: dict[str, dict[str, Any]] = {}
+            for delivery in deliveries if queue.name == self._queue_name else ():
+                if delivery.receipt in self._held:
+                    body = (self._read or read_body)(delivery.body)
+                    about = {"sub": self._sub, "id": body.id, "receipt": delivery.receipt}
+                    fields[delivery.receipt] = {**about, "undone": True} if undone else about
+            began = time.monotonic()
+            for each in fields.values():
+                self._client.record(op, "unknown", **each)
+            results = settle(queue, deliveries, **given)
+            for delivery, result in zip(deliveries, results, strict=True):
+                if delivery.receipt in fields:
+                    self._client.record(op, _settled(result), t0=began, **fields[delivery.receipt])
+            if op != "extend":
+                self._held.difference_update(fields)
+                self._client.announce(holding=bool(self._held))
+            return results
+
+        return call
 
 
-def _handle(
-    client: Client, handler: Handler, queue: Queue, sub: str, deliveries: Sequence[Delivery], read: Read
-) -> None:
-    for delivery in deliveries:
-        body, started = read(delivery.body), time.monotonic()
-        settling: dict[str, Any] = {"sub": sub, "id": body.id, "receipt": delivery.receipt}
-        try:
-            handler.handle(body, delivery.receive_count)
-        except HandlerFailed:
-            _settle(client, "release", settling, partial(queue.release, [delivery], after=0.05))
-            continue
-        client.record("handled", key=body.key, n=body.n, t0=started, **settling)
-        _settle(client, "ack", settling, partial(queue.ack, [delivery]))
+def _without_queue(settle: Callable[..., list[AckResult]], _: object, *given: Any, **options: Any) -> list[AckResult]:
+    return settle(*given, **options)
 
 
-def _settle(client: Client, op: str, fields: dict[str, Any], call: Callable[[], Sequence[AckResult]]) -> None:
-    """Ack or release, with a line before the call and one with its outcome."""
-    began = time.monotonic()
-    client.record(op, "unknown", **fields)
-    try:
-        (result,) = call()
-    except PostroadError:
-        return
-    client.record(op, settled(result), t0=began, **fields)
-
-
-def settled(result: AckResult) -> Outcome:
-    """Return the outcome of an ack, an extension or a release."""
+def _settled(result: AckResult) -> Outcome:
     return "ok" if result.ok else "fail" if isinstance(result.error, StaleReceipt) else "unknown"
 
 
@@ -284,8 +333,16 @@ def reader(field: str) -> Read:
     return read
 
 
+def check_metric(client: Client, name: str, labels: Mapping[str, str], expected: int) -> None:
+    """Compare the text of this process's metrics with what its history has (I28)."""
+    shown = ",".join(f'{label}="{value}"' for label, value in labels.items())
+    begin = f"{name}{{{shown}}} "
+    lines = generate_latest().decode().splitlines()
+    told = sum(float(line.removeprefix(begin)) for line in lines if line.startswith(begin))
+    client.check("I28", told == expected, f"{begin}is {told:g} in the metrics, {expected} in the history")
+
+
 def prepare_ledger(place: Place) -> None:
-    """Create the ledger and the inbox in the database of effects."""
     inbox = Inbox.open(place.dsn)
     inbox.init()
     with inbox.transaction() as connection:
@@ -300,18 +357,13 @@ def read_ledger(place: Place, history: History) -> None:
             found[sub] += 1
             history.write("effect", sub=sub, id=event_id)
         balances = ledger.balances(connection)
-    check(history, "I5", balances == dict(found), f"balances {balances}, effects {dict(found)}")
+    history.check("I5", balances == dict(found), f"balances {balances}, effects {dict(found)}")
 
 
 def effects_of(place: Place, sub: str, *, last: int = 0) -> set[str]:
     """Return the events that took effect for one subscription, or the `last` of them."""
     with Inbox.open(place.dsn).transaction() as connection:
         return set([event_id for each, event_id in ledger.effects(connection) if each == sub][-last:])
-
-
-def check(history: History, invariant: str, ok: bool, detail: str) -> None:
-    """Write what no client can see."""
-    history.write("check", invariant=invariant, ok=ok, detail=detail)
 
 
 def held(queue: Queue) -> int:
@@ -339,7 +391,6 @@ def whole(stream: Stream, shard: str, *, after: str = TRIM_HORIZON) -> list[Stre
 
 
 def peeked(queue: Queue) -> Iterator[PeekedMessage]:
-    """Yield what a queue holds."""
     after = None
     while page := queue.peek(limit=100, after=after):
         yield from page

@@ -14,7 +14,6 @@ from postroad.wiring import Backend
 
 _STREAM, _LISTENERS = EVENTS_STREAM, ("dan", "eve")
 _PRODUCERS = tuple(f"k{number}" for number in range(workload.KEYS))
-_FACTS = Facts(subscriptions={_STREAM: _LISTENERS}, ordered=True)
 _read = workload.reader("data")
 
 
@@ -91,8 +90,7 @@ def _dead(place: Place, backend: Backend, agents: Agents) -> Iterator[tuple[str,
 
 
 SCENARIO = Scenario(
-    name="agents",
-    facts=_FACTS,
+    facts=Facts(subscriptions={_STREAM: _LISTENERS}, ordered=True),
     roles={
         "publisher": Role(work=_publish, processes=2, sends=True),
         "runner": Role(work=_fan_out, processes=2),
@@ -102,7 +100,6 @@ SCENARIO = Scenario(
     unsettled=_unsettled,
     read_back=_read_back,
     weight=15,
-    stores=("sqlite", "aws"),
     # On AWS what could not be sent waits for the next sweep, a minute later.
     stuck_seconds=150.0,
 )

@@ -51,7 +51,6 @@ def _unsettled(place: Place, backend: Backend) -> int:
 
 
 SCENARIO = Scenario(
-    name="jobs",
     facts=FACTS,
     roles={
         "producer": Role(work=_submit, sends=True),
@@ -63,5 +62,4 @@ SCENARIO = Scenario(
     unsettled=_unsettled,
     read_back=partial(tasks.read_back, failure=_FAILED),
     weight=2,
-    stores=("sqlite", "aws"),
 )

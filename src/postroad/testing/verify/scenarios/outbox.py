@@ -18,14 +18,14 @@ from postroad.inbox import Inbox
 from postroad.outbox import DispatcherConfig, Outbox, OutboxDispatcher
 from postroad.queues import OutgoingMessage, SendResult
 from postroad.testing.mutants.mutant import wrap
-from postroad.testing.verify import subscribers, workload
+from postroad.testing.verify import workload
 from postroad.testing.verify.scenario import Client, Facts, History, Place, Role, Scenario
+from postroad.testing.verify.scenarios import bus
 from postroad.testing.verify.workload import Message
 from postroad.topics import Topic
 from postroad.wiring import Backend
 
 _TOPIC, _GROUPS = "verify-outbox", ("ledger",)
-_FACTS = Facts(subscriptions={_TOPIC: _GROUPS}, ordered=True, max_receives=None)
 _ROLLED_BACK = _REFUSED = 0.05
 _PAUSE_SECONDS = 0.05
 LIMIT = 3
@@ -41,7 +41,7 @@ class _RolledBack(Exception):
 
 
 def _prepare(place: Place, backend: Backend) -> None:
-    subscribers.make_group(place, backend, _TOPIC, _GROUPS[0])
+    bus.make_groups(place, backend, _TOPIC, _GROUPS)
     _calls_of(place).mkdir(mode=0o700)
     with Outbox.open(place.dsn) as outbox:
         outbox.init()
@@ -73,7 +73,7 @@ def _commit(client: Client, database: Inbox, outbox: Outbox, message: Message) -
     insert = _INSERT_POSTGRES if client.place.store == "postgres" else _INSERT
     with database.transaction() as connection:
         connection.execute(insert, (message.body.id,))
-        outbox.add(connection, subscribers.event_of(message), key=message.body.key, event_id=message.body.id)
+        outbox.add(connection, bus.event_of(message), key=message.body.key, event_id=message.body.id)
         if client.random.random() < _ROLLED_BACK:
             raise _RolledBack
 
@@ -115,15 +115,6 @@ def _calls_of(place: Place) -> Path:
 
 def _announce_claims(client: Client) -> None:
     """Let a dispatcher announce that it holds something, from a claim that found rows until they are settled."""
-    store: type
-    if client.place.store == "postgres":
-        from postroad.outbox.dispatching.postgres import PostgresDispatchStore
-
-        store = PostgresDispatchStore
-    else:
-        from postroad.outbox.dispatching.sqlite import SQLiteDispatchStore
-
-        store = SQLiteDispatchStore
 
     def claim(original: Callable[..., Any], *args: Any, **given: Any) -> Any:
         claimed = original(*args, **given)
@@ -135,18 +126,19 @@ def _announce_claims(client: Client) -> None:
         client.announce(holding=False)
         return settled
 
-    wrap(store, "claim", claim)
-    wrap(store, "settle", settle)
+    store = "postgres:PostgresDispatchStore" if client.place.store == "postgres" else "sqlite:SQLiteDispatchStore"
+    wrap(f"postroad.outbox.dispatching.{store}.claim", claim)
+    wrap(f"postroad.outbox.dispatching.{store}.settle", settle)
 
 
 def _unsettled(place: Place, backend: Backend) -> int:
     with Outbox.open(place.dsn) as outbox:
         status = outbox.status()
-    return status.pending + status.failed + subscribers.waiting(backend, _TOPIC, _GROUPS)
+    return status.pending + status.failed + bus.waiting(backend, _TOPIC, _GROUPS)
 
 
 def _read_back(place: Place, backend: Backend, history: History) -> None:
-    subscribers.read_groups(backend, history, _TOPIC, _GROUPS)
+    bus.read_groups(backend, history, _TOPIC, _GROUPS)
     with Inbox.open(place.dsn).transaction() as connection:
         business = {str(row[0]) for row in connection.execute("SELECT id FROM business").fetchall()}
         rows = connection.execute("SELECT event_id, state, attempts FROM outbox").fetchall()
@@ -154,7 +146,7 @@ def _read_back(place: Place, backend: Backend, history: History) -> None:
         if state == "PENDING":
             history.write("left", sub=_GROUPS[0], id=str(event_id))
     recorded = {str(row[0]) for row in rows}
-    workload.check(history, "I16", business == recorded, f"{len(business ^ recorded)} rows without their other half")
+    history.check("I16", business == recorded, f"{len(business ^ recorded)} rows without their other half")
     audit_attempts(place, history, {str(event_id): attempts for event_id, state, attempts in rows if state == "SENT"})
     audit_limit(place, history)
 
@@ -170,7 +162,7 @@ def audit_attempts(place: Place, history: History, attempts: Mapping[str, int]) 
     least = {each: 1 if place.faults else calls[each] for each in attempts}
     wrong = [each for each, number in attempts.items() if not least[each] <= number <= calls[each]]
     shown = [f"{each}: {attempts[each]} attempts, {calls[each]} calls" for each in wrong[:3]]
-    workload.check(history, "I18", not wrong, f"attempts differ from calls in {len(wrong)} rows {shown}")
+    history.check("I18", not wrong, f"attempts differ from calls in {len(wrong)} rows {shown}")
 
 
 def audit_limit(place: Place, history: History) -> None:
@@ -184,7 +176,7 @@ def audit_limit(place: Place, history: History) -> None:
     config = DispatcherConfig(retry_max=LIMIT, backoff=(0,), jitter=0)
     with Outbox.open(place.dsn) as outbox:
         with Inbox.open(place.dsn).transaction() as connection:
-            event_id = outbox.add(connection, subscribers.Happened("limit", "limit", 0, 0, ""), key="limit")
+            event_id = outbox.add(connection, bus.Happened("limit", "limit", 0, 0, ""), key="limit")
         target: Any = SimpleNamespace(publish=refuse)
         dispatcher = OutboxDispatcher(outbox, target, config)
         log = logging.getLogger("postroad.outbox")
@@ -197,17 +189,16 @@ def audit_limit(place: Place, history: History) -> None:
         row = outbox.get(event_id)
     tried = calls.count(str(event_id))
     ok = row is not None and (row.state, row.attempts, tried) == ("FAILED", LIMIT, LIMIT)
-    workload.check(history, "I18", ok, f"{row} after {tried} calls, where {LIMIT} are allowed")
+    history.check("I18", ok, f"{row} after {tried} calls, where {LIMIT} are allowed")
 
 
 SCENARIO = Scenario(
-    name="outbox",
-    facts=_FACTS,
+    facts=Facts(subscriptions={_TOPIC: _GROUPS}, ordered=True, max_receives=None),
     roles={
         "producer": Role(work=_produce, processes=2, sends=True),
         "dispatcher": Role(work=_dispatch, processes=2, holds=True),
         "consumer": Role(
-            work=functools.partial(subscribers.subscribe, topic=_TOPIC, group=_GROUPS[0]), processes=2, holds=True
+            work=functools.partial(bus.subscribe, topic=_TOPIC, group=_GROUPS[0]), processes=2, holds=True
         ),
     },
     prepare=_prepare,

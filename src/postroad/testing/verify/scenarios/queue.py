@@ -8,12 +8,10 @@ from postroad.errors import PostroadError
 from postroad.queues import MAX_MESSAGE_BYTES, OutgoingMessage, QueueSpec
 from postroad.testing.verify import audits, workload
 from postroad.testing.verify.scenario import Client, Facts, History, Place, Role, Scenario
-from postroad.testing.verify.sigterm import audit_sigterm
 from postroad.testing.verify.workload import Message
 from postroad.wiring import Backend
 
 _QUEUE, _DEAD = "verify.fifo", "verify-dead.fifo"
-_FACTS = Facts(subscriptions={_QUEUE: (_QUEUE,)}, ordered=True)
 _LOOK_SECONDS = 0.2
 _REDRIVE_SECONDS, _REDRIVEN = 0.5, 5
 
@@ -39,10 +37,6 @@ def _produce(client: Client, backend: Backend) -> None:
         return queue.send([outgoing])[0].error
 
     workload.publish_all(client, _QUEUE, send)
-
-
-def _consume(client: Client, backend: Backend) -> None:
-    workload.consume(client, backend.queue(_QUEUE), _QUEUE)
 
 
 def _look(client: Client, backend: Backend) -> None:
@@ -72,8 +66,7 @@ def _operate(client: Client, backend: Backend) -> None:
         except PostroadError:
             pass
         else:
-            ok = order == sorted(order)
-            client.record("check", invariant="I9", ok=ok, detail=f"redriven in the order {order}")
+            client.check("I9", order == sorted(order), f"redriven in the order {order}")
         time.sleep(_REDRIVE_SECONDS)
 
 
@@ -96,16 +89,15 @@ def _read_back(place: Place, backend: Backend, history: History) -> None:
     workload.read_rest(history, "dead", _QUEUE, backend.queue(_DEAD))
     workload.read_rest(history, "left", _QUEUE, backend.queue(_QUEUE))
     audits.audit_queue(place, backend, history, _QUEUE, dead=_DEAD, deduplicates=True)
-    audit_sigterm(place, history)
+    audits.audit_sigterm(place, history)
 
 
 SCENARIO = Scenario(
-    name="queue",
-    facts=_FACTS,
+    facts=Facts(subscriptions={_QUEUE: (_QUEUE,)}, ordered=True),
     roles={
         "producer": Role(work=_produce, processes=2, sends=True),
         "consumer": Role(
-            work=_consume,
+            work=lambda client, backend: workload.consume(client, backend.queue(_QUEUE), _QUEUE),
             processes=3,
             holds=True,
         ),

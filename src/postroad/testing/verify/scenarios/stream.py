@@ -18,7 +18,6 @@ _SHARDS = 4
 _LEASE_SECONDS = 3.0
 _CALM_LEASE_SECONDS = 60.0
 _RENEW_SECONDS = 0.5
-_FACTS = Facts(subscriptions={_STREAM: (_CONSUMER,)}, ordered=True, visibility=0)
 
 
 def _prepare(place: Place, backend: Backend) -> None:
@@ -84,18 +83,17 @@ def _read_back(place: Place, backend: Backend, history: History) -> None:
         read = [(record.sequence, workload.read_body(record.data).id) for record in workload.whole(stream, shard)]
         sequences = [sequence for sequence, _ in read]
         grows = all(earlier < later for earlier, later in pairwise(sequences))
-        workload.check(history, "I21", grows, f"sequences of {shard} grow")
+        history.check("I21", grows, f"sequences of {shard} grow")
         for record in workload.behind(stream, _CONSUMER, shard):
             history.write("left", sub=_CONSUMER, id=workload.read_body(record.data).id)
         handled = workload.effects_of(place, _CONSUMER)
         passed = [each for sequence, each in read if sequence <= (stream.position(_CONSUMER, shard) or "")]
         missed = [each for each in passed if each not in handled]
-        workload.check(history, "I21", not missed, f"the checkpoint of {shard} passed {missed[:3]} unhandled")
+        history.check("I21", not missed, f"the checkpoint of {shard} passed {missed[:3]} unhandled")
 
 
 SCENARIO = Scenario(
-    name="stream",
-    facts=_FACTS,
+    facts=Facts(subscriptions={_STREAM: (_CONSUMER,)}, ordered=True, visibility=0),
     roles={
         "producer": Role(work=_produce, processes=2, sends=True),
         "worker": Role(work=_work, processes=2, holds=True),
@@ -104,4 +102,5 @@ SCENARIO = Scenario(
     unsettled=lambda place, backend: workload.unread(backend.stream(_STREAM, _SHARDS), _CONSUMER),
     read_back=_read_back,
     weight=50,
+    stores=("sqlite",),
 )

@@ -45,7 +45,6 @@ _JOB_STATES = {"Job Created": "created", "Job Completed": "completed", "Job Fail
 
 
 def prepare(place: Place, backend: Backend) -> None:
-    """Create the journal and the queues of tasks."""
     backend.journal().init()
     ensure_queues(backend, TOPIC)
 
@@ -76,14 +75,8 @@ def chore(input: dict[str, Any], ctx: TaskContext) -> dict[str, Any]:
     return {"id": body.id}
 
 
-@functools.cache
-def _history(place: Place) -> History:
-    return History(place.history, f"task-{os.getpid()}")
-
-
-@functools.cache
-def _inbox(dsn: str) -> Inbox:
-    return Inbox.open(dsn)
+_history = functools.cache(lambda place: History(place.history, f"task-{os.getpid()}"))
+_inbox = functools.cache(Inbox.open)
 
 
 def _submit(client: Client, backend: Backend) -> None:
@@ -163,7 +156,6 @@ def _is_alive(pid: int) -> bool:
 
 
 def unsettled(place: Place, backend: Backend) -> int:
-    """Return how many tasks have not ended."""
     states = [tasks_by_state(backend.journal(), tenant) for tenant in _TENANTS]
     return sum(len(each["pending"]) + len(each["processing"]) for each in states)
 
@@ -197,13 +189,13 @@ def read_journal(place: Place, backend: Backend, history: History) -> None:
                 _commit(committed, event, event.timestamp / 1_000 + offset)
         differences += verify(backend.journal(), tenant).differences
         foreign += [f"{event.event_type} of {tenant}" for event in events if _has_foreign(event, tenant)]
-    workload.check(history, "I26", not differences, f"{len(differences)} states differ from their events")
+    history.check("I26", not differences, f"{len(differences)} states differ from their events")
     foreign += [
         path.name
         for path in _told(place)
         if any(canary_of(each) in path.read_text(errors="replace") for each in _TENANTS)
     ]
-    workload.check(history, "I29", not foreign, f"{len(foreign)} answers or files have a foreign secret {foreign[:3]}")
+    history.check("I29", not foreign, f"{len(foreign)} answers or files have a foreign secret {foreign[:3]}")
 
 
 def _commit(committed: History, event: JournalEvent, at: float) -> None:
@@ -235,7 +227,6 @@ def _needs(event: JournalEvent) -> dict[str, list[str]]:
 
 
 SCENARIO = Scenario(
-    name="tasks",
     facts=FACTS,
     roles={
         "producer": Role(work=_submit, processes=2, sends=True),
@@ -246,5 +237,4 @@ SCENARIO = Scenario(
     unsettled=unsettled,
     read_back=functools.partial(read_back, failure="Task Failed"),
     weight=4,
-    stores=("sqlite", "aws"),
 )

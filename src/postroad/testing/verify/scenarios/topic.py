@@ -15,7 +15,6 @@ from postroad.wiring import Backend
 
 _TOPIC, _DEAD = "verify", "dead"
 _SUBS = ("all", "audit", "blue")
-_FACTS = Facts(subscriptions={f"{_TOPIC}:blue": _SUBS, f"{_TOPIC}:red": ("all", "audit")}, ordered=False)
 _STAY_SECONDS = 0.2
 
 
@@ -69,8 +68,7 @@ def _read_back(place: Place, backend: Backend, history: History) -> None:
 
 
 SCENARIO = Scenario(
-    name="topic",
-    facts=_FACTS,
+    facts=Facts(subscriptions={f"{_TOPIC}:blue": _SUBS, f"{_TOPIC}:red": ("all", "audit")}, ordered=False),
     roles={
         "producer": Role(work=_produce, processes=1, sends=True),
         "consumer": Role(work=_consume, processes=3, holds=True),
