@@ -9,7 +9,7 @@ from tests.cli.terminal import Postroad
 
 from postroad import OutgoingMessage, QueueSpec
 from postroad.connections.application_file import FileState
-from postroad.operations.doctor import file_state_findings
+from postroad.operations.diagnosis import file_state_findings
 from postroad.queues import purge
 from postroad.wiring import connect
 

@@ -42,6 +42,63 @@ def test_a_request_that_an_interrupted_leader_had_half_taken_is_done_once() -> N
     assert turns.writer is follower
 
 
+@pytest.fixture
+def waiting() -> Iterator[tuple[Turns, Request, list[bool]]]:
+    """Return turns, their leader, and what `join` returns to a thread that waits behind the leader."""
+    turns, leader = Turns(), Request(lambda _: None, durable=False)
+    assert turns.join(leader)
+    other, joined = Request(lambda _: None, durable=True), list[bool]()
+    thread = threading.Thread(target=lambda: joined.append(turns.join(other)), daemon=True)
+    thread.start()
+    eventually(lambda: turns._waiting == [other])
+    yield turns, leader, joined
+    thread.join(120)
+    assert joined == [True]
+
+
+def test_a_leader_that_is_interrupted_before_it_wakes_the_next_one_wakes_it_at_its_end(
+    waiting: tuple[Turns, Request, list[bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns, leader, joined = waiting
+    # As a receive that moves a message to the dead letters.
+    leader.durable = leader.finished = True
+    with monkeypatch.context() as patched:
+        patched.setattr("postroad.engine.transaction._release", _interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            turns.pass_on(leader)
+
+    turns.finish(leader)
+
+    eventually(lambda: joined == [True])
+
+
+def test_a_leader_that_is_interrupted_while_it_ends_its_turn_leaves_nobody_waiting(
+    waiting: tuple[Turns, Request, list[bool]],
+) -> None:
+    turns, leader, joined = waiting
+    turns._syncer, leader.durable, leader.finished = leader, True, True
+    turns.pass_on(leader)
+    turns._waiting = InterruptingList(turns._waiting)
+    with pytest.raises(KeyboardInterrupt):
+        turns.finish(leader)
+
+    turns.finish(leader)
+
+    eventually(lambda: joined == [True])
+
+
+class InterruptingList(list[Request]):
+    """A list that Ctrl-C interrupts when it is first walked through."""
+
+    interrupted = False
+
+    def __iter__(self) -> Iterator[Request]:
+        if not self.interrupted:
+            self.interrupted = True
+            raise KeyboardInterrupt
+        return super().__iter__()
+
+
 class Interrupting(Transaction):
     """A transaction that Ctrl-C interrupts when an undo is added to it."""
 

@@ -19,7 +19,7 @@ from postroad import OutgoingMessage, QueueSpec
 from postroad.connections.application_file import FileState
 from postroad.errors import ConfigurationError, InvalidInput, QueueNotFound, Unavailable
 from postroad.operations import Finding, doctor
-from postroad.operations.doctor import file_state_findings
+from postroad.operations.diagnosis import file_state_findings
 from postroad.testing import FakeClock
 from postroad.wiring import Backend, connect
 
@@ -337,7 +337,7 @@ def test_a_disk_that_is_almost_full_is_found(
 def test_a_log_that_does_not_start_anew_is_found(
     file: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(import_module("postroad.operations.doctor"), "MOST_LOG_BYTES", 0)
+    monkeypatch.setattr(import_module("postroad.operations.diagnosis"), "MOST_LOG_BYTES", 0)
 
     assert codes(doctor(file)) == [("wal-size", "warning", str(tmp_path / "postroad.db-wal"))]
 

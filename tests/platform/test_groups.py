@@ -165,6 +165,30 @@ def test_a_type_that_no_member_handles_any_more_ends_in_the_dead_letters(tmp_pat
     assert (marker.reason, marker.receives) == ("unhandled", 2)
 
 
+@pytest.mark.parametrize(("fifo", "most_seconds"), [(False, 1_200), (True, 300)])
+def test_a_leftover_type_is_looked_at_seldom_and_holds_its_key_for_minutes_at_most(
+    tmp_path: Path, fifo: bool, most_seconds: int
+) -> None:
+    clock = FakeClock()
+    with postroad.connect(f"sqlite:///{tmp_path / 'events.db'}", clock=clock) as backend:
+        config = replace(QUICK, max_receives=2, retry_delays_seconds=(0.0,))
+        with backend.bus("orders", "billing", fifo=fifo, config=config) as gone:
+            gone.subscribe(OrderShipped, lambda event: None)
+            gone.receive_once()
+        left = backend.bus("orders", "billing", fifo=fifo, config=config)
+        left.subscribe(OrderPlaced, lambda event: None)
+        left.publish(OrderShipped("A-1"))
+
+        seconds = 0
+        while not left.health().dead_lettered and seconds < most_seconds:
+            left.receive_once()
+            clock.advance(1)
+            seconds += 1
+
+        assert left.health().dead_lettered == 1
+        assert left.health().unhandled < 25
+
+
 @pytest.fixture
 def older(backend: Backend, tmp_path: Path) -> Iterator[Backend]:
     """The backend of a process with older code, which does not know the class of shipped orders."""

@@ -34,6 +34,25 @@ def constants_then_classes_then_functions(name: str) -> tuple[int, str]:
     return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
 
 
+def test_no_name_that_is_loaded_late_is_also_a_module_of_its_package() -> None:
+    # Whoever imports the module makes it the attribute of the package, and the late name is never looked up.
+    hidden = []
+    for path in SOURCES:
+        calls = [
+            node
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "lazy_names"
+        ]
+        names = {name for call in calls for text in ast.literal_eval(call.args[1]).values() for name in text.split()}
+        hidden += [
+            f"{short(path)}: {name}"
+            for name in names
+            if (path.parent / f"{name}.py").exists() or (path.parent / name).is_dir()
+        ]
+
+    assert hidden == []
+
+
 def test_every_module_says_what_it_is_for() -> None:
     silent = [short(path) for path in SOURCES if not ast.get_docstring(ast.parse(path.read_text()))]
 

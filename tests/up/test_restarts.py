@@ -50,7 +50,7 @@ def test_a_server_starts_without_what_it_does_not_need() -> None:
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
 
     assert "postroad.http.app" in loaded
-    assert not {"boto3", "botocore", "psycopg", "postroad.bus", "postroad.operations.doctor"}.intersection(loaded)
+    assert not {"boto3", "botocore", "psycopg", "postroad.bus", "postroad.operations.diagnosis"}.intersection(loaded)
     assert not [name for name in loaded if name.startswith("postroad.topology")]
 
 

@@ -126,6 +126,7 @@ class Agents:
 
     def get(self, agent_id: str, *, limit: int = model.MAX_LIST) -> Agent:
         """Return `agent_id` with the first `limit` producers it listens to, or raise `AgentNotFound`."""
+        check(limit, whole_number(1, model.MAX_LIST), "limit")
         record = self._record(agent_id)
         subscriptions = self._store.subscriptions.page(limit, None, listener_id=agent_id)
         return _agent(record, subscriptions)

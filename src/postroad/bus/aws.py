@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from functools import cached_property, partial
 from types import SimpleNamespace
-from typing import Any, Literal, Unpack
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from postroad.arguments import check, text
@@ -14,7 +14,7 @@ from postroad.blobs import Blobs
 from postroad.bus.config import BusConfig, checked_config
 from postroad.bus.endpoints import Outlet, given_queue, limit_of, topic_outlet
 from postroad.bus.local import EventBus
-from postroad.bus.remote import BusOptions, RemoteEventBus
+from postroad.bus.remote import RemoteEventBus
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.connections import CONSUME, FIND, OBSERVE, SEND, AwsConnection, allowed, document
 from postroad.errors import ConfigurationError, InvalidInput
@@ -33,13 +33,10 @@ class _Ends:
     A client of their own for sends gives up within the publisher's time limit; another one waits for long polls.
     """
 
-    def __init__(self, place: str | None, options: BusOptions, **given: Any) -> None:
+    def __init__(self, place: str | None, config: BusConfig, blobs: Blobs | None, clock: Clock, **given: Any) -> None:
         self._region, self._endpoint = _where(place)
-        self.options: dict[str, Any] = dict(options)
-        self._blobs: Blobs | None = self.options.pop("blobs", None)
-        self.config = self.options["config"] = checked_config(options.get("config"))
-        self.clock = self.options["clock"] = options.get("clock") or SYSTEM_CLOCK
-        self._timeout = max(0.1, self.config.publish_timeout_seconds)
+        self._timeout = max(0.1, config.publish_timeout_seconds)
+        self._config, self._blobs, self._clock = config, blobs, clock
         self._given = {name: client for name, client in given.items() if client is not None}
         self._made: list[AwsConnection] = []
 
@@ -56,12 +53,12 @@ class _Ends:
         """Return the queue; with blobs it sends large bodies by reference."""
         if self._blobs is None:
             return queue
-        return OverflowingQueue(queue, self._blobs, clock=self.clock, limit=self.config.max_message_bytes)
+        return OverflowingQueue(queue, self._blobs, clock=self._clock, limit=self._config.max_message_bytes)
 
     def of_queue(self, url: str, topic: Topic | None = None) -> dict[str, Any]:
         """Return the end that receives from a queue, with its dead letters; a start subscribes it to the topic."""
-        queues, letters = self._queues, self.config.dead_letter_queue_url
-        dead = None if letters is None else GivenDeadLetters(self.overflowing(queues.queue(letters)), self.clock)
+        queues, letters = self._queues, self._config.dead_letter_queue_url
+        dead = None if letters is None else GivenDeadLetters(self.overflowing(queues.queue(letters)), self._clock)
         return {"inlet": given_queue(self.overflowing(queues.queue(url)), topic), "dead_letters": dead}
 
     def of_topic(self, service: str, url: str | None, topic: Callable[..., Topic]) -> dict[str, Any]:
@@ -71,7 +68,7 @@ class _Ends:
             connection = SimpleNamespace(**{service: client, "once": lambda _: client})
         made = topic(connection, None if url is None else self._queues)
         more = {"longest": self.longest(service), "close": self.close}
-        outlet = topic_outlet(made, self._blobs, self.config, self.clock, **more)
+        outlet = topic_outlet(made, self._blobs, self._config, self._clock, **more)
         return {"outlet": outlet, "inlet": None} | ({} if url is None else self.of_queue(url, made))
 
     def close(self) -> None:
@@ -80,7 +77,7 @@ class _Ends:
 
     @cached_property
     def _queues(self) -> SQSQueues:
-        return SQSQueues(self._given.get("sqs") or self._connect(), self.clock)
+        return SQSQueues(self._given.get("sqs") or self._connect(), self._clock)
 
     def _connect(self, **options: Any) -> AwsConnection:
         connection = AwsConnection(self._region, self._endpoint, **options)
@@ -158,20 +155,25 @@ class SQSEventBus(RemoteEventBus):
         breaker: CircuitBreakerConfig | None = None,
     ) -> None:
         url = checked_url(queue_url)
-        given = BusOptions(config=config, local_bus=local_bus, blobs=blobs, registry=registry)
-        ends = _Ends(url, {**given, "clock": clock, "breaker": breaker}, sqs=client)
-        outgoing = SQSQueues(ends.publishing("sqs"), ends.clock).queue(url, attempts=1)
+        config = checked_config(config)
+        clock = SYSTEM_CLOCK if clock is None else clock
+        ends = _Ends(url, config, blobs, clock, sqs=client)
+        outgoing = SQSQueues(ends.publishing("sqs"), clock).queue(url, attempts=1)
         super().__init__(
             outlet=Outlet(
                 name=outgoing.name,
                 send=ends.overflowing(outgoing).send,
                 fifo=outgoing.name.endswith(".fifo"),
-                limit=limit_of(ends.config, blobs, MAX_MESSAGE_BYTES),
+                limit=limit_of(config, blobs, MAX_MESSAGE_BYTES),
                 longest=ends.longest("sqs"),
                 close=ends.close,
             ),
             **ends.of_queue(url),
-            **ends.options,
+            config=config,
+            local_bus=local_bus,
+            registry=registry,
+            clock=clock,
+            breaker=breaker,
         )
         self.queue_url = url
 
@@ -211,7 +213,7 @@ class SNSEventBus(RemoteEventBus):
         queue_url: The URL of the queue, which is subscribed to the topic when the receiver starts.
         sns_client: A boto3 client for SNS; by default the bus makes its own.
         sqs_client: A boto3 client for SQS; by default the bus makes its own.
-        options: `config`, `local_bus`, `blobs`, `registry`, `clock` and `breaker`, as for `SQSEventBus`.
+        config, local_bus, blobs, registry, clock, breaker: As for `SQSEventBus`.
 
     Raises:
         ConfigurationError: The ARN or the URL is not valid.
@@ -224,14 +226,28 @@ class SNSEventBus(RemoteEventBus):
         queue_url: str | None = None,
         sns_client: Any = None,
         sqs_client: Any = None,
-        **options: Unpack[BusOptions],
+        config: BusConfig | None = None,
+        local_bus: EventBus | None = None,
+        blobs: Blobs | None = None,
+        registry: EventRegistry | None = None,
+        clock: Clock | None = None,
+        breaker: CircuitBreakerConfig | None = None,
     ) -> None:
         if not str(topic_arn).startswith("arn:"):
             raise ConfigurationError(f"topic_arn: {topic_arn!r} is not the ARN of a topic", field="topic_arn")
+        config = checked_config(config)
+        clock = SYSTEM_CLOCK if clock is None else clock
         url = None if queue_url is None else checked_url(queue_url)
-        ends = _Ends(url or topic_arn, options, sns=sns_client, sqs=sqs_client)
+        ends = _Ends(url or topic_arn, config, blobs, clock, sns=sns_client, sqs=sqs_client)
         topic = partial(SNSTopic, name=topic_arn.rpartition(":")[2], arn=topic_arn, attempts=1)
-        super().__init__(**ends.of_topic("sns", url, topic), **ends.options)
+        super().__init__(
+            **ends.of_topic("sns", url, topic),
+            config=config,
+            local_bus=local_bus,
+            registry=registry,
+            clock=clock,
+            breaker=breaker,
+        )
 
 
 class EventBridgeEventBus(RemoteEventBus):
@@ -245,7 +261,7 @@ class EventBridgeEventBus(RemoteEventBus):
         queue_url: The URL of a queue that is the target of a rule.
         events_client: A boto3 client for EventBridge; by default the bus makes its own.
         sqs_client: A boto3 client for SQS; by default the bus makes its own.
-        options: `config`, `local_bus`, `blobs`, `registry`, `clock` and `breaker`, as for `SQSEventBus`.
+        config, local_bus, blobs, registry, clock, breaker: As for `SQSEventBus`.
 
     Raises:
         ConfigurationError: The URL is not valid.
@@ -259,11 +275,18 @@ class EventBridgeEventBus(RemoteEventBus):
         queue_url: str | None = None,
         events_client: Any = None,
         sqs_client: Any = None,
-        **options: Unpack[BusOptions],
+        config: BusConfig | None = None,
+        local_bus: EventBus | None = None,
+        blobs: Blobs | None = None,
+        registry: EventRegistry | None = None,
+        clock: Clock | None = None,
+        breaker: CircuitBreakerConfig | None = None,
     ) -> None:
+        config = checked_config(config)
+        clock = SYSTEM_CLOCK if clock is None else clock
         url = None if queue_url is None else checked_url(queue_url)
         place = event_bus_name if event_bus_name.startswith("arn:") else url
-        ends = _Ends(place, options, events=events_client, sqs=sqs_client)
+        ends = _Ends(place, config, blobs, clock, events=events_client, sqs=sqs_client)
         # With an ARN the event bus is not created: a publisher needs no right to do that.
         topic = partial(
             EventBridgeTopic,
@@ -273,7 +296,14 @@ class EventBridgeEventBus(RemoteEventBus):
             detail=_detail_of,
             attempts=1,
         )
-        super().__init__(**ends.of_topic("events", url, topic), **ends.options)
+        super().__init__(
+            **ends.of_topic("events", url, topic),
+            config=config,
+            local_bus=local_bus,
+            registry=registry,
+            clock=clock,
+            breaker=breaker,
+        )
 
     @staticmethod
     def pattern(

@@ -49,9 +49,10 @@ from postroad.receiving import (
 )
 from postroad.telemetry import tracing
 
-# How long members that do not handle a type leave its events to others without counting their receives.
-_DEPLOY_SECONDS = 900.0
-_LEAST_PAUSE = 0.1
+# How long members that do not handle a type leave its events to others without counting their receives; in a FIFO
+# queue, where the events behind it wait too, and else.
+_DEPLOY_SECONDS_IN_ORDER, _DEPLOY_SECONDS = 120.0, 900.0
+_LEAST_PAUSE, _LONGEST_PAUSE = 0.1, 120.0
 
 
 class DatabaseFailed(Exception):
@@ -398,15 +399,15 @@ class Dispatch:
         A receive by a member without a handler must not use up the attempts of those who have one. If they do not
         take the event for a long time, it is treated like one that nobody handles.
         """
-        defers_by = self.inlet.queue().traits.defers_by
-        if defers_by == "retry":
+        traits = self.inlet.queue().traits
+        if traits.defers_by == "retry":
             return None
         # A copy of a message has not been received before.
-        since = delivery.first_received_at if defers_by == "undo" else envelope.created_at
+        since = delivery.first_received_at if traits.defers_by == "undo" else envelope.created_at
         age = abs((self.clock.now() - since).total_seconds())
         is_known = self.codec.registry.find(envelope.event_type) is not None
-        if age > _DEPLOY_SECONDS or not self.inlet.is_shared(envelope.event_type, is_known):
+        longest = _DEPLOY_SECONDS_IN_ORDER if traits.fifo else _DEPLOY_SECONDS
+        if age > longest or not self.inlet.is_shared(envelope.event_type, is_known):
             return None
-        delays = self.config.retry_delays_seconds
         # The pause doubles, because the age does.
-        return max(_LEAST_PAUSE, delays[0], min(age, delays[-1]))
+        return max(_LEAST_PAUSE, self.config.retry_delays_seconds[0], min(age, _LONGEST_PAUSE))

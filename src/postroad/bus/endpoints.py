@@ -156,8 +156,10 @@ class GroupQueue:
         A group that asked for all types asked for those that this process knows.
         """
         now = self._store.clock.monotonic()
-        # An unknown type that nobody asked for is rejected at once, so an old answer does not do.
-        if not is_known or self._topic.traits.filters_at_once or now - self._found_at > _LOOK_AGAIN_SECONDS:
+        is_fresh = not self._topic.traits.filters_at_once and now - self._found_at <= _LOOK_AGAIN_SECONDS
+        was_asked_for = event_type in (self._found or {}).get(EVENT_TYPE, ())
+        # An unknown type that nobody asked for is rejected at once, so an old "no" does not do.
+        if not (is_fresh and (is_known or was_asked_for)):
             found: QueueFilter = None
             # A known type that nobody here handles is only released, which must not fail.
             with suppress(PostroadError if is_known else NotPermitted):

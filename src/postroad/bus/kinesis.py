@@ -9,25 +9,25 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Any, Unpack
 from uuid import UUID
 
 from msgspec.structs import replace as replaced
 
 from postroad.arguments import check
 from postroad.blobs import Blobs
-from postroad.bus.config import checked_config
+from postroad.bus.config import BusConfig, checked_config
 from postroad.bus.endpoints import Inlet, Outlet, Send
+from postroad.bus.local import EventBus
 from postroad.bus.publisher import attributes_of
-from postroad.bus.remote import BusOptions, RemoteEventBus
+from postroad.bus.remote import RemoteEventBus
 from postroad.bus.replay import Reader, ReplayReport, deliverer, replay, selection
 from postroad.bus.stream_queue import StreamQueue
 from postroad.bus.telemetry import BusHealth
-from postroad.clock import SYSTEM_CLOCK
+from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError, InvalidMessage, InvalidName, PostroadError, TransportError
-from postroad.events import Codec, default_registry
+from postroad.events import Codec, EventRegistry, default_registry
 from postroad.queues import PREFIX, Delivery, Queue, References, new_hex
-from postroad.receiving import GivenDeadLetters
+from postroad.receiving import CircuitBreakerConfig, GivenDeadLetters
 from postroad.streams import Name, Stream
 
 _LONGEST_LEASE = 3_600.0
@@ -42,7 +42,7 @@ class KinesisEventBus(RemoteEventBus):
         stream: The stream.
         consumer: The name under which positions are stored; processes with the same one share the work.
         dead_letter: A queue for events that cannot be handled. Without one such an event blocks its shard.
-        options: `config`, `local_bus`, `blobs`, `registry`, `clock` and `breaker`, as for `SQSEventBus`.
+        config, local_bus, blobs, registry, clock, breaker: As for `SQSEventBus`.
 
     Raises:
         ConfigurationError: `stream` is not a stream, or `dead_letter` is not a queue.
@@ -58,7 +58,12 @@ class KinesisEventBus(RemoteEventBus):
         stream: Stream,
         consumer: str | None = None,
         dead_letter: Queue | None = None,
-        **options: Unpack[BusOptions],
+        config: BusConfig | None = None,
+        local_bus: EventBus | None = None,
+        blobs: Blobs | None = None,
+        registry: EventRegistry | None = None,
+        clock: Clock | None = None,
+        breaker: CircuitBreakerConfig | None = None,
     ) -> None:
         if not _has_methods_of(Stream, stream):
             raise ConfigurationError(
@@ -71,11 +76,9 @@ class KinesisEventBus(RemoteEventBus):
                 field="dead_letter",
                 remedy="Pass backend.queue(name).",
             )
-        common: dict[str, Any] = dict(options)
-        blobs: Blobs | None = common.pop("blobs", None)
-        config = common["config"] = checked_config(options.get("config"))
-        clock = common["clock"] = options.get("clock") or SYSTEM_CLOCK
-        codec = Codec(options.get("registry") or default_registry, clock=clock)
+        config = checked_config(config)
+        clock = SYSTEM_CLOCK if clock is None else clock
+        codec = Codec(default_registry if registry is None else registry, clock=clock)
         reader = self._reader = Reader(stream, codec, blobs, clock.now, PREFIX)
         large = blobs if config.overflow == "blobs" else None
         limit = min(config.max_message_bytes or stream.traits.max_record_bytes, stream.traits.max_record_bytes)
@@ -96,7 +99,11 @@ class KinesisEventBus(RemoteEventBus):
             dead_letters=None
             if dead_letter is None
             else _StreamDeadLetters(GivenDeadLetters(dead_letter, clock), codec),
-            **common,
+            config=config,
+            local_bus=local_bus,
+            registry=registry,
+            clock=clock,
+            breaker=breaker,
             unhandled="ack" if consumer is None and config.unhandled == "release" else config.unhandled,
         )
 

@@ -7,12 +7,11 @@ import os
 import uuid
 from collections.abc import Iterable
 from contextvars import ContextVar
-from typing import Annotated, Any, Self, TypedDict
+from typing import Annotated, Any, Self
 
 from msgspec import Meta
 
 from postroad.arguments import check
-from postroad.blobs import Blobs
 from postroad.bus.config import BusConfig, Unhandled, checked_config
 from postroad.bus.deduplication import Memory
 from postroad.bus.dispatch import Dispatch, Handled, InboxHandlers, Wanted
@@ -40,17 +39,6 @@ from postroad.settings import bus_variable
 _handled: ContextVar[list[Any] | None] = ContextVar("postroad_receive_once", default=None)
 """Where `receive_once` collects the events that were handled."""
 _Timeout = Annotated[float, Meta(ge=0, description="a number of seconds of 0 or more")]
-
-
-class BusOptions(TypedDict, total=False):
-    """What the buses on queues, topics and streams of AWS take alike; `SQSEventBus` explains it."""
-
-    config: BusConfig | None
-    local_bus: EventBus | None
-    blobs: Blobs | None
-    registry: EventRegistry | None
-    clock: Clock | None
-    breaker: CircuitBreakerConfig | None
 
 
 class RemoteEventBus(HandlingBus):

@@ -142,6 +142,8 @@ class BusTelemetry:
             failure = {"error": fields["error"], "attempt": fields["attempt"], "handler": handler}
             failure["retry_in_seconds"] = fields.get("after")
             failure |= {"queue": fields.get("queue"), "duration_ms": fields.get("duration_ms")}
+        elif what == "deferred":
+            failure = {"retry_in_seconds": fields.get("after"), "queue": self.queue}
         failure = {name: value for name, value in failure.items() if value is not None}
         if line is not None:
             remedy = self.unhandled_remedy if line == "bus_unhandled" and what != "acked" else None

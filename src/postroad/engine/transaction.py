@@ -202,6 +202,8 @@ class Turns:
     def pass_on(self, leader: Request) -> None:
         """Let the next request write, and release those of the group that need not wait for the disk."""
         with self._lock:
+            # If Ctrl-C arrives before the next one is woken, `finish` wakes it.
+            leader.hands_over = True
             self._end_writing(leader)
         _release(self.writer)
         for request in leader.group:
@@ -224,8 +226,8 @@ class Turns:
                 request.hands_over = True
                 self._syncer = None
                 self._active += sum(each.durable for each in self._waiting)
-                if self.writer is None:
-                    self.writer = self._next()
+            if request.hands_over and self.writer is None:
+                self.writer = self._next()
             left = request.group
             while left and not left[-1].waits:
                 left.pop()

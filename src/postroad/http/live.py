@@ -100,9 +100,11 @@ class LiveOverviews:
         while True:
             await asyncio.sleep(_TICK_SECONDS)
             # While the tokens cannot be read, or the storage does not answer, viewers keep what they have.
+            for viewer in list(self._viewers):
+                with suppress(PostroadError):
+                    if not viewer.is_allowed():
+                        viewer.end()
             with suppress(PostroadError):
-                for viewer in [each for each in self._viewers if not each.is_allowed()]:
-                    viewer.end()
                 await self._look()
 
     async def _look(self) -> None:

@@ -21,7 +21,7 @@ from msgspec import Meta
 from postroad.arguments import check, text
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.engine import translate
-from postroad.errors import ConfigurationError, TokenExists, TokenNotFound
+from postroad.errors import ConfigurationError, TokenExists, TokenNotFound, Unavailable
 from postroad.views import Scope, TokenMade, TokenRow
 
 
@@ -251,4 +251,6 @@ class Identities:
             status = self._file.path.stat()
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise Unavailable(f"{self._file.path}: {error.strerror}") from error
         return status.st_ino, status.st_mtime_ns, status.st_size

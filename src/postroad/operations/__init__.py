@@ -12,14 +12,14 @@ from postroad.queues import Match, RedriveReport, fingerprint
 
 if TYPE_CHECKING:
     from postroad.operations.cost import CostEstimate, estimate_cost
-    from postroad.operations.doctor import doctor, file_findings as file_findings
+    from postroad.operations.diagnosis import doctor, file_findings as file_findings
     from postroad.topology import Finding
 else:  # a server starts faster without the description of deployments, which these need
     __getattr__ = lazy_names(
         __name__,
         {
             "postroad.operations.cost": "CostEstimate estimate_cost",
-            "postroad.operations.doctor": "doctor file_findings",
+            "postroad.operations.diagnosis": "doctor file_findings",
             "postroad.topology": "Finding",
         },
     )

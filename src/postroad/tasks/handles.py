@@ -226,6 +226,7 @@ class TaskHandle(Generic[R]):
             TaskRunFailed: The run failed; `error`, `category` and `traceback` say why.
             TaskRunCancelled: The run was cancelled.
             TimeoutError: It did not end in time. It goes on, and a later call may wait again.
+            Unavailable: The store does not answer, or the disk did not keep the end of the run.
         """
         check(timeout, _Wait | None, "timeout", InvalidTask)
         event = self._known().wait(self.request_id, self.run, timeout)

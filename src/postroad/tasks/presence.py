@@ -126,9 +126,9 @@ class Presence:
         now, running = self._clock.now(), self._running.now()
         if self._is_far and not running and not self._shown.running and now - self._stored_at < _IDLE:
             return 0
-        self._shown = msgspec.structs.replace(self._shown, seen_at=now, running=running)
-        self._items.put(self._key, msgspec.json.encode(self._shown))
-        self._stored_at = now
+        shown = msgspec.structs.replace(self._shown, seen_at=now, running=running)
+        self._items.put(self._key, msgspec.json.encode(shown))
+        self._shown, self._stored_at = shown, now
         if self._is_far and now - self._looked_at < FORGET:
             return 0
         self._looked_at = now

@@ -158,6 +158,9 @@ class EventBridgeTopic:
             pages: Any = self._client.get_paginator("list_rules").paginate(EventBusName=bus, NamePrefix=_RULE_PREFIX)
             for rule in (rule for page in pages for rule in page["Rules"]):
                 targets = self._client.list_targets_by_rule(Rule=rule["Name"], EventBusName=bus)["Targets"]
+                if all(target["Id"] != _TARGET for target in targets):
+                    # The rule of somebody else may have another pattern, or none.
+                    continue
                 wanted = json.loads(rule["EventPattern"]).get("detail", {}).get("attributes", {})
                 values = {name: tuple(values) for name, values in wanted.items()} or None
                 found += [

@@ -70,7 +70,10 @@ async def run_one_schedule(request: ApiRequest, schedule: Id) -> Redirect:
 
 @route("GET /workers", "read", Page[WorkerShown])
 async def list_workers(request: ApiRequest, limit: Limit = 20, cursor: Cursor = None) -> Page[WorkerShown]:
-    """List the workers that were seen within the last hour; each renews its entry every 30 seconds."""
+    """List the workers that were seen within the last hour.
+
+    Each renews its entry every 30 seconds; on AWS, every two minutes while it runs nothing.
+    """
 
     def find(after: str | None) -> tuple[list[WorkerShown], str | None]:
         found = request.context.work.worker_page(limit=limit, after=after)
