@@ -3,8 +3,10 @@
 VENV := .venv
 PY := $(VENV)/bin/python
 PYTEST := $(PY) -m pytest --dist worksteal
-# Two processes for each core: many tests wait for a lease, a thread or a server.
-WORKERS = $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
+# More processes than cores, because many tests wait for a lease, a thread or a server; in `make test` some start servers.
+CORES = $(shell getconf _NPROCESSORS_ONLN)
+WORKERS = $(shell echo $$((2 * $(CORES))))
+check: WORKERS = $(shell echo $$((3 * $(CORES))))
 export PYTHON VENV
 # Always keep bytecode: tests start hundreds of processes, and each would compile everything.
 export PYTHONDONTWRITEBYTECODE :=
