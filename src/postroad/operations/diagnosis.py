@@ -40,10 +40,6 @@ LEAST_FREE_PART: Final = 0.05
 MOST_LOG_BYTES: Final = 1_000_000_000
 _SOUND: Final = ".".join(map(str, FIXED_VERSION))
 _COMPANIONS: Final = ("-wal", "-shm", ".token", ".tokens.json", ".secret", ".blobs", ".metrics")
-_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
-_EPOCH: Final = datetime(2020, 1, 1, tzinfo=UTC)
-# The clocks of a machine and its disks may differ by this much although nobody has set one back.
-_TOLERANCE: Final = timedelta(minutes=1)
 
 
 def doctor(
@@ -232,7 +228,7 @@ def _database_findings(dsn: str) -> Iterator[Finding]:
 
 def file_findings(url: str, now: datetime) -> Iterator[Finding]:
     """Yield what is doubtful about the clock, the files of the backend and the disk they are on."""
-    if now < _EPOCH:
+    if now < datetime(2020, 1, 1, tzinfo=UTC):
         yield _clock("clock", f"the clock says {now.isoformat()}")
     data = data_path(url)
     if data is None:
@@ -254,7 +250,7 @@ def file_findings(url: str, now: datetime) -> Iterator[Finding]:
 
 def _mode(path: Path) -> Iterator[Finding]:
     mode = path.stat().st_mode
-    if mode & _OTHERS:
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
         wanted = "700" if path.is_dir() else "600"
         message = f"{path}: others than its owner may use it (mode {stat.S_IMODE(mode):o})"
         yield Finding("file-mode", "error", str(path), message, f"chmod {wanted} {path}.")
@@ -264,7 +260,8 @@ def _time(path: Path, now: datetime, latest: datetime | None) -> Iterator[Findin
     """Yield a finding if the file was written in the future, or holds a time of the future."""
     written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
     written = written if latest is None else max(written, latest)
-    if written > now + _TOLERANCE:
+    # The clocks of a machine and its disks may differ a little although nobody has set one back.
+    if written > now + timedelta(minutes=1):
         yield _clock(str(path), f"{path}: was written at {written.isoformat()}, and the clock says {now.isoformat()}")
 
 

@@ -50,14 +50,10 @@ def refuse(findings: Sequence[Finding]) -> TopologyError:
     )
 
 
-_MAX_BYTES = 10_485_760
-_KEYS = ("name", "tags", "resources", "components")
-
-
 def read_topology(text: str | bytes) -> dict[str, Any]:
     """Return the arguments of `Topology` from the JSON that `to_json` writes."""
     document = _object(_decode(text), "$")
-    _check_keys(document, _KEYS, "$")
+    _check_keys(document, ("name", "tags", "resources", "components"), "$")
     for key in ("name", "resources"):
         if key not in document:
             raise TopologyError(f"$: the key {key!r} is missing", field="$")
@@ -71,7 +67,7 @@ def read_topology(text: str | bytes) -> dict[str, Any]:
 
 def _decode(text: str | bytes) -> Any:
     try:
-        data = checked_bytes(text, _MAX_BYTES)
+        data = checked_bytes(text, 10_485_760)
         found, repeated = msgspec.json.decode(data), repeated_key(data)
     except (msgspec.DecodeError, InvalidMessage, RecursionError, ValueError) as error:
         raise TopologyError(f"$: the topology is not JSON: {error}", field="$") from error

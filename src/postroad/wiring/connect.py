@@ -29,15 +29,11 @@ if TYPE_CHECKING:
     from postroad.wiring.aws import AwsInstallation
     from postroad.wiring.sqlite import SQLiteInstallation
 
-_STOP_SECONDS = 20.0
-_LOOK_SECONDS = 0.5
-_DEFAULT_FILE = "postroad.db"
 _OPTIONS = {
     "sqlite": frozenset[str](),
     "memory": frozenset[str](),
     "aws": frozenset(("endpoint_url", "stage", "bucket", "table")),
 }
-_REGION = re.compile(r"[a-z0-9-]+")
 _FORMS = "sqlite:///path, memory:// or aws://region[?endpoint_url=…&stage=…&bucket=…&table=…]"
 
 
@@ -54,7 +50,7 @@ class Address:
         """The embedded file that is opened, if any; a third party's adapter uses the default one."""
         if self.scheme in ("memory", "aws"):
             return None
-        return Path(self.place if self.scheme == "sqlite" else _DEFAULT_FILE)
+        return Path(self.place if self.scheme == "sqlite" else "postroad.db")
 
 
 def parse_url(url: str) -> Address:
@@ -115,7 +111,7 @@ def _memory_place(url: str, host: str, path: str) -> str:
 def _aws_place(url: str, host: str, path: str) -> str:
     if path.strip("/"):
         raise _refused(url, "has a path; only the region comes before the options")
-    if host and _REGION.fullmatch(host) is None:
+    if host and re.fullmatch(r"[a-z0-9-]+", host) is None:
         raise _refused(url, f"names {host!r}, which is not a region")
     return host
 
@@ -283,14 +279,14 @@ def run(*buses: RemoteEventBus, url: str | None = None, stop: threading.Event | 
         for bus in buses:
             bus.start_receiver()
             started.append(bus)
-        while not stopping.wait(_LOOK_SECONDS):
+        while not stopping.wait(0.5):
             for bus in buses:
                 bus.check_receiver()
 
 
 def _stop(buses: Sequence[RemoteEventBus]) -> None:
     """Stop all buses at the same time, so that none takes events while another waits for its handlers."""
-    options = {"timeout": _STOP_SECONDS}
+    options = {"timeout": 20.0}
     threads = [threading.Thread(target=bus.stop_receiver, kwargs=options, name="postroad-stop") for bus in buses]
     for thread in threads:
         thread.start()

@@ -100,9 +100,7 @@ RUNTIME = "python3.12"
 POLICY = "postroad"
 CODE_TAG = "postroad:code"
 _MISSING = ("ResourceNotFoundException",)
-_CONFIGURED = ("handler", "role", "timeout", "memory", "environment")
 _ROLE_ATTEMPTS = 10
-_ROLE_SECONDS = 2.0
 _WAIT: Any = {"Delay": 1, "MaxAttempts": 120}
 
 
@@ -160,7 +158,7 @@ class Functions:
                 # A role that was just made takes some seconds until Lambda sees it.
                 if "cannot be assumed" not in str(error) or attempt == _ROLE_ATTEMPTS - 1:
                     raise
-                time.sleep(_ROLE_SECONDS)
+                time.sleep(2.0)
 
     def update(self, form: Form, fields: Collection[str]) -> None:
         what = f"changing function {form.name!r}"
@@ -170,7 +168,7 @@ class Functions:
             code = s3_code(form.settings["code"])
             ask(what, self.aws.functions.update_function_code, FunctionName=form.name, **code)
             self._settled(form.name)
-        if set(_CONFIGURED) & set(fields):
+        if {"handler", "role", "timeout", "memory", "environment"} & set(fields):
             ask(what, self.aws.functions.update_function_configuration, **self._configuration(form))
             self._settled(form.name)
         if "callers" in fields:

@@ -42,7 +42,11 @@ def play(stage: Stage) -> None:
         shop = stack.enter_context(stage.backend.bus(TOPIC, local=False))
         stack.enter_context(stage.working(lambda stop: run(billing, warehouse, stop=stop)))
         for _ in stage.beats(7):
-            _order(stage, shop, f"{stage.chance.choice('ABCDEF')}-{stage.chance.randint(10_000, 99_999)}")
+            order_id = f"{stage.chance.choice('ABCDEF')}-{stage.chance.randint(10_000, 99_999)}"
+            item = stage.chance.choice(list(ITEMS))
+            _publish(stage, shop, OrderPlaced(order_id, item, ITEMS[item]), effects=2)
+            if stage.chance.random() < CANCELLED:
+                _publish(stage, shop, OrderCancelled(order_id), effects=1)
 
 
 def open_groups(backend: Backend, inbox: Inbox, stage: Stage) -> tuple[Bus, Bus]:
@@ -68,13 +72,6 @@ def open_groups(backend: Backend, inbox: Inbox, stage: Stage) -> tuple[Bus, Bus]
         record_effect(connection, SCENE, event_id, "refund", failures=failures)
 
     return billing, warehouse
-
-
-def _order(stage: Stage, shop: Bus, order_id: str) -> None:
-    item = stage.chance.choice(list(ITEMS))
-    _publish(stage, shop, OrderPlaced(order_id, item, ITEMS[item]), effects=2)
-    if stage.chance.random() < CANCELLED:
-        _publish(stage, shop, OrderCancelled(order_id), effects=1)
 
 
 def _publish(stage: Stage, shop: Bus, event: object, *, effects: int) -> None:

@@ -65,6 +65,11 @@ def prepare(backend: Backend, database: DemoDatabase) -> None:
 
 def play(stage: Stage) -> None:
     """Send messages and deliver or push them until the stage stops."""
+
+    def deliver(message: OfflineMessage) -> bool:
+        stage.database.effect(SCENE, message.messageId, "phone")
+        return True
+
     with (
         NotificationStore(f"sqlite:///{chat_file(stage.database)}") as store,
         NotificationWorker(
@@ -78,18 +83,12 @@ def play(stage: Stage) -> None:
         hook = RealtimeHook(
             stage.backend.queue(OFFLINE_QUEUE),
             is_online=lambda user: stage.chance.random() < ONLINE,
-            deliver=lambda message: _deliver(stage, message),
+            deliver=deliver,
         )
         with stage.working(worker.run):
             last = datetime.now(UTC)
             for _ in stage.beats(3.5):
                 last = _write(stage, hook, last)
-
-
-def _deliver(stage: Stage, message: OfflineMessage) -> bool:
-    """Show the message to a user who is connected."""
-    stage.database.effect(SCENE, message.messageId, "phone")
-    return True
 
 
 def _write(stage: Stage, hook: RealtimeHook, last: datetime) -> datetime:
