@@ -46,8 +46,8 @@ def cost(
     """Estimate the requests and the monthly cost on SQS."""
     passes, waits, wait = 1, 0, 20.0
     if topology is not None:
-        consumed = operations_cost.consumption(topologies.chat_topology("project", "env"))
-        passes, waits, wait = consumed.queues, consumed.queues, consumed.poll_wait
+        passes, wait = operations_cost.consumption(topologies.chat_topology("project", "env"))
+        waits = passes
     options = asdict(given)
     options["pollers"] = waits if given.pollers is None else given.pollers
     options["poll_wait"] = wait if given.poll_wait is None else given.poll_wait

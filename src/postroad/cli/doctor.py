@@ -76,7 +76,6 @@ def health(call: Call, request_id: Annotated[str | None, argument("REQUEST_ID", 
 
 
 def _cells(task: dict[str, Any]) -> tuple[str, ...]:
-    """Return the id of a task, its health, how long it has run and been silent, its worker and its last step."""
     activity = task.get("lastActivity") or {}
     return (
         task["requestId"],

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from mypy_boto3_sqs.client import SQSClient
 
 MAX_POOL_CONNECTIONS = 50
-
-
 T = TypeVar("T")
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final
 
 from msgspec import Meta
 
@@ -51,20 +51,12 @@ class CostEstimate:
     monthly_usd: float
 
 
-class Consumption(NamedTuple):
-    """The queues that one process of each component of a topology receives from; a message passes each queue once."""
-
-    queues: int
-    poll_wait: float
-    """Seconds for which a receive waits on an empty queue."""
-
-
-def consumption(topology: Topology) -> Consumption:
-    """Return how many queues the components consume, and how long a receive waits there."""
+def consumption(topology: Topology) -> tuple[int, float]:
+    """Return how many queues the components consume, each message once, and how many seconds a receive waits there."""
     names = {name for component in topology.components for name in component.consumes}
     queues = [each for each in topology.resources if isinstance(each, QueueDecl) and each.name in names]
     waits = [queue.spec.receive_wait for queue in queues]
-    return Consumption(len(waits), min(waits, default=_MOST_WAIT))
+    return len(waits), min(waits, default=_MOST_WAIT)
 
 
 def estimate_cost(

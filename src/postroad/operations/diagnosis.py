@@ -235,7 +235,11 @@ def file_findings(url: str, now: datetime) -> Iterator[Finding]:
         return
     for path in (data, *(data.with_name(data.name + suffix) for suffix in _COMPANIONS), audit_path(url)):
         if path.exists():
-            yield from _mode(path)
+            mode = path.stat().st_mode
+            if mode & (stat.S_IRWXG | stat.S_IRWXO):
+                wanted = "700" if path.is_dir() else "600"
+                message = f"{path}: others than its owner may use it (mode {stat.S_IMODE(mode):o})"
+                yield Finding("file-mode", "error", str(path), message, f"chmod {wanted} {path}.")
             yield from _time(path, now, engine_file_state(path).latest if path == data else None)
     log = data.with_name(f"{data.name}-wal")
     size = log.stat().st_size if log.exists() else 0
@@ -246,14 +250,6 @@ def file_findings(url: str, now: datetime) -> Iterator[Finding]:
     if space.free < LEAST_FREE_BYTES or space.free < LEAST_FREE_PART * space.total:
         message = f"{data}: {space.free / 1e6:,.0f} MB are free on its disk, {space.free / space.total:.1%} of it"
         yield Finding("disk-space", "warning", str(data), message, "Make room: sends fail when the disk is full.")
-
-
-def _mode(path: Path) -> Iterator[Finding]:
-    mode = path.stat().st_mode
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        wanted = "700" if path.is_dir() else "600"
-        message = f"{path}: others than its owner may use it (mode {stat.S_IMODE(mode):o})"
-        yield Finding("file-mode", "error", str(path), message, f"chmod {wanted} {path}.")
 
 
 def _time(path: Path, now: datetime, latest: datetime | None) -> Iterator[Finding]:

@@ -122,7 +122,6 @@ def failure_groups(
 
 
 def _pages(queue: Queue, limit: int | None, cursor: str | None) -> Iterator[Looked]:
-    """Yield the messages behind the cursor in pages."""
     if limit is None and not queue.traits.peeks_clean:
         limit = _MOST_RECEIVED
     source, left = as_movable(queue), limit

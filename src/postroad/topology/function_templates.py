@@ -147,7 +147,11 @@ def task_topology(stage: str) -> Topology:
     names = _Names(stage)
     return Topology(
         f"{stage}-tasks",
-        (*names.stores(), *names.queues(), *names.functions(), *names.rules(), *names.alarms()),
+        (
+            *(TableDecl.of(names.table, EVENTS), BusDecl(names.bus), BucketDecl(names.bucket)),
+            *(*names.queues(), *names.functions(), *names.rules()),
+            *(AlarmDecl(f"{name}-messages", VISIBLE, name, 1) for name in (names.failed, names.archive)),
+        ),
         components=names.components(),
         tags={"ManagedBy": "postroad", "Environment": stage},
     )
@@ -167,9 +171,6 @@ class _Names:
         self.health = f"{stage}-health-check"
         self.alert = f"{stage}-eventbridge-dlq-alert"
         self.dead, self.tasks, self.wakeups = queue_specs(f"{stage}-tasks")
-
-    def stores(self) -> tuple[Resource, ...]:
-        return TableDecl.of(self.table, EVENTS), BusDecl(self.bus), BucketDecl(self.bucket)
 
     def queues(self) -> tuple[Resource, ...]:
         return (
@@ -213,9 +214,6 @@ class _Names:
 
     def _rule(self, function: str, bus: str, target_id: str, **when: Any) -> RuleDecl:
         return RuleDecl(function, bus, function, f"{self.stage}-{target_id}", dead_letter=self.failed, **when)
-
-    def alarms(self) -> tuple[Resource, ...]:
-        return tuple(AlarmDecl(f"{name}-messages", VISIBLE, name, 1) for name in (self.failed, self.archive))
 
     def components(self) -> tuple[Component, ...]:
         journal: dict[str, Any] = {

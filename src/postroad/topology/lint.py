@@ -21,7 +21,7 @@ from postroad.topology.declarations import (
     TableDecl,
     TopicDecl,
 )
-from postroad.topology.names import NEEDS, Mention, component_mentions, mentions, name_finding, resolve, sources_of
+from postroad.topology.names import NEEDS, component_mentions, mentions, name_finding, resolve, sources_of
 from postroad.topology.topology import Finding, Severity, Topology, refuse
 
 Specs = Mapping[str, QueueSpec]
@@ -243,7 +243,11 @@ def _references(topology: Topology) -> Iterator[Finding]:
     named += [(each.name, mention) for each in topology.components for mention in component_mentions(each)]
     for owner, mention in named:
         if mention.name not in patterns and resolve(topology, mention) is None:
-            yield _unknown(topology, owner, mention)
+            known = [resource.name for kind in mention.kinds for resource in topology.of(kind)]
+            meant = nearest(mention.name, known)
+            hint = f"Did you mean {meant!r}?" if meant else f"Declare it, or name another {' or '.join(mention.kinds)}."
+            message = f"{owner}: {mention.field} {mention.name!r} is not declared"
+            yield Finding("unknown-reference", "error", owner, message, hint)
     components = [component.name for component in topology.components]
     for function in topology.of("function"):
         wanted = getattr(function, "component", "")
@@ -251,14 +255,6 @@ def _references(topology: Topology) -> Iterator[Finding]:
             yield _error(
                 "unknown-reference", function, f"component {wanted!r} is not declared", "Declare the component."
             )
-
-
-def _unknown(topology: Topology, owner: str, mention: Mention) -> Finding:
-    known = [resource.name for kind in mention.kinds for resource in topology.of(kind)]
-    meant = nearest(mention.name, known)
-    hint = f"Did you mean {meant!r}?" if meant else f"Declare it, or name another {' or '.join(mention.kinds)}."
-    message = f"{owner}: {mention.field} {mention.name!r} is not declared"
-    return Finding("unknown-reference", "error", owner, message, hint)
 
 
 def _ends(topology: Topology) -> set[str]:

@@ -88,19 +88,16 @@ def transfers_topology(prefix: str = "") -> Topology:
         components.append(Component(name.removesuffix(".fifo"), consumes=(name,)))
     return Topology(
         aws_name(f"{prefix}transfers"),
-        (*resources, *transfer_alarms(prefix, topic)),
+        (
+            *resources,
+            # The four of a transactional outbox and its consumers, named after their metrics.
+            _alarm(prefix, "event_outbox_backlog", topic, 5_000),
+            _alarm(prefix, "event_publish_lag_seconds", topic, 60),
+            _alarm(prefix, "event_consumer_lag_seconds", topic, 300),
+            AlarmDecl(f"{prefix}dead_letter_count", "dead_letter_count", topic, 1, namespace="Postroad"),
+        ),
         tuple(components),
         {"ManagedBy": "postroad"},
-    )
-
-
-def transfer_alarms(prefix: str, topic: str) -> tuple[AlarmDecl, ...]:
-    """Return the four alarms of a transactional outbox and its consumers, named after their metrics."""
-    return (
-        _alarm(prefix, "event_outbox_backlog", topic, 5_000),
-        _alarm(prefix, "event_publish_lag_seconds", topic, 60),
-        _alarm(prefix, "event_consumer_lag_seconds", topic, 300),
-        AlarmDecl(f"{prefix}dead_letter_count", "dead_letter_count", topic, 1, namespace="Postroad"),
     )
 
 

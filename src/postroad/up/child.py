@@ -136,7 +136,6 @@ def serve(supervisor: SupervisorLink) -> None:
 
 @contextmanager
 def _demo(backend: Backend, config: ChildConfig) -> Iterator[Demo | None]:
-    """Open the demo, if it plays."""
     if not config.demo:
         yield None
         return

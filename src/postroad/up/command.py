@@ -54,9 +54,12 @@ class Console:
         path, shown_url = data_path(settings.url), without_credentials(settings.url)
         data = shown_url if path is None else str(Path.cwd() / path)
         url_option = "" if shown_url == Settings().url else f" --url {shlex.quote(shown_url)}"
+        # The secret that the operator set is not for the log of a service.
+        is_set = settings.token is not None or settings.token_file is not None
+        link = f"{self.url}/login" if is_set and not sys.stdout.isatty() else self.login_url
         self._print(
             f"Postroad {__version__}\n"
-            f"dashboard  {self._link()}\n"
+            f"dashboard  {link}\n"
             f"API  {self.url}/schema\n"
             f"data  {data}\n"
             f"try: {_program()} {COMMAND}{url_option}\n"
@@ -70,11 +73,6 @@ class Console:
             version=__version__,
             parts=parts,
         )
-
-    def _link(self) -> str:
-        """Return the link to the dashboard; the secret that the operator set is not for the log of a service."""
-        is_set = self._settings.token is not None or self._settings.token_file is not None
-        return f"{self.url}/login" if is_set and not sys.stdout.isatty() else self.login_url
 
     def stopped(self, reason: str, seconds: float) -> None:
         """Print that everything has stopped."""
@@ -296,7 +294,6 @@ async def _run(
 
 @asynccontextmanager
 async def _narration(url: str) -> AsyncIterator[None]:
-    """Tell the story of the demo while the block runs."""
     from postroad.up.demo.story import narrate
 
     telling = asyncio.create_task(narrate(_program(), url, lambda text: print(text, flush=True)))

@@ -155,7 +155,6 @@ class _Check:
         self._compare(faults.total)
 
     def _compare(self, faults: int) -> None:
-        """Compare effects with handled messages, and children with starts."""
         for sub, id, handled, effects in self._effects.pairs():
             if effects > 1 or (handled and not effects and self._run.drained):
                 self._report.blame("I5", id, sub, f"{effects} effects of a message that was handled {handled} times")

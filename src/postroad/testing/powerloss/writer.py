@@ -45,7 +45,8 @@ def run(folder: Path, recording: Recording, seed: int) -> None:
         done = threading.Event()
         with ThreadPoolExecutor(WRITERS + 1) as threads:
             copier = threads.submit(_copy_log, folder / FILE, done)
-            numbers = [_numbers(round_, writer) for writer in range(WRITERS)]
+            firsts = range(round_ * WRITERS * MESSAGES, (round_ + 1) * WRITERS * MESSAGES, MESSAGES)
+            numbers = [range(first, first + MESSAGES) for first in firsts]
             writers = [threads.submit(_write, folder / FILE, recording, seed, each) for each in numbers]
             try:
                 for writer in writers:
@@ -53,11 +54,6 @@ def run(folder: Path, recording: Recording, seed: int) -> None:
             finally:
                 done.set()
             copier.result()
-
-
-def _numbers(round_: int, writer: int) -> range:
-    first = (round_ * WRITERS + writer) * MESSAGES
-    return range(first, first + MESSAGES)
 
 
 def _write(path: Path, recording: Recording, seed: int, numbers: range) -> None:

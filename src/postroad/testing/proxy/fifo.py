@@ -121,7 +121,6 @@ def dedup_key(entry: Fields, body: str, settings: Mapping[str, str]) -> str | No
 
 
 def _results(answer: Answer) -> dict[str, Fields]:
-    """Return the outcome of each entry, by its id."""
     if answer.document:
         return {each["Id"]: each for name in ("Successful", "Failed") for each in answer.document.get(name) or ()}
     members = (dict(_FIELD.findall(member)) for member in _MEMBER.findall(answer.body.decode()))

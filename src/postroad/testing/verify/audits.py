@@ -41,7 +41,11 @@ def audit_file(place: Place, history: History) -> None:
     """Check the embedded file and its blobs (I27)."""
     path = place.url.removeprefix("sqlite:///")
     if path != place.url:
-        _audit_integrity(path, history)
+        # By another program's SQLite, which must not open the file in this process.
+        command = [sys.executable, "-c", _INTEGRITY, path]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        said = (done.stdout + done.stderr).strip()
+        history.check("I27", said == "ok", f"integrity_check: {said[-500:]}")
         audit_references(place, history)
         audit_sweep(Path(f"{path}.blobs"), Path(place.directory), history)
 
@@ -74,14 +78,6 @@ def audit_sweep(blobs: Path, directory: Path, history: History) -> None:
     rest = sum(path.is_file() for path in (copy / PREFIX).rglob("*"))
     shutil.rmtree(copy)
     history.check("I27", rest == 0, f"{rest} blobs would stay when all messages have expired")
-
-
-def _audit_integrity(path: str, history: History) -> None:
-    """Check the file with another program's SQLite, which must not open it in this process."""
-    command = [sys.executable, "-c", _INTEGRITY, path]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    said = (done.stdout + done.stderr).strip()
-    history.check("I27", said == "ok", f"integrity_check: {said[-500:]}")
 
 
 def audit_queue(
@@ -128,7 +124,9 @@ def audit_sigterm(place: Place, history: History) -> None:
         queue = backend.create_queue(QueueSpec(_QUEUE, visibility=600.0))
         queue.send([OutgoingMessage(str(number)) for number in range(_MESSAGES)])
         _hold_and_end(place)
-        left, taken = held(queue), _receivable(queue)
+        left, taken = held(queue), 0
+        while page := queue.receive(max_messages=_MESSAGES, wait=_WAIT_SECONDS):
+            taken += len(page)
     detail = f"{taken} of {left} messages could be received after a SIGTERM; {_MESSAGES} were sent, one was handled"
     history.check("I30", taken == left, detail)
 
@@ -150,13 +148,6 @@ def _hold_and_end(place: Place) -> None:
             raise RunFailed("a receiver did not end after SIGTERM") from None
         finally:
             process.kill()
-
-
-def _receivable(queue: Queue) -> int:
-    taken = 0
-    while page := queue.receive(max_messages=_MESSAGES, wait=_WAIT_SECONDS):
-        taken += len(page)
-    return taken
 
 
 def main() -> None:

@@ -100,7 +100,6 @@ def _cut_power(options: Options, progress: Progress) -> Report:
 
 
 def _report(options: Options, runs: Sequence[Future[Path]]) -> Report:
-    """Check the histories and write one report of them all."""
     directories = [run.result() for run in runs]
     reports = [check(directory) for directory in directories]
     report = reports[0]

@@ -137,16 +137,10 @@ class Client:
         self.place = config.place
         self.name = config.process
         self.random = Random(config.seed)  # a repeatable workload, not a secret
-        self._history = History(config.place.history, config.process)
+        history = History(config.place.history, config.process)
+        self.record, self.check = history.write, history.check
         self._board = Board(Path(config.place.directory) / "board", config.rows)
         self._told_to_end = False
-
-    def record(self, op: str, outcome: Outcome = "ok", **fields: Any) -> None:
-        self._history.write(op, outcome, **fields)
-
-    def check(self, invariant: str, ok: bool, detail: str) -> None:
-        """Write down what this process has found out about itself."""
-        self._history.check(invariant, ok, detail)
 
     def at_work(self) -> None:
         """Announce that everything is imported and open, so that a kill counts."""

@@ -239,7 +239,10 @@ def _postgres_server(directory: Path) -> tuple[_Server, str]:
     Raises:
         Unavailable: No wheel that bears one is installed.
     """
-    programs = _postgres_programs()
+    specs = (importlib.util.find_spec(wheel) for wheel in _WHEELS)
+    origins = [Path(spec.origin) for spec in specs if spec is not None and spec.origin is not None]
+    folders = [origin.parent / "pginstall" / "bin" for origin in origins]
+    programs = next((folder for folder in folders if (folder / "postgres").exists()), None)
     if programs is None:
         raise Unavailable(
             "there is no PostgreSQL to be had",
@@ -261,13 +264,6 @@ def _postgres_server(directory: Path) -> tuple[_Server, str]:
     dsn = f"postgresql://postgres@/postgres?host={data}"
     command = [str(programs / "postgres"), "-D", str(data), "-k", str(data), "-clisten_addresses="]
     return _Server(command, lambda: _ask_postgres(dsn, "SELECT 1"), user=user), dsn
-
-
-def _postgres_programs() -> Path | None:
-    specs = (importlib.util.find_spec(wheel) for wheel in _WHEELS)
-    origins = [Path(spec.origin) for spec in specs if spec is not None and spec.origin is not None]
-    folders = [origin.parent / "pginstall" / "bin" for origin in origins]
-    return next((folder for folder in folders if (folder / "postgres").exists()), None)
 
 
 def _ask_postgres(dsn: str, statement: str) -> None:

@@ -147,7 +147,13 @@ class Streams:
 
     def update(self, form: Form, fields: Collection[str]) -> None:
         if "retention_hours" in fields:
-            self._keep_for(form)
+            what, hours = f"retention of stream {form.name!r}", form.settings["retention_hours"]
+            answer = ask(what, self.aws.kinesis.describe_stream_summary, StreamName=form.name)
+            have = answer["StreamDescriptionSummary"]["RetentionPeriodHours"]
+            if have != hours:
+                verb = "increase" if hours > have else "decrease"
+                operation = getattr(self.aws.kinesis, f"{verb}_stream_retention_period")
+                ask(what, operation, StreamName=form.name, RetentionPeriodHours=hours)
         if "shards" in fields:
             change = {"TargetShardCount": form.settings["shards"], "ScalingType": "UNIFORM_SCALING"}
             operation = self.aws.kinesis.update_shard_count
@@ -160,16 +166,6 @@ class Streams:
 
     def delete(self, name: str) -> None:
         ask(f"removing stream {name!r}", self.aws.kinesis.delete_stream, StreamName=name)
-
-    def _keep_for(self, form: Form) -> None:
-        what, hours = f"retention of stream {form.name!r}", form.settings["retention_hours"]
-        summary = ask(what, self.aws.kinesis.describe_stream_summary, StreamName=form.name)["StreamDescriptionSummary"]
-        have = summary["RetentionPeriodHours"]
-        if have == hours:
-            return
-        verb = "increase" if hours > have else "decrease"
-        operation = getattr(self.aws.kinesis, f"{verb}_stream_retention_period")
-        ask(what, operation, StreamName=form.name, RetentionPeriodHours=hours)
 
 
 EXPIRY = "postroad-expire"

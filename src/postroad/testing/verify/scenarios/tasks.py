@@ -6,7 +6,6 @@ import functools
 import math
 import os
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from itertools import product
@@ -187,11 +186,11 @@ def read_journal(place: Place, backend: Backend, history: History) -> None:
         differences += verify(backend.journal(), tenant).differences
         foreign += [f"{event.event_type} of {tenant}" for event in events if _has_foreign(event, tenant)]
     history.check("I26", not differences, f"{len(differences)} states differ from their events")
-    foreign += [
-        path.name
-        for path in _told(place)
-        if any(canary_of(each) in path.read_text(errors="replace") for each in _TENANTS)
-    ]
+    # What processes of all tenants logged and counted, in which no secret belongs.
+    directory = Path(place.directory)
+    for path in (*(directory / "stderr").glob("*"), *directory.glob("metrics-*")):
+        told = path.read_text(errors="replace")
+        foreign += [path.name] if any(canary_of(each) in told for each in _TENANTS) else []
     history.check("I29", not foreign, f"{len(foreign)} answers or files have a foreign secret {foreign[:3]}")
 
 
@@ -207,13 +206,6 @@ def _has_foreign(event: JournalEvent, tenant: str) -> bool:
     """Return whether an event, as its tenant reads it, has the secret of another."""
     text = repr((event.properties, event.context))
     return any(canary_of(each) in text for each in _TENANTS if each != tenant)
-
-
-def _told(place: Place) -> Iterator[Path]:
-    """Yield what processes of all tenants logged and counted, in which no secret belongs."""
-    directory = Path(place.directory)
-    yield from (directory / "stderr").glob("*")
-    yield from directory.glob("metrics-*")
 
 
 def _needs(event: JournalEvent) -> dict[str, list[str]]:
