@@ -11,16 +11,7 @@ from postroad.arguments import Seconds, check as check_argument, check_settings
 from postroad.errors import TopologyError
 from postroad.queues import MAX_RETENTION, QueueSpec
 from postroad.settings import nearest
-from postroad.topology.declarations import (
-    DEFAULT_BUS,
-    AlarmDecl,
-    IndexDecl,
-    QueueDecl,
-    RuleDecl,
-    SubscriptionDecl,
-    TableDecl,
-    TopicDecl,
-)
+from postroad.topology import declarations
 from postroad.topology.names import NEEDS, component_mentions, mentions, name_finding, resolve, sources_of
 from postroad.topology.topology import Finding, Severity, Topology, refuse
 
@@ -50,15 +41,15 @@ def check_values(topology: Topology) -> None:
                 raise TopologyError(message, field=need)
 
 
-def _check_combination(declared: object) -> None:
-    if isinstance(declared, RuleDecl):
-        if bool(declared.pattern) is bool(declared.schedule):
+def _check_combination(each: object) -> None:
+    if isinstance(each, declarations.RuleDecl):
+        if bool(each.pattern) is bool(each.schedule):
             raise TopologyError("pattern: a rule has either a pattern or a schedule", field="pattern")
-        if declared.schedule and declared.bus != DEFAULT_BUS:
-            message = f"schedule: schedules run on the bus {DEFAULT_BUS!r} only, not on {declared.bus!r}"
+        if each.schedule and each.bus != declarations.DEFAULT_BUS:
+            message = f"schedule: schedules run on the bus {declarations.DEFAULT_BUS!r} only, not on {each.bus!r}"
             raise TopologyError(message, field="schedule")
-    elif isinstance(declared, TableDecl | IndexDecl) and declared.hash_key == declared.range_key:
-        raise TopologyError(f"range_key: {declared.range_key!r} is the hash key already", field="range_key")
+    elif isinstance(each, declarations.TableDecl | declarations.IndexDecl) and each.hash_key == each.range_key:
+        raise TopologyError(f"range_key: {each.range_key!r} is the hash key already", field="range_key")
 
 
 def lint_queues(
@@ -182,7 +173,7 @@ def lint(topology: Topology, *, handler_p99: Mapping[str, float] | None = None) 
     Example:
         errors = [finding for finding in lint(topology) if finding.severity == "error"]
     """
-    specs = {each.name: each.spec for each in topology.resources if isinstance(each, QueueDecl)}
+    specs = {each.name: each.spec for each in topology.resources if isinstance(each, declarations.QueueDecl)}
     findings = (
         *_names(topology),
         *_references(topology),
@@ -266,7 +257,7 @@ def _ends(topology: Topology) -> set[str]:
 
 def _encryption(topology: Topology) -> Iterator[Finding]:
     for queue in topology.resources:
-        if not isinstance(queue, QueueDecl) or queue.encryption == "sqs":
+        if not isinstance(queue, declarations.QueueDecl) or queue.encryption == "sqs":
             continue
         if queue.encryption == "none":
             yield unencrypted(queue.name)
@@ -277,12 +268,13 @@ def _encryption(topology: Topology) -> Iterator[Finding]:
 
 def _types(topology: Topology) -> Iterator[Finding]:
     for each in topology.resources:
-        if isinstance(each, TopicDecl) and each.fifo is not each.name.endswith(".fifo"):
+        if isinstance(each, declarations.TopicDecl) and each.fifo is not each.name.endswith(".fifo"):
             text = f"the name and fifo={each.fifo} disagree"
             yield _error("fifo-mismatch", each, text, "End the name with '.fifo' exactly when FIFO.")
-        elif isinstance(each, SubscriptionDecl) and each.topic.endswith(".fifo") is not each.queue.endswith(".fifo"):
-            yield _error("fifo-mismatch", each, "the topic and the queue are of different types", _FIFO_REMEDY)
-        elif isinstance(each, RuleDecl):
+        elif isinstance(each, declarations.SubscriptionDecl):
+            if each.topic.endswith(".fifo") is not each.queue.endswith(".fifo"):
+                yield _error("fifo-mismatch", each, "the topic and the queue are of different types", _FIFO_REMEDY)
+        elif isinstance(each, declarations.RuleDecl):
             if each.target.endswith(".fifo"):
                 text = f"a bus keeps no order for the FIFO queue {each.target!r}"
                 yield _error("fifo-mismatch", each, text, "Send to a standard queue.")
@@ -294,7 +286,7 @@ def _types(topology: Topology) -> Iterator[Finding]:
 def _alarms(topology: Topology) -> Iterator[Finding]:
     ends = _ends(topology)
     for alarm in topology.resources:
-        if not isinstance(alarm, AlarmDecl) or (alarm.comparison, alarm.threshold) != (">", 1):
+        if not isinstance(alarm, declarations.AlarmDecl) or (alarm.comparison, alarm.threshold) != (">", 1):
             continue
         if alarm.resource in ends or sources_of(topology, alarm.resource) or "dlq" in alarm.resource:
             yield _warn("alarm-threshold", alarm, "'> 1' sleeps through the first dead letter", 'Use ">=" 1.')
