@@ -287,8 +287,7 @@ class _Run(Generic[T, R]):
         if again:
             # In front of all others, so that nothing of its key overtakes it.
             self.waiting[:0] = again
-            # Longer after each failure and for a random time, so that many callers do not come back at once.
-            time.sleep(_pause_seconds(max(self._failures[index] for index in again)))
+            pause(max(self._failures[index] for index in again))
 
     def _settled(self, index: int, outcome: R | Again | PostroadError) -> bool:
         if isinstance(outcome, Again):
@@ -323,6 +322,11 @@ class _Run(Generic[T, R]):
         for index in self.waiting:
             self.results[index] = Unavailable(f"not sent, because an earlier call failed: {error}")
         self.waiting = []
+
+
+def pause(failures: int) -> None:
+    """Sleep longer after each failure, for a random time, so that many callers do not come back at once."""
+    time.sleep(_pause_seconds(failures))
 
 
 def _pause_seconds(failures: int) -> float:

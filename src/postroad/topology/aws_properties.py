@@ -11,7 +11,7 @@ from postroad.connections import aws_rights as rights
 from postroad.queues import rounded
 from postroad.topology import declarations, names
 from postroad.topology.alarms import runbook
-from postroad.topology.iam import policy_of, trust_policy
+from postroad.topology.iam import policy_of
 from postroad.topology.names import needs
 from postroad.topology.topology import Topology
 
@@ -51,9 +51,10 @@ def form_of(topology: Topology, resource: declarations.Resource, place: names.Pl
 def role_form(topology: Topology, component: declarations.Component, place: names.Place = names.SOMEWHERE) -> Form:
     found = (names.resolve(topology, mention) for mention in names.component_mentions(component))
     required = tuple(dict.fromkeys((each.kind, each.name) for each in found if each is not None))
+    trust = {"Effect": "Allow", "Principal": {"Service": component.trust}, "Action": rights.ASSUME}
     settings = {
         "role_name": component.role_name,
-        "trust": trust_policy(component.trust),
+        "trust": rights.document([trust]),
         "policy": policy_of(topology, component, place),
         "tags": _tags(topology, {}),
     }

@@ -74,11 +74,6 @@ def policy_of(topology: Topology, component: Component, place: Place = SOMEWHERE
     return document(list(_Rights(topology, component, place).statements()))
 
 
-def trust_policy(service: str) -> dict[str, Any]:
-    """Return the policy by which a service may assume a role."""
-    return document([{"Effect": "Allow", "Principal": {"Service": service}, "Action": rights.ASSUME}])
-
-
 def _component(topology: Topology, name: str) -> Component:
     for component in topology.components:
         if component.name == name:

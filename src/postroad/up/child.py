@@ -98,9 +98,14 @@ def main(kind: str) -> int:
         if kind == "server":
             serve(supervisor)
         else:
-            from postroad.up.runners import DEMO_PARTS, RUNNER_PARTS, run
+            from postroad.up.runners import RUNNER_PARTS, run
 
-            run(supervisor, DEMO_PARTS if kind == "demo" else RUNNER_PARTS)
+            if kind == "demo":
+                from postroad.up.demo.story import play
+
+                run(supervisor, {"demo": play})
+            else:
+                run(supervisor, RUNNER_PARTS)
     except PostroadError as error:
         supervisor.send(
             Report(

@@ -97,25 +97,6 @@ class _Runs(msgspec.Struct, frozen=True):
     url: str
 
 
-class UpFile:
-    """The lock of one `postroad up`. A file left behind by a crash holds no lock."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._handle = _locked(path)
-
-    def announce(self, url: str) -> None:
-        """Write the pid and address of this process into the file."""
-        os.truncate(self._handle, 0)
-        os.pwrite(self._handle, msgspec.json.encode(_Runs(os.getpid(), url)), 0)
-
-    def release(self) -> None:
-        """Remove the file and give up the lock."""
-        # Remove the file while it is still locked, so that no file of another process is removed.
-        self.path.unlink(missing_ok=True)
-        os.close(self._handle)
-
-
 def _locked(path: Path) -> int:
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -209,8 +190,12 @@ def run_up(
     write_logs(settings, quiet=quiet)
     token = _checked(settings, demo=demo)
     with ExitStack() as cleanup:
-        up_file = UpFile(beside(settings.url, "up"))
-        cleanup.callback(up_file.release)
+        # The lock of one `postroad up`; a file that a crash left behind holds none.
+        path = beside(settings.url, "up")
+        lock = _locked(path)
+        cleanup.callback(os.close, lock)
+        # It goes while it is still locked, so that no file of another process is removed.
+        cleanup.callback(path.unlink, missing_ok=True)
         listener = _listen(settings.host, settings.port)
         cleanup.callback(listener.close)
         # What an earlier run has measured is gone.
@@ -221,7 +206,8 @@ def run_up(
         host = f"[{settings.host.strip('[]')}]" if ":" in settings.host else settings.host
         url = f"http://{host}:{listener.getsockname()[1]}"
         console = Console(settings, url, admin, as_json=json_output)
-        up_file.announce(console.url)
+        os.truncate(lock, 0)
+        os.pwrite(lock, msgspec.json.encode(_Runs(os.getpid(), console.url)), 0)
         with connect(settings.url) as backend:
             if demo:
                 from postroad.up.demo import story

@@ -265,14 +265,6 @@ RUNNER_PARTS: Mapping[str, Run] = {
 }
 
 
-def play_demo(backend: Backend, settings: Settings, stop: threading.Event) -> None:
-    """Play the scenes of the demo until `stop` is set."""
-    from postroad.up.demo.story import play
-
-    play(backend, settings, stop)
-
-
-DEMO_PARTS: Mapping[str, Run] = {"demo": play_demo}
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 30.0
 _STEADY_SECONDS = 2.0

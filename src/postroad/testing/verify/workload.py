@@ -6,14 +6,13 @@ import functools
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
 from uuid import uuid4
 
 import msgspec
-from prometheus_client import generate_latest
 
 from postroad.errors import InvalidInput, PostroadError, StaleReceipt, StorageFull
 from postroad.inbox import Inbox
@@ -328,15 +327,6 @@ def reader(field: str) -> Read:
         return found
 
     return read
-
-
-def check_metric(client: Client, name: str, labels: Mapping[str, str], expected: int) -> None:
-    """Compare the text of this process's metrics with what its history has (I28)."""
-    shown = ",".join(f'{label}="{value}"' for label, value in labels.items())
-    begin = f"{name}{{{shown}}} "
-    lines = generate_latest().decode().splitlines()
-    told = sum(float(line.removeprefix(begin)) for line in lines if line.startswith(begin))
-    client.check("I28", told == expected, f"{begin}is {told:g} in the metrics, {expected} in the history")
 
 
 def prepare_ledger(place: Place) -> None:

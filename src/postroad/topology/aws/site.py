@@ -11,7 +11,7 @@ from postroad.connections import AwsConnection, ask, pages
 from postroad.topology.alarms import dead_letter_queues
 from postroad.topology.aws import queues, topics
 from postroad.topology.aws.alarms import Alarms
-from postroad.topology.aws.functions import Functions, Triggers
+from postroad.topology.aws.functions import Functions
 from postroad.topology.aws.queues import Queues
 from postroad.topology.aws.stores import Buckets, Streams, Tables, changed_keys, flat
 from postroad.topology.aws.topics import Buses, Rules, Subscriptions, Topics
@@ -117,7 +117,7 @@ class AwsSite:
             "bucket": Buckets(aws),
             "bus": Buses(aws, place),
             "rule": Rules(aws, place),
-            "function": Functions(aws, place, queues, Triggers(aws)),
+            "function": Functions(aws, place, queues),
             "alarm": Alarms(aws, place),
         }
 
