@@ -85,19 +85,15 @@ def tail(
         found = bus_tail.tail(backend, name, group, types=type_ or (), limit=limit, timeout=timeout)
         with closing(found):
             for envelope in found:
-                _print(envelope)
-
-
-def _print(envelope: events.Envelope | None) -> None:
-    if envelope is None:
-        write("note: a message that is no event was passed over", sys.stderr)
-        return
-    document = json.loads(events.codec.encode(envelope))
-    if sys.stdout.isatty():
-        # Plain ASCII, so that no event controls the terminal.
-        write(json.dumps(document))
-    else:
-        write_json(document)
+                if envelope is None:
+                    write("note: a message that is no event was passed over", sys.stderr)
+                    continue
+                document = json.loads(events.codec.encode(envelope))
+                if sys.stdout.isatty():
+                    # Plain ASCII, so that no event controls the terminal.
+                    write(json.dumps(document))
+                else:
+                    write_json(document)
 
 
 @verb("bus run", "shop:orders --concurrency 8", until_stopped=True)

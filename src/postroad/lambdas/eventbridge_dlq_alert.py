@@ -20,12 +20,17 @@ def handler(event: Mapping[str, Any], context: object = None) -> dict[str, Any]:
 
 
 def _is_handled(alerts: SlackAlerts, record: Mapping[str, Any]) -> bool:
-    result = alerts.send("\n".join(_lines(record)))
-    if not result.ok:
-        log_event("task_alert_failed", kind="eventbridge", status=result.status, reason=result.reason)
+    alert = alerts.send("\n".join(_lines(record)))
+    if not alert.ok:
+        log_event("task_alert_failed", kind="eventbridge", status=alert.status, reason=alert.reason)
         return False
     try:
-        _keep(record)
+        if (url := archive_queue_url()) is not None:
+            # A copy of the event, with what EventBridge says about the failure.
+            copy = OutgoingMessage(str(record["body"]), attributes_of(record))
+            (result,) = opened_backend().queue(url).send([copy])
+            if result.error is not None:
+                raise result.error
     except PostroadError as error:
         log_event("task_handling_failed", message_id=record["messageId"], error=error)
         return False
@@ -48,13 +53,3 @@ def _lines(record: Mapping[str, Any]) -> list[str]:
         f"*Time:* {failed.get('time') or 'unknown'}",
         f"*Message ID:* {record['messageId']}",
     ]
-
-
-def _keep(record: Mapping[str, Any]) -> None:
-    """Copy the event to the archive queue if one is set, with what EventBridge says about the failure."""
-    url = archive_queue_url()
-    if url is None:
-        return
-    (result,) = opened_backend().queue(url).send([OutgoingMessage(str(record["body"]), attributes_of(record))])
-    if result.error is not None:
-        raise result.error

@@ -200,7 +200,6 @@ def backwards(file: BinaryIO, size: int) -> Iterator[bytes]:
 
 
 def _parsed(line: bytes) -> AuditRecord | None:
-    """Return the record of a line, or None if the line is not a record."""
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError):

@@ -17,18 +17,14 @@ from postroad.topics.port import (
 from postroad.topics.sqlite import SQLiteTopics as SQLiteTopics
 
 if TYPE_CHECKING:
-    from postroad.topics.eventbridge import (
-        MAX_EVENTBRIDGE_BYTES as MAX_EVENTBRIDGE_BYTES,
-        EventBridgeTopic as EventBridgeTopic,
-        EventBridgeTopics as EventBridgeTopics,
-    )
-    from postroad.topics.sns import MAX_SNS_BYTES as MAX_SNS_BYTES, SNSTopic as SNSTopic, SNSTopics as SNSTopics
+    from postroad.topics.eventbridge import EventBridgeTopic as EventBridgeTopic, EventBridgeTopics as EventBridgeTopics
+    from postroad.topics.sns import SNSTopic as SNSTopic, SNSTopics as SNSTopics
 else:
     __getattr__ = lazy_names(
         __name__,
         {
-            "postroad.topics.eventbridge": "EventBridgeTopic EventBridgeTopics MAX_EVENTBRIDGE_BYTES",
-            "postroad.topics.sns": "MAX_SNS_BYTES SNSTopic SNSTopics",
+            "postroad.topics.eventbridge": "EventBridgeTopic EventBridgeTopics",
+            "postroad.topics.sns": "SNSTopic SNSTopics",
         },
     )
 

@@ -182,8 +182,7 @@ def _want(resource: Resource) -> dict[str, Any]:
 
 
 def _settings(spec: QueueSpec) -> dict[str, Any]:
-    settings = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
-    return {name: value for name, value in settings.items() if name not in ("name", "fifo")}
+    return {name: value for name, value in dataclasses.asdict(spec).items() if name not in ("name", "fifo")}
 
 
 def _filter(filter: Mapping[str, Collection[str]]) -> dict[str, list[str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from postroad.arguments import Seconds, check as check_argument, check_settings
@@ -73,8 +73,11 @@ def lint_queues(
         if spec.dead_letter is not None and dead_letters is not None:
             yield from _with_dead_letters(spec, dead_letters)
     for name in sorted(sources):
-        if name in specs:
-            yield from _openness(specs[name], sources[name])
+        # Each process has its own queue on a topic, with a name that is not known in advance.
+        named = [source for source in sources[name] if "--p-" not in source]
+        if name in specs and specs[name].redrive_allow == "all" and named and len(sources[name]) <= 10:
+            text = "any queue of the account may put its dead letters here"
+            yield _warn("redrive-allow-open", specs[name], text, "Name the sources in redrive_allow, ten at most.")
     yield from _cycles(specs)
 
 
@@ -117,18 +120,6 @@ def _needs_no_dead_letters(name: str, specs: Specs) -> bool:
     return name.endswith(("-eventbridge-archive", "-eventbridge-target-dlq")) or (
         stem != name and f"{stem}-dlq" in specs
     )
-
-
-def _openness(spec: QueueSpec, sources: Sequence[str]) -> Iterator[Finding]:
-    # Each process has its own queue on a topic, with a name that is not known in advance.
-    named = [name for name in sources if "--p-" not in name]
-    if spec.redrive_allow == "all" and named and len(sources) <= 10:
-        yield _warn(
-            "redrive-allow-open",
-            spec,
-            "any queue of the account may put its dead letters here",
-            "Name the sources in redrive_allow, ten at most.",
-        )
 
 
 def _cycles(specs: Specs) -> Iterator[Finding]:

@@ -348,25 +348,21 @@ def _carry_out(topology: Topology, found: Survey, actions: Sequence[Action]) -> 
         resource = topology.find(action.kind, action.name)
         required = () if resource is None else needs(topology, resource)
         blocking = next((key for key in required if key in failed), None)
+        key = action.kind, action.name
         if blocking is not None:
-            failed[action.kind, action.name] = (action, f"not tried: {' '.join(blocking)} failed")
+            failed[key] = (action, f"not tried: {' '.join(blocking)} failed")
             continue
         try:
-            _do(found, action)
+            if action.verb in ("delete", "replace"):
+                found.site.delete(key)
+            if action.verb in ("create", "replace"):
+                found.site.create(found.looks[key])
+            elif action.verb == "update":
+                found.site.update(found.looks[key], tuple(action.changes))
         except PostroadError as error:
-            failed[action.kind, action.name] = (action, str(error))
+            failed[key] = (action, str(error))
             continue
         failpoints.hit("topology.apply.mid")
         applied.append(action)
     skipped = tuple(action for action in found.plan.actions if action.verb == "skip")
     return ApplyResult(tuple(applied), tuple(failed.values()), skipped)
-
-
-def _do(found: Survey, action: Action) -> None:
-    key = action.kind, action.name
-    if action.verb in ("delete", "replace"):
-        found.site.delete(key)
-    if action.verb in ("create", "replace"):
-        found.site.create(found.looks[key])
-    elif action.verb == "update":
-        found.site.update(found.looks[key], tuple(action.changes))

@@ -257,7 +257,6 @@ class Child:
         return reader, process
 
     async def _read_reports(self, reader: int) -> None:
-        """Read the child's reports until it closes its end of the pipe."""
         stream = asyncio.StreamReader(limit=1_048_576)
         loop = asyncio.get_running_loop()
         transport, _ = await loop.connect_read_pipe(

@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from postroad.blobs import Blobs, S3Blobs
+from postroad.blobs import S3Blobs
 from postroad.clock import Clock
 from postroad.connections import ATTEMPTS, AwsConnection
 from postroad.errors import ConfigurationError, NotFound, NotPermitted, NotSupported, Unavailable
 from postroad.items import DynamoItems
-from postroad.journal import DynamoRecords, EventBridgeSender, Journal, Overflow, StoredJournal
+from postroad.journal import DynamoRecords, EventBridgeSender, Overflow, StoredJournal
 from postroad.queues import Queue, SQSQueues, SQSTags
 from postroad.settings import default_stage, event_bus_name, events_bucket, events_table, events_ttl_days
 from postroad.streams import KinesisStreams, Stream
@@ -73,7 +73,12 @@ class AwsInstallation:
         self.items = DynamoItems(self._connection)
         self.streams = KinesisStreams(self._connection, self.items, clock)
         self.blobs = S3Blobs(self._connection, clock=clock) if self._connection.bucket else None
-        self.journal = _journal(self._connection, self.blobs, clock)
+        # If an event bus is configured, events reach the table through it.
+        sender = None
+        if (bus := event_bus_name()) is not None:
+            sender = EventBridgeSender(self._connection.events, event_bus_name=bus, blobs=self.blobs)
+        records, overflow = DynamoRecords(self._connection), Overflow(self.blobs)
+        self.journal = StoredJournal(records, overflow, clock=clock, ttl_days=events_ttl_days(), sender=sender)
 
     def _topics(self, attempts: int) -> AwsTopics:
         return AwsTopics(
@@ -141,12 +146,3 @@ class AwsInstallation:
         self._connection.close()
         if self._site_connection is not None:
             self._site_connection.close()
-
-
-def _journal(connection: AwsConnection, blobs: Blobs | None, clock: Clock) -> Journal:
-    """Return the events table; if an event bus is configured, events reach the table through it."""
-    bus = event_bus_name()
-    sender = None if bus is None else EventBridgeSender(connection.events, event_bus_name=bus, blobs=blobs)
-    return StoredJournal(
-        DynamoRecords(connection), Overflow(blobs), clock=clock, ttl_days=events_ttl_days(), sender=sender
-    )

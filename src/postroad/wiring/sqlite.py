@@ -66,7 +66,6 @@ def _locked(place: Path, prefix: str) -> tuple[int, Path]:
 
 
 def _remove_abandoned(place: Path, prefix: str) -> None:
-    """Remove the directories of this user's processes that were killed."""
     for path in place.glob(f"{prefix}*.lock"):
         with suppress(OSError):
             file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)

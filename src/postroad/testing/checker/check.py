@@ -66,8 +66,13 @@ class _Check:
         uneven = [balance.look_closer() for balance in (self._effects, self._starts)]
         if self._messages or self._tasks or self._repeated or any(uneven):
             self._read_again()
-        self._judge()
-        return self._report
+        report, broken = self._report, self._history.broken
+        report.reasons = list(self._doubts())[:20]
+        if broken or not (report.findings or report.reasons):
+            report.verdict = "inconclusive" if broken else "ok"
+        else:
+            report.verdict = "violated" if report.findings else "inconclusive"
+        return report
 
     def _read(self) -> None:
         """Read everything; forget what is settled, and take note of what looks wrong."""
@@ -161,14 +166,6 @@ class _Check:
         for _, (id, run), starts, children in self._starts.pairs():
             if abs(starts - children) > faults:
                 self._report.blame("I24", id, None, f"run {run} started {starts} times, with {children} children")
-
-    def _judge(self) -> None:
-        report, broken = self._report, self._history.broken
-        report.reasons = list(self._doubts())[:20]
-        if broken or not (report.findings or report.reasons):
-            report.verdict = "inconclusive" if broken else "ok"
-        else:
-            report.verdict = "violated" if report.findings else "inconclusive"
 
     def _doubts(self) -> Iterator[str]:
         counts = self._report.counts

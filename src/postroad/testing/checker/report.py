@@ -134,15 +134,11 @@ def _page(report: Report, more: Iterable[tuple[str, int]]) -> Iterator[str]:
     broken = {name: number for name, number in report.violations.items() if number}
     yield "\n## Violations\n"
     yield from (f"- {name}: {number:,}" for name, number in broken.items()) if broken else ("None was found.",)
-    yield from _table("\n## Findings\n", report.findings)
-    versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
-    yield f"\nVersions: {versions}. No finding does not prove that there is no bug: the table says what was tried.\n"
-
-
-def _table(heading: str, findings: list[Finding]) -> Iterator[str]:
-    if findings:
-        yield from (heading, "| invariant | message | subscription | detail |", "|---|---|---|---|")
-    for each in findings:
+    if report.findings:
+        yield from ("\n## Findings\n", "| invariant | message | subscription | detail |", "|---|---|---|---|")
+    for each in report.findings:
         cells: tuple[Any, ...] = (f"{each.invariant} {each.name}", each.id, each.subscription, each.detail)
         texts = ("" if cell is None else str(cell).replace("|", "\\|").replace("\n", " ") for cell in cells)
         yield f"| {' | '.join(texts)} |"
+    versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
+    yield f"\nVersions: {versions}. No finding does not prove that there is no bug: the table says what was tried.\n"

@@ -18,13 +18,12 @@ def find_mutant(name: str) -> Mutant:
     Raises:
         InvalidInput: There is none.
     """
-    for mutant in MUTANTS:
-        if mutant.name == name:
-            return mutant
-    names = [mutant.name for mutant in MUTANTS]
+    by_name = {mutant.name: mutant for mutant in MUTANTS}
+    if name in by_name:
+        return by_name[name]
     raise InvalidInput(
         f"--mutant: {name!r} is not a mutant",
         field="mutant",
-        nearest=nearest(name, names),
-        remedy=f"They are {', '.join(names)}.",
+        nearest=nearest(name, by_name),
+        remedy=f"They are {', '.join(by_name)}.",
     )

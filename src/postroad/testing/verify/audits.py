@@ -16,7 +16,7 @@ import msgspec
 from postroad.blobs import DirectoryBlobs
 from postroad.clock import SYSTEM_CLOCK
 from postroad.errors import QueueNotFound
-from postroad.queues import ATTRIBUTE, KEEP_FOR, PREFIX, Delivery, OutgoingMessage, PeekedMessage, Queue, QueueSpec
+from postroad.queues import ATTRIBUTE, KEEP_FOR, PREFIX, Delivery, OutgoingMessage, PeekedMessage, QueueSpec
 from postroad.receiving import Ack, Receiver
 from postroad.signals import die_with_parent, stopped_by_signals
 from postroad.testing.checker import check as read_history
@@ -101,17 +101,12 @@ def audit_queue(
         unseen = counters.received - counts.deliveries
         seen = f"received {counters.received}, {counts.deliveries} were written down, with {faults} faults"
         history.check("I28", 0 <= unseen <= faults, f"{name}: {seen}")
-        _audit_repeats(place, history, queue)
-
-
-def _audit_repeats(place: Place, history: History, queue: Queue) -> None:
-    """Send ids again that were handled a moment ago: none of them may become a message."""
-    ids = sorted(effects_of(place, queue.name, last=20))
-    before = held(queue)
-    for each in ids:
-        queue.send([OutgoingMessage("repeated", group="repeated", dedup_id=each)])
-    more = held(queue) - before
-    history.check("I20", more == 0, f"{more} of {len(ids)} repeated ids were stored again")
+        # Ids that were handled a moment ago are sent again: none of them may become a message.
+        ids, before = sorted(effects_of(place, queue.name, last=20)), held(queue)
+        for each in ids:
+            queue.send([OutgoingMessage("repeated", group="repeated", dedup_id=each)])
+        more = held(queue) - before
+        history.check("I20", more == 0, f"{more} of {len(ids)} repeated ids were stored again")
 
 
 def audit_sigterm(place: Place, history: History) -> None:

@@ -184,19 +184,15 @@ class Supervisor:
 
     def _break(self, action: Action) -> None:
         """Find a process that fits and do to it what is planned; without one, give up, and the run counts it."""
+        able = [slot for slot in self._slots if slot.role.holds or action.who == "any"]
+        first = int(action.pick * len(able))
         waited_since = time.monotonic()
         while (waited := time.monotonic() - waited_since) < _GIVE_UP_SECONDS:
-            for slot in self._candidates(action, patient=waited < _PATIENCE_SECONDS):
-                if self._hit(slot, action):
+            for slot in (able[first:] + able[:first])[: 1 if waited < _PATIENCE_SECONDS else None]:
+                if self._fits(slot, action) and self._hit(slot, action):
                     return
             self._let_send(time.monotonic() - self._began, extra=int(waited * _TRICKLE_PER_SECOND))
             self._tick(_TICK_SECONDS)
-
-    def _candidates(self, action: Action, *, patient: bool) -> list[Slot]:
-        able = [slot for slot in self._slots if slot.role.holds or action.who == "any"]
-        first = int(action.pick * len(able))
-        ordered = able[first:] + able[:first]
-        return [slot for slot in ordered[: 1 if patient else None] if self._fits(slot, action)]
 
     def _fits(self, slot: Slot, action: Action) -> bool:
         wanted = State.HOLDING if action.who == "holder" else State.WORKING

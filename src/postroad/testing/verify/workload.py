@@ -281,7 +281,9 @@ class QueueWatch:
             results = settle(queue, deliveries, **given)
             for delivery, result in zip(deliveries, results, strict=True):
                 if delivery.receipt in fields:
-                    self._client.record(op, _settled(result), t0=began, **fields[delivery.receipt])
+                    stale = isinstance(result.error, StaleReceipt)
+                    outcome: Outcome = "ok" if result.ok else "fail" if stale else "unknown"
+                    self._client.record(op, outcome, t0=began, **fields[delivery.receipt])
             if op != "extend":
                 self._held.difference_update(fields)
                 self._client.announce(holding=bool(self._held))
@@ -292,10 +294,6 @@ class QueueWatch:
 
 def _without_queue(settle: Callable[..., list[AckResult]], _: object, *given: Any, **options: Any) -> list[AckResult]:
     return settle(*given, **options)
-
-
-def _settled(result: AckResult) -> Outcome:
-    return "ok" if result.ok else "fail" if isinstance(result.error, StaleReceipt) else "unknown"
 
 
 def received(delivery: Delivery, read: Read | None = None) -> dict[str, Any]:

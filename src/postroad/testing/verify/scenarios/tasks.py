@@ -199,20 +199,16 @@ def _commit(committed: History, event: JournalEvent, at: float) -> None:
         run, by = event.properties.get("run"), event.properties.get("token")
         committed.write("task", t=at, id=event.entity_id, run=run, state=state, by=by)
     elif (state := _JOB_STATES.get(event.event_type)) is not None:
-        committed.write("job", t=at, id=event.entity_id, state=state, needs=_needs(event))
+        # What each task of a new job depends on, by request ids.
+        job, tasks = event.entity_id, event.properties.get("tasks") or ()
+        needs = {f"{job}.{each['taskId']}": [f"{job}.{other}" for other in each["dependsOn"]] for each in tasks}
+        committed.write("job", t=at, id=job, state=state, needs=needs)
 
 
 def _has_foreign(event: JournalEvent, tenant: str) -> bool:
     """Return whether an event, as its tenant reads it, has the secret of another."""
     text = repr((event.properties, event.context))
     return any(canary_of(each) in text for each in _TENANTS if each != tenant)
-
-
-def _needs(event: JournalEvent) -> dict[str, list[str]]:
-    """Return what each task of a new job depends on, by request ids."""
-    job = event.entity_id
-    tasks = event.properties.get("tasks") or ()
-    return {f"{job}.{each['taskId']}": [f"{job}.{other}" for other in each["dependsOn"]] for each in tasks}
 
 
 SCENARIO = Scenario(
