@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from postroad.arguments import check
 from postroad.blobs import port
@@ -12,9 +12,6 @@ from postroad.blobs.port import BlobRef
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.connections import AwsConnection, Make, translated
 from postroad.errors import ConfigurationError, OutcomeUnknown, PostroadError, StorageDamaged, Unavailable
-
-if TYPE_CHECKING:
-    from mypy_boto3_s3.client import S3Client
 
 
 class S3Blobs:
@@ -39,7 +36,7 @@ class S3Blobs:
     def put(self, key: str, data: bytes) -> BlobRef:
         ref = port.reference(key, data)
         with translated(f"S3 put of {key!r}", self._known(key)):
-            self._client.put_object(Bucket=self.bucket, Key=key, Body=data, Metadata={"sha256": ref.sha256})
+            self._connection.s3.put_object(Bucket=self.bucket, Key=key, Body=data, Metadata={"sha256": ref.sha256})
         return ref
 
     def get(self, ref: BlobRef) -> bytes:
@@ -52,7 +49,7 @@ class S3Blobs:
 
     def _read(self, ref: BlobRef) -> bytes:
         with translated(f"S3 get of {ref.key!r}", self._known(ref.key)):
-            answer = self._client.get_object(Bucket=self.bucket, Key=ref.key)
+            answer = self._connection.s3.get_object(Bucket=self.bucket, Key=ref.key)
             with answer["Body"] as body:
                 port.check_size(ref, answer["ContentLength"])
                 data = body.read()
@@ -61,13 +58,13 @@ class S3Blobs:
     def delete(self, ref: BlobRef) -> None:
         port.check_reference(ref)
         with translated(f"S3 delete of {ref.key!r}", self._known(ref.key)):
-            self._client.delete_object(Bucket=self.bucket, Key=ref.key)
+            self._connection.s3.delete_object(Bucket=self.bucket, Key=ref.key)
 
     def keep(self, ref: BlobRef) -> None:
         """Make the blob as new as if it had just been put, by copying the object onto itself."""
         port.check_reference(ref)
         with translated(f"S3 copy of {ref.key!r}", self._known(ref.key)):
-            self._client.copy_object(
+            self._connection.s3.copy_object(
                 Bucket=self.bucket,
                 Key=ref.key,
                 CopySource={"Bucket": self.bucket, "Key": ref.key},
@@ -83,22 +80,18 @@ class S3Blobs:
         for keys in self._old(prefix, older_than):
             with translated("S3 delete", self._known(keys[0])):
                 objects: Any = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
-                answer = self._client.delete_objects(Bucket=self.bucket, Delete=objects)
+                answer = self._connection.s3.delete_objects(Bucket=self.bucket, Delete=objects)
             if errors := answer.get("Errors"):
                 first = errors[0]
                 raise Unavailable(f"S3 delete of {first.get('Key')!r}: {first.get('Code')}: {first.get('Message')}")
             removed += len(keys)
         return removed
 
-    @property
-    def _client(self) -> S3Client:
-        return self._connection.s3
-
     def _old(self, prefix: str, older_than: float) -> Iterator[list[str]]:
         """Yield keys in pages of at most a thousand, as many as one delete accepts."""
         limit = self._clock.now() - timedelta(seconds=older_than)
         with translated(f"S3 list of {prefix!r}", self._known(prefix)):
-            pages: Any = self._client.get_paginator("list_objects_v2").paginate(
+            pages: Any = self._connection.s3.get_paginator("list_objects_v2").paginate(
                 Bucket=self.bucket, Prefix=prefix, PaginationConfig={"PageSize": 1_000}
             )
             for page in pages:

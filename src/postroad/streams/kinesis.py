@@ -7,7 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from postroad.arguments import check, seconds_between, text, whole_number
 from postroad.clock import SYSTEM_CLOCK, Clock
@@ -17,9 +17,6 @@ from postroad.items import Items
 from postroad.streams import port
 from postroad.streams.leases import ItemLeases, check_own
 from postroad.streams.port import LATEST, TRIM_HORIZON, PutResult, Record, ShardLease, StreamRecord, StreamTraits
-
-if TYPE_CHECKING:
-    from mypy_boto3_kinesis.client import KinesisClient
 
 MAX_PUT_RECORDS = 500
 # Kinesis takes 5 MiB in one call, keys included; this leaves room for base64 and the rest of the request.
@@ -145,10 +142,6 @@ class KinesisStream:
         """Return the workers that asked for shards lately."""
         return self._leases.workers(consumer)
 
-    @property
-    def _client(self) -> KinesisClient:
-        return self._connection.kinesis
-
     def _readable(self, consumer: str) -> list[str]:
         """Return the shards to read now: not those read to their end, nor the children of unread ones."""
         parents = self._list_shards()
@@ -175,7 +168,7 @@ class KinesisStream:
     def _list_shards(self) -> dict[str, tuple[str, ...]]:
         found: dict[str, list[str]] = {}
         with translated(f"Kinesis stream {self.name!r}", self._known()):
-            for page in self._client.get_paginator("list_shards").paginate(StreamName=self.name):
+            for page in self._connection.kinesis.get_paginator("list_shards").paginate(StreamName=self.name):
                 for shard in page["Shards"]:
                     above = (shard.get("ParentShardId"), shard.get("AdjacentParentShardId"))
                     found[shard["ShardId"]] = [parent for parent in above if parent]
@@ -190,7 +183,7 @@ class KinesisStream:
     def _put(self, records: list[Record]) -> list[PutResult | Again | PostroadError]:
         entries: list[Any] = [{"PartitionKey": record.key, "Data": record.data} for record in records]
         with translated(f"Kinesis put to {self.name!r}", self._known()):
-            answer = self._client.put_records(StreamName=self.name, Records=entries)
+            answer = self._connection.kinesis.put_records(StreamName=self.name, Records=entries)
         return [self._put_result(entry) for entry in answer["Records"]]
 
     def _put_result(self, entry: Any) -> PutResult | Again | PostroadError:
@@ -209,17 +202,17 @@ class KinesisStream:
         elif after not in kinds:
             parameters["StartingSequenceNumber"] = after
         with translated(f"Kinesis shard {shard!r}", self._known()):
-            answer = self._client.get_shard_iterator(StreamName=self.name, ShardId=shard, **parameters)
+            answer = self._connection.kinesis.get_shard_iterator(StreamName=self.name, ShardId=shard, **parameters)
         return answer["ShardIterator"]
 
     def _get(self, shard: str, after: str, iterator: str, limit: int) -> tuple[list[StreamRecord], str | None, bool]:
         """Return records, the iterator behind them (None at the end of a closed shard), and whether there are more."""
         with translated(f"Kinesis shard {shard!r}", self._known()):
             try:
-                answer: Any = self._client.get_records(ShardIterator=iterator, Limit=limit)
-            except self._client.exceptions.ExpiredIteratorException:
+                answer: Any = self._connection.kinesis.get_records(ShardIterator=iterator, Limit=limit)
+            except self._connection.kinesis.exceptions.ExpiredIteratorException:
                 return [], self._iterator(shard, after), True
-            except self._client.exceptions.ProvisionedThroughputExceededException:
+            except self._connection.kinesis.exceptions.ProvisionedThroughputExceededException:
                 return [], iterator, False
         records = [_record(shard, raw) for raw in answer["Records"]]
         following = answer.get("NextShardIterator")

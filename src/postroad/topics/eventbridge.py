@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from postroad.connections import (
     ATTEMPTS,
@@ -26,9 +26,6 @@ from postroad.errors import NotSupported, PostroadError, TopicNotFound, Unavaila
 from postroad.queues import EVENT_SOURCE, OutgoingMessage, Queue, SendResult, SQSQueues, wrap_detail
 from postroad.topics import port
 from postroad.topics.port import Filter, Subscription, TopicTraits
-
-if TYPE_CHECKING:
-    from mypy_boto3_events.client import EventBridgeClient
 
 # A body becomes text in JSON, where a quotation mark takes two bytes: half of the entry's mebibyte always fits.
 MAX_EVENTBRIDGE_BYTES = 520_000
@@ -102,7 +99,7 @@ class EventBridgeTopic:
             return self._given_arn
         if self.name != "default":
             with self._translated("creating"):
-                resources.make_event_bus(self._client, self.name)
+                resources.make_event_bus(self._connection.events, self.name)
         return self.name
 
     def publish(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
@@ -123,17 +120,17 @@ class EventBridgeTopic:
         subscriber = self._queues.queue(queue.name)
         target_arn, bus, name = subscriber.arn, self.bus, _rule_name(queue.name)
         what, rule = f"subscribing to EventBridge bus {self.name!r}", {"Name": name, "EventBusName": bus}
-        if keep_filter and ask(what, self._client.describe_rule, "ResourceNotFoundException", **rule):
+        if keep_filter and ask(what, self._connection.events.describe_rule, "ResourceNotFoundException", **rule):
             return
         pattern: dict[str, Any] = {"source": [self._source]}
         if values is not None:
             pattern["detail"] = {"attributes": {name: list(allowed) for name, allowed in values.items()}}
         with self._translated("subscribing to"):
-            rule_arn = resources.put_rule(self._client, name, bus, pattern=pattern)
+            rule_arn = resources.put_rule(self._connection.events, name, bus, pattern=pattern)
         source = {"service": "events.amazonaws.com", "source_arn": rule_arn, "queue_arn": target_arn}
         self._queues.change_policy(subscriber, lambda policy: rights.allow_source(policy, **source))
         with self._translated("subscribing to"):
-            refusal = resources.put_target(self._client, name, bus, {"Id": _TARGET, "Arn": target_arn})
+            refusal = resources.put_target(self._connection.events, name, bus, {"Id": _TARGET, "Arn": target_arn})
         if refusal is not None:
             raise Unavailable(f"subscribing to {self.name!r}: {refusal}")
 
@@ -143,11 +140,11 @@ class EventBridgeTopic:
         name, bus = _rule_name(queue.name), self.bus
         with self._translated("unsubscribing from"):
             try:
-                rule = self._client.describe_rule(Name=name, EventBusName=bus)
-                self._client.remove_targets(Rule=name, EventBusName=bus, Ids=[_TARGET])
-            except self._client.exceptions.ResourceNotFoundException:
+                rule = self._connection.events.describe_rule(Name=name, EventBusName=bus)
+                self._connection.events.remove_targets(Rule=name, EventBusName=bus, Ids=[_TARGET])
+            except self._connection.events.exceptions.ResourceNotFoundException:
                 return False
-            self._client.delete_rule(Name=name, EventBusName=bus)
+            self._connection.events.delete_rule(Name=name, EventBusName=bus)
         self._queues.change_policy(subscriber, lambda policy: rights.disallow_source(policy, source_arn=rule["Arn"]))
         return True
 
@@ -155,9 +152,11 @@ class EventBridgeTopic:
         bus = self.bus
         found: list[Subscription] = []
         with self._translated("subscriptions of"):
-            pages: Any = self._client.get_paginator("list_rules").paginate(EventBusName=bus, NamePrefix=_RULE_PREFIX)
+            pages: Any = self._connection.events.get_paginator("list_rules").paginate(
+                EventBusName=bus, NamePrefix=_RULE_PREFIX
+            )
             for rule in (rule for page in pages for rule in page["Rules"]):
-                targets = self._client.list_targets_by_rule(Rule=rule["Name"], EventBusName=bus)["Targets"]
+                targets = self._connection.events.list_targets_by_rule(Rule=rule["Name"], EventBusName=bus)["Targets"]
                 if all(target["Id"] != _TARGET for target in targets):
                     # The rule of somebody else may have another pattern, or none.
                     continue
@@ -169,10 +168,6 @@ class EventBridgeTopic:
                     if target["Id"] == _TARGET
                 ]
         return sorted(found, key=lambda subscription: subscription.queue)
-
-    @property
-    def _client(self) -> EventBridgeClient:
-        return self._connection.events
 
     def _translated(self, doing: str) -> Any:
         missing = TopicNotFound(f"there is no EventBridge bus {self.name!r}")
@@ -187,7 +182,7 @@ class EventBridgeTopic:
     def _publish(self, contents: list[dict[str, Any]]) -> list[str | Again | PostroadError]:
         entries: list[Any] = [{"EventBusName": self.bus, **content} for content in contents]
         with self._translated("publishing to"):
-            answer = self._client.put_events(Entries=entries)
+            answer = self._connection.events.put_events(Entries=entries)
         return [self._outcome(entry) for entry in answer["Entries"]]
 
     def _outcome(self, entry: Mapping[str, Any]) -> str | Again | PostroadError:

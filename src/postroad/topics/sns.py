@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from postroad.connections import (
     ATTEMPTS,
@@ -36,9 +36,6 @@ from postroad.queues import (
 )
 from postroad.topics import port
 from postroad.topics.port import Filter, Subscription, TopicTraits, Values
-
-if TYPE_CHECKING:
-    from mypy_boto3_sns.client import SNSClient
 
 MAX_SNS_BYTES = 262_144
 MAX_BATCH = 10
@@ -130,7 +127,7 @@ class SNSTopic:
         if self._given_arn is not None:
             return self._given_arn
         with self._translated("creating"):
-            return resources.make_topic(self._client, self.name, fifo=self._fifo)
+            return resources.make_topic(self._connection.sns, self.name, fifo=self._fifo)
 
     def publish(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
         """Copy each message to every queue whose filter matches; on FIFO a failed one holds back its group."""
@@ -150,11 +147,11 @@ class SNSTopic:
         if known is None:
             arn, endpoint = self.arn, subscriber.arn
             with self._translated("subscribing to"):
-                resources.make_subscription(self._client, arn, endpoint, filter=values or None)
+                resources.make_subscription(self._connection.sns, arn, endpoint, filter=values or None)
         elif not keep_filter and self._filter(known) != (values or None):
             policy = json.dumps(values) if values else _NO_FILTER
             with self._translated("subscribing to"):
-                self._client.set_subscription_attributes(
+                self._connection.sns.set_subscription_attributes(
                     SubscriptionArn=known, AttributeName="FilterPolicy", AttributeValue=policy
                 )
 
@@ -165,17 +162,13 @@ class SNSTopic:
         if known is None:
             return False
         with self._translated("unsubscribing from"):
-            self._client.unsubscribe(SubscriptionArn=known)
+            self._connection.sns.unsubscribe(SubscriptionArn=known)
         self._queues.change_policy(subscriber, lambda policy: rights.disallow_source(policy, source_arn=self.arn))
         return True
 
     def subscriptions(self) -> list[Subscription]:
         found = ((endpoint.rpartition(":")[2], arn) for endpoint, arn in self._subscribed())
         return [Subscription(queue=queue, filter=self._filter(arn)) for queue, arn in sorted(found)]
-
-    @property
-    def _client(self) -> SNSClient:
-        return self._connection.sns
 
     def _translated(self, doing: str) -> Any:
         return translated(f"{doing} SNS topic {self.name!r}", _known(self.name))
@@ -194,7 +187,7 @@ class SNSTopic:
     def _publish(self, contents: list[dict[str, Any]]) -> list[Mapping[str, Any] | Again | PostroadError]:
         entries: list[Any] = [{"Id": str(number), **content} for number, content in enumerate(contents)]
         arn = self.arn
-        client = self._connection.once("sns") if self._attempts == 1 else self._client
+        client = self._connection.once("sns") if self._attempts == 1 else self._connection.sns
         with self._translated("publishing to"):
             answer: Any = client.publish_batch(TopicArn=arn, PublishBatchRequestEntries=entries)
         return outcomes_of(answer, len(contents), self._failed, call=f"publishing to SNS topic {self.name!r}")
@@ -208,7 +201,7 @@ class SNSTopic:
 
     def _filter(self, subscription: str) -> Values | None:
         with self._translated("subscriptions of"):
-            answer = self._client.get_subscription_attributes(SubscriptionArn=subscription)
+            answer = self._connection.sns.get_subscription_attributes(SubscriptionArn=subscription)
         policy = json.loads(answer["Attributes"].get("FilterPolicy") or _NO_FILTER)
         return {name: tuple(values) for name, values in policy.items()} or None
 
@@ -219,7 +212,7 @@ class SNSTopic:
         """Yield the ARNs of the subscribed queues and of their subscriptions."""
         arn = self.arn
         with self._translated("subscriptions of"):
-            pages: Any = self._client.get_paginator("list_subscriptions_by_topic").paginate(TopicArn=arn)
+            pages: Any = self._connection.sns.get_paginator("list_subscriptions_by_topic").paginate(TopicArn=arn)
             for page in pages:
                 for found in page["Subscriptions"]:
                     if found["Protocol"] == "sqs":

@@ -50,16 +50,13 @@ class Tasks:
         elif run.ended is not None:
             self._blame("I22", line.id, None, f"run {line.run} was {run.ended}, and is {line.state} afterwards")
         elif line.state == "started":
-            self._start(run, line)
+            self._starts.left(STARTS, (line.id, line.run))
+            if run.holders and run.faults == self._faults.total:
+                self._blame("I25", line.id, None, f"run {line.run} started twice, by {run.holders[-1]} and {line.by}")
+            run.holders.append(line.by)
+            run.faults = self._faults.total
         elif line.state in _TERMINAL:
             self._end(runs, run, line)
-
-    def _start(self, run: _Run, line: Task) -> None:
-        self._starts.left(STARTS, (line.id, line.run))
-        if run.holders and run.faults == self._faults.total:
-            self._blame("I25", line.id, None, f"run {line.run} started twice, by {run.holders[-1]} and {line.by}")
-        run.holders.append(line.by)
-        run.faults = self._faults.total
 
     def _end(self, runs: dict[Name, _Run], run: _Run, line: Task) -> None:
         run.ended = line.state

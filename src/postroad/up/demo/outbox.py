@@ -37,7 +37,16 @@ def play(stage: Stage) -> None:
         ledger = Consumer(queue, post, name="ledger", inbox=inbox, types=["transfers.*"])
         with stage.working(ledger.run):
             for _ in stage.beats(4):
-                _transfer(stage, outbox)
+                sender, receiver = stage.chance.sample(ACCOUNTS, k=2)
+                amount = round(stage.chance.lognormvariate(8, 1))
+                payload = {"to": receiver, "cents": amount}
+                event = DomainEvent("transfers.submitted", key={"account": sender}, payload=payload)
+                # The sender is debited and the event recorded, or neither of both.
+                with stage.database.transaction() as connection:
+                    connection.execute(_MOVE, (sender, -amount))
+                    connection.execute(_MOVE, (TRANSIT, amount))
+                    outbox.add(connection, event)
+                    record_published(connection, SCENE, str(event.event_id))
 
 
 def post(event: DomainEvent, connection: sqlite3.Connection) -> None:
@@ -46,15 +55,3 @@ def post(event: DomainEvent, connection: sqlite3.Connection) -> None:
     connection.execute(_MOVE, (TRANSIT, -amount))
     connection.execute(_MOVE, (event.payload["to"], amount))
     record_effect(connection, SCENE, str(event.event_id), "ledger")
-
-
-def _transfer(stage: Stage, outbox: Outbox) -> None:
-    """Debit the sender and record the event; either both are committed or neither is."""
-    sender, receiver = stage.chance.sample(ACCOUNTS, k=2)
-    amount = round(stage.chance.lognormvariate(8, 1))
-    event = DomainEvent("transfers.submitted", key={"account": sender}, payload={"to": receiver, "cents": amount})
-    with stage.database.transaction() as connection:
-        connection.execute(_MOVE, (sender, -amount))
-        connection.execute(_MOVE, (TRANSIT, amount))
-        outbox.add(connection, event)
-        record_published(connection, SCENE, str(event.event_id))
