@@ -99,6 +99,7 @@ class Engine:
         interruption: BaseException | None = None
         try:
             if self._turns.join(request):
+                self._check_writable()  # It may have been closed while this thread waited.
                 self._run(request.group)
                 self._bring_to_disk(request)
         finally:
@@ -155,6 +156,7 @@ class Engine:
             yield
             return
         with self._own_turn() as turn:
+            self._check_writable()
             if durable:
                 self._disk.expect_to_keep()
             tx = self._begin_alone()
@@ -313,8 +315,7 @@ class Engine:
             self._disk.expect_in_place()
 
     def _check_writable(self) -> None:
-        if self._unusable is not None or self._disk.displaced is not None:
-            self._check_usable()
+        self._check_usable()
         if self._looked_at is not None:
             raise self._looked_at.refusal()
 
@@ -410,8 +411,7 @@ class Engine:
         try:
             self._begin(tx)
             for request in group:
-                if request.work is None:
-                    continue
+                assert request.work is not None
                 if request.durable:
                     self._disk.expect_to_keep()
                 tx.durable = request.durable
