@@ -296,8 +296,8 @@ class Engine:
             self._open_for_writing()
 
     def _open_for_writing(self) -> None:
-        self._writer, self._reader = open_pair(self.path, self._disk)
-        self._checkpoints.follow(self._writer)
+        self._writer, busy, self._reader = open_pair(self.path, self._disk)
+        self._checkpoints.follow(self._writer, busy)
         self._counters.drop()
         self._reserve.open(self._writer)
 
