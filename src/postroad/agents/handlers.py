@@ -9,7 +9,7 @@ import threading
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 import msgspec
@@ -34,9 +34,6 @@ from postroad.receiving import (
 )
 from postroad.signals import stopped_by_sigterm
 from postroad.telemetry import get_logger, tracing
-
-INVALID: Final = "invalid"
-_MOST_REMEMBERED: Final = 10_000
 
 
 class ReceivedEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -198,7 +195,7 @@ class AgentProgram(abc.ABC):
         try:
             event = msgspec.structs.replace(_event.decode(delivery.body), receive_count=delivery.receive_count)
         except msgspec.MsgspecError as error:
-            return Reject(INVALID, describe(error))
+            return Reject("invalid", describe(error))
         wanted = {each.key: each.function for each in self._registered if each.takes(event)}
         if not wanted:
             get_logger("agents").info("agent_event_unhandled", agent=event.subscriber_id, type=event.event_type)
@@ -244,7 +241,7 @@ class AgentProgram(abc.ABC):
         with self._lock:
             progress = self._progress.pop(message_id, None) or _Progress()
             self._progress[message_id] = progress
-            while len(self._progress) > _MOST_REMEMBERED:
+            while len(self._progress) > 10_000:
                 del self._progress[next(iter(self._progress))]
         return progress
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from prometheus_client import Counter, Histogram
 
 _standard = logging.getLogger("postroad.bus")
-_MINUTE = 60.0
-_MOST_REMEMBERED = 1_000
 # The log line and the counter of health, by the label of an outcome, else by what the receiver did with the message.
 _LABELS: dict[str | None, tuple[str, str | None]] = {
     "echo": ("bus_echo", None),
@@ -124,9 +122,9 @@ class BusTelemetry:
         now = time.monotonic()
         if now < self._again_at.get((event, about), 0.0):
             return False
-        if len(self._again_at) >= _MOST_REMEMBERED:
+        if len(self._again_at) >= 1_000:
             self._again_at.clear()
-        self._again_at[event, about] = now + _MINUTE
+        self._again_at[event, about] = now + 60.0
         return True
 
     def observe(

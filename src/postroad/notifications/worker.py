@@ -47,13 +47,8 @@ from postroad.settings import data_path
 from postroad.telemetry import get_logger
 
 STOP_SECONDS: Final = 5.0
-_GRACE_SECONDS: Final = 0.1
 _SLICE_SECONDS: Final = 0.25
 _SWEEP_SECONDS: Final = 60.0
-_MOST_BATCH: Final = 10
-_LONGEST_COVER: Final = 43_200.0
-_AFTER_A_BUG_SECONDS: Final = 300.0
-_MOST_THREADS: Final = 1_000
 _COUNTED: Final = {"retried": "retried", "deferred": "deferred", "rejected": "dead_lettered"}
 
 _Delays = Annotated[
@@ -150,8 +145,8 @@ class NotificationWorker:
         keep_results: float | None = KEEP_RESULTS,
         keep_undelivered: float | None = KEEP_UNDELIVERED,
     ) -> None:
-        check(batch, whole_number(1, _MOST_BATCH), "batch", ConfigurationError)
-        check(concurrency, whole_number(1, _MOST_THREADS), "concurrency", ConfigurationError)
+        check(batch, whole_number(1, 10), "batch", ConfigurationError)
+        check(concurrency, whole_number(1, 1_000), "concurrency", ConfigurationError)
         check(wait, seconds_between(0, 20), "wait", ConfigurationError)
         check(retry_delays, _Delays, "retry_delays", ConfigurationError)
         self._keep = {
@@ -222,7 +217,7 @@ class NotificationWorker:
                     receiver.check()
         finally:
             self._wind_up()
-        sweeping.join(_GRACE_SECONDS)
+        sweeping.join(0.1)
 
     def close(self) -> None:
         """Release the messages that are held; store, backend and senders stay open."""
@@ -339,13 +334,13 @@ class NotificationWorker:
             together=together,
             wait=self.wait,
             visibility=self._visibility,
-            retry_delays=(_AFTER_A_BUG_SECONDS,),
+            retry_delays=(300.0,),
             dead_letters=letters,
             breaker=breaker,
             hooks=Hooks(
                 observe=observe,
                 ready=self._check_database,
-                longest=_LONGEST_COVER,
+                longest=43_200.0,
                 idle_pause=self._pause,
                 releases_late=True,
             ),

@@ -81,9 +81,6 @@ class Slices:
         return {cls: self.get(cls) for cls in {**self._values, **self._tails}}
 
 
-MOST_IDS = 10_000
-
-
 class Ledger:
     """The steps taken for each of the last 10,000 event ids."""
 
@@ -105,7 +102,7 @@ class Ledger:
         return {event_id: tuple(steps) for event_id, steps in chosen if steps}
 
     def _forget(self) -> None:
-        while len(self._steps) > MOST_IDS:
+        while len(self._steps) > 10_000:
             self._steps.popitem(last=False)
 
 

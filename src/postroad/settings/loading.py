@@ -23,8 +23,6 @@ from postroad.settings.settings import (
     Source,
 )
 
-FILE_NAME = "postroad.toml"
-
 
 def load(
     *, flags: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None, file: Path | str | None = None
@@ -120,7 +118,7 @@ def _unknown_variables(env: Mapping[str, str]) -> Iterator[str]:
 
 
 def _from_file(file: Path | str | None) -> dict[str, Any]:
-    path = Path(FILE_NAME if file is None else file)
+    path = Path("postroad.toml" if file is None else file)
     if file is None and not path.exists():
         return {}
     found = ((_key_of_file(name, path), value) for name, value in _named(_parse(path)))

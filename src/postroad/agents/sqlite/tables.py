@@ -226,7 +226,6 @@ _REMEMBERED: Final = 10_000
 _PLACE_BITS: Final = 60
 _SALT_MASK: Final = (1 << 28) - 1
 _ROW_MASK: Final = (1 << 62) - 1
-_FENCE_BYTES: Final = 7
 _RECEIPT = re.compile(r"(\d{1,18})-(\d{1,18})-(\d{1,18})")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -282,7 +281,7 @@ class Receipt(NamedTuple):
 
 def new_fence() -> int:
     """Return a number that no other receive has. A receive count would not do: a replay starts to count anew."""
-    return int.from_bytes(os.urandom(_FENCE_BYTES))
+    return int.from_bytes(os.urandom(7))
 
 
 def read_receipt(text: object) -> Receipt:
