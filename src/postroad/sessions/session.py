@@ -70,7 +70,8 @@ class Session:
                 raise ValueError(f"created_at: {created_at!r} has no time zone; use datetime.now(UTC)")
         _require(tags is None or isinstance(tags, Mapping), "tags: {!r} is not a mapping of text to text", tags)
         for name, value in (tags or {}).items():
-            _require(_is_text(name) and _is_text(value), "tags: {!r}: {!r} is not text", name, value)
+            are_texts = all(isinstance(each, str) for each in (name, value))
+            _require(are_texts, "tags: {!r}: {!r} is not text", name, value)
         if scope not in ("all", "own"):
             raise ValueError(f"scope: {scope!r} is neither 'all' nor 'own'")
         _require(parent is None or isinstance(parent, Session), "parent: {!r} is not a session", parent)
@@ -305,7 +306,3 @@ def _require(ok: bool, text: str, *values: object) -> None:
 def _check_event(event: object) -> None:
     if isinstance(event, type) or not dataclasses.is_dataclass(event):
         raise TypeError(f"event: {event!r} is not an instance of a dataclass")
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
