@@ -227,14 +227,14 @@ class HttpAgentQueue:
     def release(
         self, deliveries: Sequence[Delivery], *, after: float = 0.0, error: str | None = None
     ) -> list[AckResult]:
-        return self._settle("releases", deliveries, after=after, error=_legible(error))
+        return self._settle("releases", deliveries, after=after, error=error and legible(error))
 
     def undo(self, deliveries: Sequence[Delivery], *, after: float = 0.0) -> list[AckResult]:
         """Give back what was not handled; a server on AWS counts the receive all the same."""
         return self._settle("releases", deliveries, after=after, count=False)
 
     def reject(self, deliveries: Sequence[Delivery], *, reason: str, error: str | None = None) -> list[AckResult]:
-        return self._settle("rejections", deliveries, reason=reason[:500], error=_legible(error))
+        return self._settle("rejections", deliveries, reason=reason[:500], error=error and legible(error))
 
     def send(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
         raise nobody_sends(self.name)
@@ -288,7 +288,3 @@ def _result(settled: _Settled, *, repeated: bool) -> AckResult:
     error = _error(settled.error or _Problem(), (settled.error and settled.error.detail) or "it was not settled")
     # The attempt whose answer was lost has settled it; if not, the event comes again, and is known.
     return AckResult(True) if repeated and isinstance(error, StaleReceipt) else AckResult(False, error)
-
-
-def _legible(error: str | None) -> str | None:
-    return None if error is None else legible(error)

@@ -185,8 +185,7 @@ class SQLiteAgentStore:
         )
 
     def deliveries(self, name: str) -> list[EventDelivery]:
-        history = AgentHistory(self._engine, self._leases.reader)
-        return history.of_message(name) or history.of_event(name)
+        return AgentHistory(self._engine, self._leases.reader).deliveries(name)
 
     def redrive(self, agent_id: str, limit: int | None) -> int:
         most, now_us = 1 << 31 if limit is None else limit, self._engine.monotonic_us()
