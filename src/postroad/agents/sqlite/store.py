@@ -13,7 +13,6 @@ from postroad.agents.model import AgentSettings, EventDelivery, LaneStats
 from postroad.agents.port import FanOut
 from postroad.agents.sqlite import message_groups
 from postroad.agents.sqlite.history import AgentHistory
-from postroad.agents.sqlite.leases import Leases
 from postroad.agents.sqlite.queue import EVERY_QUEUE, SQLiteAgentQueue, count, dead_letters
 from postroad.agents.sqlite.registry import SQLiteRegistry, SQLiteSubscriptions
 from postroad.agents.sqlite.tables import (
@@ -126,7 +125,7 @@ class SQLiteAgentStore:
             visibility=settings.visibility,
             max_receives=settings.max_receives,
         )
-        self._leases = Leases(engine, Reader(engine.salt), settings.max_receives)
+        self._reader = Reader(engine.salt)
 
     def provision(self) -> None:
         """Do nothing: the file has its tables."""
@@ -173,19 +172,19 @@ class SQLiteAgentStore:
 
     def queue(self, agent_id: str) -> SQLiteAgentQueue:
         agent = self._engine.read(lambda connection: active(connection, agent_id))
-        return SQLiteAgentQueue(self._engine, self._leases, self._traits, agent_id, agent)
+        return SQLiteAgentQueue(self._engine, self._reader, self._traits, agent_id, agent)
 
     def stats(self, agent_id: str) -> LaneStats:
         return self._engine.read(lambda connection: count(connection, active(connection, agent_id), self._engine))
 
     def dead_letters(self, agent_id: str, limit: int, after: str | None = None) -> list[PeekedMessage]:
-        reader, behind = self._leases.reader, int(after or 0)
+        reader, behind = self._reader, int(after or 0)
         return self._engine.read(
             lambda connection: dead_letters(connection, reader, active(connection, agent_id), limit=limit, after=behind)
         )
 
     def deliveries(self, name: str) -> list[EventDelivery]:
-        return AgentHistory(self._engine, self._leases.reader).deliveries(name)
+        return AgentHistory(self._engine, self._reader).deliveries(name)
 
     def redrive(self, agent_id: str, limit: int | None) -> int:
         most, now_us = 1 << 31 if limit is None else limit, self._engine.monotonic_us()
