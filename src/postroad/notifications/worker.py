@@ -32,7 +32,6 @@ from postroad.outbox import DispatcherConfig, OutboxDispatcher
 from postroad.ports import Store
 from postroad.queues import Delivery, Queue, check_name
 from postroad.receiving import (
-    Breaker,
     Counts,
     DeadLetters,
     Decide,
@@ -216,7 +215,11 @@ class NotificationWorker:
                 for receiver in self.receivers.values():
                     receiver.check()
         finally:
-            self._wind_up()
+            deadline = time.monotonic() + STOP_SECONDS
+            for finish in self._halted():
+                finish(max(0.0, deadline - time.monotonic()))
+            if self._relay is not None:
+                self._relay.stop(max(0.1, deadline - time.monotonic()))
         sweeping.join(0.1)
 
     def close(self) -> None:
@@ -243,13 +246,6 @@ class NotificationWorker:
             return
         if any(pruned):
             _log.info("notification_pruned", **pruned._asdict())
-
-    def _wind_up(self) -> None:
-        deadline = time.monotonic() + STOP_SECONDS
-        for finish in self._halted():
-            finish(max(0.0, deadline - time.monotonic()))
-        if self._relay is not None:
-            self._relay.stop(max(0.1, deadline - time.monotonic()))
 
     def _halted(self) -> list[Callable[[float], bool]]:
         """Begin nothing more, and return what ends the rest."""
@@ -288,7 +284,7 @@ class NotificationWorker:
         consumer = OfflineConsumer(processor=processor, retries=self._retries(self.offline_queue), counts=self._counts)
         decide = consumer if self._batch > 1 else lambda delivery: consumer([delivery])[0]
         # On one thread and in one transaction: they all write to one database, and wait for nothing else.
-        return self._receiver(self.offline_queue, processor, decide, letters, concurrency=1, together=self._batch)
+        return self._receiver(self.offline_queue, type(processor), decide, letters, together=self._batch)
 
     def _push_receiver(self, concurrency: int, letters: DeadLetters) -> Receiver | None:
         if self.push_queue is None:
@@ -297,27 +293,19 @@ class NotificationWorker:
             why = "no sender is configured; pushes are queued and not sent"
             _log.warning("notification_consumer_disabled", queue="push_queue", why=why)
             return None
-        processor, retries = self._processor, self._retries(self.push_queue)
-        consumer = PushConsumer(processor=processor, retries=retries, counts=self._counts)
-        breaker = ProviderBreakers(self.breakers.values())
-        return self._receiver(self.push_queue, processor, consumer, letters, concurrency=concurrency, breaker=breaker)
+        retries, breaker = self._retries(self.push_queue), ProviderBreakers(self.breakers.values())
+        consumer = PushConsumer(processor=self._processor, retries=retries, counts=self._counts)
+        options = {"concurrency": concurrency, "breaker": breaker}
+        return self._receiver(self.push_queue, PushProcessor, consumer, letters, **options)
 
     def _retries(self, queue: Queue) -> RetryPolicy:
         retention = self._backend.queue_spec(queue.name).retention
         return RetryPolicy(delays=self._delays, max_receives=queue.traits.max_receives, retention=retention)
 
     def _receiver(
-        self,
-        queue: Queue,
-        processor: OfflineProcessor | PushProcessor,
-        decide: Decide | DecideTogether,
-        letters: DeadLetters,
-        *,
-        concurrency: int,
-        together: int = 1,
-        breaker: Breaker | None = None,
+        self, queue: Queue, handler: type, decide: Decide | DecideTogether, letters: DeadLetters, **options: Any
     ) -> Receiver:
-        event_log = EventLog(queue.name, name_of(type(processor)))
+        event_log = EventLog(queue.name, name_of(handler))
 
         def observe(what: str, delivery: Delivery | None, /, **fields: Any) -> None:
             if what in _COUNTED:
@@ -329,14 +317,11 @@ class NotificationWorker:
         return Receiver(
             queue,
             decide,
-            concurrency=concurrency,
             batch=self._batch,
-            together=together,
             wait=self.wait,
             visibility=self._visibility,
             retry_delays=(300.0,),
             dead_letters=letters,
-            breaker=breaker,
             hooks=Hooks(
                 observe=observe,
                 ready=self._check_database,
@@ -344,6 +329,7 @@ class NotificationWorker:
                 idle_pause=self._pause,
                 releases_late=True,
             ),
+            **options,
         )
 
     def _check_database(self) -> None:

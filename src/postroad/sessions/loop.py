@@ -140,7 +140,11 @@ class MainLoop(ABC, Generic[RequestT, OutputT]):
         self, request: RequestT, *, budget: Budget | None = None, deadline: datetime | None = None
     ) -> tuple[PromptResponse[OutputT], Session]:
         """Do what `execute` does, and await an adapter that is async."""
-        limits = self._limits(budget, deadline)
+        latest = checked_deadline(deadline) or self._config.deadline
+        if latest is not None and latest <= self._clock.now():
+            raise DeadlineExceeded(f"the deadline {latest.isoformat()} had passed before the work began")
+        limits = {"deadline": latest, "budget": budget or self._config.budget}
+        limits = {name: value for name, value in limits.items() if value is not None}
         session = await self._run(self.create_session)
         try:
             evaluated = self._adapter.evaluate(self.create_prompt(request), session=session, **limits)
@@ -191,13 +195,6 @@ class MainLoop(ABC, Generic[RequestT, OutputT]):
         """Take no more requests, and close what `serve` opened. Closing twice changes nothing."""
         self._bus.unsubscribe(MainLoopRequest, self._handler)
         self._opened.close()
-
-    def _limits(self, budget: Budget | None, deadline: datetime | None) -> dict[str, Any]:
-        latest = checked_deadline(deadline) or self._config.deadline
-        if latest is not None and latest <= self._clock.now():
-            raise DeadlineExceeded(f"the deadline {latest.isoformat()} had passed before the work began")
-        limits = {"deadline": latest, "budget": budget or self._config.budget}
-        return {name: value for name, value in limits.items() if value is not None}
 
     def _fail(self, asked: MainLoopRequest[RequestT], error: Exception) -> None:
         self._response_bus.publish(MainLoopFailed(asked.request_id, error)).raise_if_errors()

@@ -45,12 +45,13 @@ def load(
     # Only some processes use these, but a bad value should not wait for one of them.
     for read in (agent_rate, agent_polls, alerts_allow_loopback):
         read(environment)
+    given = {name: value for name, value in (flags or {}).items() if value is not None}
     values: dict[str, Any] = {}
     sources: dict[str, Source] = {}
     layers: tuple[tuple[Source, dict[str, Any]], ...] = (
         ("file", _from_file(file)),
         ("env", _from_environment(environment)),
-        ("flag", _from_flags(flags or {})),
+        ("flag", {name: _read(BY_NAME[name], value, f"flag --{BY_NAME[name].flag}") for name, value in given.items()}),
     )
     for source, layer in layers:
         values |= layer
@@ -83,11 +84,6 @@ def debugging() -> bool:
 def no_color() -> bool:
     """Return whether the user wants no colour anywhere (https://no-color.org), or has a terminal without colours."""
     return Variable("NO_COLOR")() is not None or Variable("TERM")() == "dumb"
-
-
-def _from_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
-    given = {name: value for name, value in flags.items() if value is not None}
-    return {name: _read(BY_NAME[name], value, f"flag --{BY_NAME[name].flag}") for name, value in given.items()}
 
 
 def _from_environment(env: Mapping[str, str]) -> dict[str, Any]:
