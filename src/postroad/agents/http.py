@@ -25,16 +25,8 @@ from postroad.errors import (
     Unauthorized,
     Unavailable,
 )
-from postroad.queues import (
-    AckResult,
-    Delivery,
-    OutgoingMessage,
-    PeekedMessage,
-    QueueStats,
-    QueueTraits,
-    SendResult,
-    legible,
-)
+from postroad.queues import AckResult, Delivery, OutgoingMessage, PeekedMessage, QueueStats, QueueTraits, SendResult
+from postroad.telemetry import legible
 
 if TYPE_CHECKING:
     import httpx

@@ -15,15 +15,7 @@ from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 from msgspec import Meta
 
 from postroad.arguments import check, seconds_between, whole_number
-from postroad.errors import (
-    AgentDeleted,
-    AgentExists,
-    AgentNotFound,
-    ConfigurationError,
-    InvalidEvent,
-    InvalidInput,
-    InvalidName,
-)
+from postroad.errors import AgentNotFound, ConfigurationError, InvalidEvent, InvalidInput, InvalidName
 from postroad.queues import MAX_VISIBILITY
 from postroad.settings import dispatch_delay_text
 from postroad.streams import Name
@@ -326,13 +318,6 @@ def takes_type(event_types: Collection[str] | None, event_type: str) -> bool:
 def not_found(agent_id: object) -> AgentNotFound:
     """Return the error for an id that does not exist; an id that is not the caller's gets the same one."""
     return AgentNotFound(f"agent {str(agent_id)[:80]!r} does not exist")
-
-
-def taken(agent_id: str, *, deleted: bool) -> AgentDeleted | AgentExists:
-    """Return the error for an id that cannot be registered."""
-    if deleted:
-        return AgentDeleted(f'agent "{agent_id}" was deleted; its id is never given again', field="agentId")
-    return AgentExists(f'agent "{agent_id}" exists', field="agentId")
 
 
 def new_token(agent_id: str) -> str:

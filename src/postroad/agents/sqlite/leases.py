@@ -7,18 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from postroad import failpoints
 from postroad.agents.sqlite.message_groups import TOTAL, lock, regroup, set_head
-from postroad.agents.sqlite.tables import (
-    DAMAGED,
-    NEVER,
-    Reader,
-    Receipt,
-    Row,
-    StoredEvent,
-    channel,
-    new_fence,
-    next_places,
-    read_receipt,
-)
+from postroad.agents.sqlite.tables import DAMAGED, NEVER, Reader, Receipt, Row, StoredEvent, channel, next_places
 from postroad.engine import Engine, Transaction, every, one, text_of
 from postroad.errors import QueueNotFound, StaleReceipt
 from postroad.queues import MAX_VISIBILITY, AckResult, Delivery, check_deliveries, moment
@@ -164,7 +153,7 @@ class Leases:
     def _lease(self, given: list[_Given], until_us: int) -> list[Delivery]:
         if not given:
             return []
-        agent, fence = self._agent, new_fence()
+        agent, fence = self._agent, Receipt.new_fence()
         unasides = [(agent, entry.group, entry.row.turn) for entry in given if entry.row.aside]
         self._connection.executemany(_UNASIDE, unasides)
         common = (until_us, fence, self._monotonic_us)
@@ -226,7 +215,7 @@ class Leases:
         check_deliveries(deliveries)
         results, touched = [], set()
         for delivery in deliveries:
-            receipt, now = read_receipt(delivery.receipt), self._monotonic_us
+            receipt, now = Receipt.read(delivery.receipt), self._monotonic_us
             ours = receipt.agent == self._agent
             found: Any = one(self._connection, statement, (*receipt, now, *arguments)) if ours else None
             if found is None:

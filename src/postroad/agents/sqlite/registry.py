@@ -7,8 +7,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from postroad.agents.model import Deleted, Subscription, milliseconds, taken, time_text
-from postroad.agents.port import AgentRecord, NewAgent
+from postroad.agents.model import Deleted, Subscription, milliseconds, time_text
+from postroad.agents.port import AgentRecord, NewAgent, taken
 from postroad.agents.sqlite import message_groups
 from postroad.agents.sqlite.queue import waiting
 from postroad.agents.sqlite.tables import active, channel, named, number

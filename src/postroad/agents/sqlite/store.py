@@ -15,17 +15,7 @@ from postroad.agents.sqlite import message_groups
 from postroad.agents.sqlite.history import AgentHistory
 from postroad.agents.sqlite.queue import EVERY_QUEUE, SQLiteAgentQueue, count, dead_letters
 from postroad.agents.sqlite.registry import SQLiteRegistry, SQLiteSubscriptions
-from postroad.agents.sqlite.tables import (
-    HELD,
-    SCHEMA,
-    Reader,
-    active,
-    after_reboot,
-    channel,
-    microseconds,
-    next_places,
-    number,
-)
+from postroad.agents.sqlite.tables import HELD, Reader, active, channel, microseconds, next_places, number, prepare
 from postroad.agents.stream import Rejected, StreamEvent, merged
 from postroad.engine import Engine, Listener, Transaction, every, one
 from postroad.queues import MAX_MESSAGE_BYTES, OutgoingMessage, PeekedMessage, Queue, embedded_traits
@@ -111,10 +101,7 @@ class SQLiteAgentStore:
         self._delay_us = int(settings.dispatch_delay * 1_000_000)
         self._retention_us = int(settings.retention * 1_000_000)
         self._swept_at = float("-inf")
-        engine.prepare(
-            SCHEMA,
-            after_reboot=lambda tx: after_reboot(tx, monotonic_us=engine.monotonic_us(), now_us=engine.now_us()),
-        )
+        prepare(engine)
         self.registry = SQLiteRegistry(engine)
         self.subscriptions = SQLiteSubscriptions(engine, self._newest)
         self._traits = embedded_traits(
