@@ -14,14 +14,7 @@ from uuid import UUID, uuid4
 
 from postroad.bus import EventBus, InProcessEventBus, PublishResult
 from postroad.events import Codec
-from postroad.sessions.slices import (
-    Reducer,
-    SliceAccessor,
-    Values,
-    checked_slice_class,
-    is_dataclass_type,
-    slice_of_step,
-)
+from postroad.sessions.slices import Reducer, SliceAccessor, Values, checked_slice_class, is_dataclass_type
 from postroad.sessions.state import Ledger, Slices, Snapshot, State, Subscription
 from postroad.sessions.vocabulary import TELEMETRY, event_id_of, known, registry_of, session_id_of, utc_now
 
@@ -167,7 +160,7 @@ class Session:
                 if include_all or cls not in TELEMETRY
             }
             left_out = set() if include_all else {known(cls, self._state.registry) for cls in TELEMETRY}
-            applied = self._state.ledger.entries(lambda step: slice_of_step(step) not in left_out)
+            applied = self._state.ledger.entries(without=left_out)
         return Snapshot(self.session_id, utc_now(), self.tags, slices, applied, self._codec)
 
     def restore(self, snapshot: Snapshot | str) -> None:

@@ -10,18 +10,7 @@ from typing import Any
 
 from postroad.errors import ConfigurationError
 from postroad.settings.environment import Environment, Variable, agent_polls, agent_rate, alerts_allow_loopback
-from postroad.settings.settings import (
-    BY_ENV,
-    BY_NAME,
-    IN_FILE,
-    KNOWN_BESIDES,
-    PREFIX,
-    TABLES,
-    Key,
-    Refused,
-    Settings,
-    Source,
-)
+from postroad.settings.settings import BY_ENV, BY_NAME, IN_FILE, KNOWN, PREFIX, TABLES, Key, Refused, Settings, Source
 
 
 def load(
@@ -99,7 +88,7 @@ def _from_environment(env: Mapping[str, str]) -> dict[str, Any]:
 
 def _unknown_variables(env: Mapping[str, str]) -> Iterator[str]:
     """Yield a warning for each variable that is not ours; refuse one that is a misspelt name of ours."""
-    known = {*BY_ENV, *KNOWN_BESIDES}
+    known = {*BY_ENV, *KNOWN}
     for variable in sorted(env):
         if not variable.startswith(PREFIX) or variable in known:
             continue

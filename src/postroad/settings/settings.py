@@ -297,7 +297,7 @@ BY_NAME = {key.name: key for key in KEYS}
 BY_ENV = {key.env: key for key in KEYS}
 IN_FILE = {key.in_file: key for key in KEYS}
 
-KNOWN_BESIDES = frozenset(
+KNOWN = frozenset(
     PREFIX + name
     for name in (
         *("DEBUG", "ACTOR", "AUDIT_LOG", "ALERTS_ALLOW_LOOPBACK", "AGENT_RATE", "AGENT_POLLS"),
