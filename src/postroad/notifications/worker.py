@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 from msgspec import Meta
 
 from postroad.arguments import check, seconds_between, whole_number
-from postroad.clock import SYSTEM_CLOCK
 from postroad.connections import dialect_of, path_of
 from postroad.errors import ConfigurationError, describe
 from postroad.notifications.consumers import (
@@ -31,17 +30,7 @@ from postroad.notifications.store import KEEP_DELIVERED, KEEP_RESULTS, KEEP_UNDE
 from postroad.outbox import DispatcherConfig, OutboxDispatcher
 from postroad.ports import Store
 from postroad.queues import Delivery, Queue, check_name
-from postroad.receiving import (
-    Counts,
-    DeadLetters,
-    Decide,
-    DecideTogether,
-    GivenDeadLetters,
-    Hooks,
-    OwnDeadLetters,
-    Receiver,
-    name_of,
-)
+from postroad.receiving import Counts, Decide, DecideTogether, Hooks, Receiver, name_of
 from postroad.settings import data_path
 from postroad.telemetry import get_logger
 
@@ -271,14 +260,14 @@ class NotificationWorker:
             )
         return queue
 
-    def _letters(self, queue: Queue | None, given: str | None, field: str) -> DeadLetters:
-        """Return the queue's own dead letters, or those that were named if it has none."""
+    def _letters(self, queue: Queue | None, given: str | None, field: str) -> Queue | None:
+        """Return the queue of dead letters that was named; None for those of the queue itself, if it has any."""
         name = None if given is None else queue_name(given, field=field)
         if name is None or queue is None or queue.traits.max_receives is not None:
-            return OwnDeadLetters()
-        return GivenDeadLetters(self._backend.queue(name), SYSTEM_CLOCK)
+            return None
+        return self._backend.queue(name)
 
-    def _offline_receiver(self, processor: OfflineProcessor, letters: DeadLetters) -> Receiver | None:
+    def _offline_receiver(self, processor: OfflineProcessor, letters: Queue | None) -> Receiver | None:
         if self.offline_queue is None:
             return None
         consumer = OfflineConsumer(processor=processor, retries=self._retries(self.offline_queue), counts=self._counts)
@@ -286,7 +275,7 @@ class NotificationWorker:
         # On one thread and in one transaction: they all write to one database, and wait for nothing else.
         return self._receiver(self.offline_queue, type(processor), decide, letters, together=self._batch)
 
-    def _push_receiver(self, concurrency: int, letters: DeadLetters) -> Receiver | None:
+    def _push_receiver(self, concurrency: int, letters: Queue | None) -> Receiver | None:
         if self.push_queue is None:
             return None
         if not self.breakers:
@@ -303,7 +292,7 @@ class NotificationWorker:
         return RetryPolicy(delays=self._delays, max_receives=queue.traits.max_receives, retention=retention)
 
     def _receiver(
-        self, queue: Queue, handler: type, decide: Decide | DecideTogether, letters: DeadLetters, **options: Any
+        self, queue: Queue, handler: type, decide: Decide | DecideTogether, letters: Queue | None, **options: Any
     ) -> Receiver:
         event_log = EventLog(queue.name, name_of(handler))
 
