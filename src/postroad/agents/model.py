@@ -349,11 +349,8 @@ def normal_time(value: object, field: str = "timestamp") -> str:
             return now_text(parsed)
     except (ValueError, OverflowError):
         pass
-    raise InvalidEvent(
-        f"{field}: {repr(value)[:60]} is not a time of ISO 8601 with a zone, from 1970 to 9999",
-        field=field,
-        remedy="Write a time such as 2025-07-01T12:00:00.000Z, or leave it out.",
-    )
+    why = f"{field}: {repr(value)[:60]} is not a time of ISO 8601 with a zone, from 1970 to 9999"
+    raise InvalidEvent(why, field=field, remedy="Write a time such as 2025-07-01T12:00:00.000Z, or leave it out.")
 
 
 def now_text(now: datetime) -> str:

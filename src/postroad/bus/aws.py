@@ -320,11 +320,8 @@ class EventBridgeEventBus(RemoteEventBus):
             for name, values in payload.items():
                 given: object = values
                 if isinstance(given, str | bytes | Mapping) or not isinstance(given, Collection) or not values:
-                    raise InvalidInput(
-                        f"payload.{name}: {values!r} is not a collection of one or more values",
-                        field=f"payload.{name}",
-                        remedy="Give the values to choose in a list.",
-                    )
+                    why = f"payload.{name}: {values!r} is not a collection of one or more values"
+                    raise InvalidInput(why, field=f"payload.{name}", remedy="Give the values to choose in a list.")
             pattern["detail"] = {"payload": {name: list(values) for name, values in payload.items()}}
         return pattern
 

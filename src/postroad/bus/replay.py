@@ -191,11 +191,8 @@ def deliverer(to: object, codec: Codec) -> Deliver:
     elif callable(to):
         act = to
     else:
-        raise InvalidInput(
-            f"to: {type(to).__name__} is neither a function nor a bus nor something with reduce(event)",
-            field="to",
-            remedy="Pass a function, a bus or a session.",
-        )
+        why = f"to: {type(to).__name__} is neither a function nor a bus nor something with reduce(event)"
+        raise InvalidInput(why, field="to", remedy="Pass a function, a bus or a session.")
 
     def deliver(archived: ArchivedEvent) -> None:
         envelope = archived.envelope

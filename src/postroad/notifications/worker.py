@@ -253,11 +253,8 @@ class NotificationWorker:
             return None
         queue = self._backend.queue(queue_name(given, field=field))
         if queue.traits.fifo:
-            raise ConfigurationError(
-                f"{field}: {queue.name!r} is FIFO, and pushes that wait for their provider need a standard queue",
-                field=field,
-                remedy="Name a standard queue.",
-            )
+            why = f"{field}: {queue.name!r} is FIFO, and pushes that wait for their provider need a standard queue"
+            raise ConfigurationError(why, field=field, remedy="Name a standard queue.")
         return queue
 
     def _letters(self, queue: Queue | None, given: str | None, field: str) -> Queue | None:
@@ -345,11 +342,8 @@ def refuse_engine_file(backend_url: str, database_url: str, *, field: str = "url
     except OSError:
         is_same = engine.absolute().resolve() == own.absolute().resolve()
     if is_same:
-        raise ConfigurationError(
-            f"{field}: {own} is the backend's own file {engine}",
-            field=field,
-            remedy="Name another file; the backend needs its file for itself.",
-        )
+        why = f"{field}: {own} is the backend's own file {engine}"
+        raise ConfigurationError(why, field=field, remedy="Name another file; the backend needs its file for itself.")
 
 
 def relay(store: NotificationStore, push_queue: Queue) -> OutboxDispatcher:

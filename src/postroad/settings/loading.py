@@ -93,12 +93,8 @@ def _unknown_variables(env: Mapping[str, str]) -> Iterator[str]:
         if not variable.startswith(PREFIX) or variable in known:
             continue
         if (meant := nearest(variable, known)) is not None:
-            raise ConfigurationError(
-                f"variable {variable} is not a setting",
-                field=variable,
-                nearest=meant,
-                remedy="Rename or unset the variable.",
-            )
+            why = f"variable {variable} is not a setting"
+            raise ConfigurationError(why, field=variable, nearest=meant, remedy="Rename or unset the variable.")
         yield f"variable {variable} is not a setting of Postroad; it is ignored"
 
 
@@ -129,10 +125,8 @@ def _parse(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"file {path} is not UTF-8 text at byte {error.start}") from error
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigurationError(
-            f"file {path} is not TOML: {error}",
-            remedy='Write one setting a line, such as: port = 8787 or stage = "dev".',
-        ) from error
+        remedy = 'Write one setting a line, such as: port = 8787 or stage = "dev".'
+        raise ConfigurationError(f"file {path} is not TOML: {error}", remedy=remedy) from error
 
 
 def _key_of_file(name: str, path: Path) -> Key:
@@ -144,12 +138,8 @@ def _key_of_file(name: str, path: Path) -> Key:
         )
     if name not in IN_FILE:
         keys = ", ".join(key for key in IN_FILE if key != "token")
-        raise ConfigurationError(
-            f"{name}: not a setting (file {path})",
-            field=name,
-            nearest=nearest(name, IN_FILE),
-            remedy=f"The settings are {keys}.",
-        )
+        why = f"{name}: not a setting (file {path})"
+        raise ConfigurationError(why, field=name, nearest=nearest(name, IN_FILE), remedy=f"The settings are {keys}.")
     return IN_FILE[name]
 
 
