@@ -12,19 +12,7 @@ import msgspec
 from postroad import errors
 from postroad.agents.tables import nobody_sends, queue_name
 from postroad.backoff import Backoff
-from postroad.errors import (
-    AgentNotFound,
-    ConfigurationError,
-    Forbidden,
-    NotSupported,
-    OutcomeUnknown,
-    PostroadError,
-    RateLimited,
-    StaleReceipt,
-    TransportError,
-    Unauthorized,
-    Unavailable,
-)
+from postroad.errors import ConfigurationError, NotSupported, OutcomeUnknown, PostroadError, RateLimited
 from postroad.queues import AckResult, Delivery, OutgoingMessage, PeekedMessage, QueueStats, QueueTraits, SendResult
 from postroad.telemetry import legible
 
@@ -107,7 +95,7 @@ class Server:
         while True:
             try:
                 return self._attempt(method, path, body, wait), repeated
-            except (TransportError, RateLimited) as error:
+            except (errors.TransportError, RateLimited) as error:
                 repeated |= isinstance(error, OutcomeUnknown)
                 pause = error.retry_after if isinstance(error, RateLimited) else backoff.next()
                 if time.monotonic() + pause > until:
@@ -126,7 +114,7 @@ class Server:
             )
         except self._unsent as error:
             text = f"{self._url} cannot be reached: {error}"
-            raise Unavailable(text, remedy="Start the server, or correct its address.") from error
+            raise errors.Unavailable(text, remedy="Start the server, or correct its address.") from error
         except self._failed as error:
             raise OutcomeUnknown(f"{self._url} did not answer: {type(error).__name__}: {error}") from error
         if answer.status_code >= 400:
@@ -203,7 +191,7 @@ class HttpAgentQueue:
         try:
             self._read_order()
             answer, _ = self._server.call("POST", f"{self._path}/leases", body, patience=0.0, wait=wait)
-        except (Unauthorized, Forbidden, AgentNotFound) as error:
+        except (errors.Unauthorized, errors.Forbidden, errors.AgentNotFound) as error:
             self._on_fatal(error)
             raise
         found = msgspec.json.decode(answer, type=_LeasedBatch).deliveries
@@ -279,4 +267,4 @@ def _result(settled: _Settled, *, repeated: bool) -> AckResult:
         return AckResult(True)
     error = _error(settled.error or _Problem(), (settled.error and settled.error.detail) or "it was not settled")
     # The attempt whose answer was lost has settled it; if not, the event comes again, and is known.
-    return AckResult(True) if repeated and isinstance(error, StaleReceipt) else AckResult(False, error)
+    return AckResult(True) if repeated and isinstance(error, errors.StaleReceipt) else AckResult(False, error)
