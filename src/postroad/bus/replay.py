@@ -124,6 +124,10 @@ class Reader:
                 yield record
             after = page[-1].sequence
 
+    def reference(self, blobs: Blobs, key: str, data: bytes) -> bytes:
+        """Put an envelope that is too large for the stream into a blob, and return the record that refers to it."""
+        return msgspec.json.encode(Reference(blobs.put(self.prefix + key, data)))
+
     def whole(self, data: bytes) -> bytes:
         """Return the envelope, or fetch it if the record is a reference, whose one key no envelope has."""
         if not data.startswith(b'{"postroad_blob"'):
