@@ -274,7 +274,6 @@ class UUID7Source:
 uuid7 = UUID7Source()
 os.register_at_fork(after_in_child=uuid7.forget)
 
-
 _new = object.__new__
 _set = object.__setattr__
 

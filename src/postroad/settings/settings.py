@@ -110,8 +110,6 @@ def names(pattern: str, form: str, *, least: int = 0) -> Reader:
 
 
 PREFIX = "POSTROAD_"
-
-
 TABLES = {"task": "tasks", "outbox": "outbox", "agents": "agents"}
 """The tables of the file, by the word with which the names of their settings begin."""
 

@@ -30,8 +30,6 @@ ATTEMPT_SECONDS: Final = 1.5
 GIVE_UP_SECONDS: Final = 5.0
 EARLY_MS: Final = 5_000
 """The stream has another clock: an event too early is better than a missing one."""
-
-
 Reject = Callable[[Sequence[Rejected]], Sequence[Rejected]]
 """Puts what can never be handled into the queue of rejects; returns what could not be put there."""
 

@@ -35,8 +35,6 @@ _RUNNING: Final = f"{_UNHELD} AND #state <> :paused"
 _COUNT: Final = "heldFrom.#notes = heldFrom.#notes + :one"
 _AS_SEEN: Final = "heldFrom.#key = :key AND heldFrom.#notes = :notes"
 _OLDER: Final = "attribute_exists(agentId) AND (attribute_not_exists(newestReleased) OR newestReleased < :newest)"
-
-
 Key = dict[str, dict[str, str]]
 
 

@@ -15,8 +15,6 @@ from postroad.agents.stream import StreamEvent
 
 _MOST_LEVELS: Final = 30
 """DynamoDB accepts 32, and does not say whether the item and the innermost value count."""
-
-
 MARKER: Final = "~"
 UNREADABLE: Final = (KeyError, ValueError, TypeError, AttributeError)
 """What `row_of` raises for an item that is not a row."""
