@@ -37,7 +37,6 @@ from postroad.telemetry import get_logger
 STOP_SECONDS: Final = 5.0
 _SLICE_SECONDS: Final = 0.25
 _SWEEP_SECONDS: Final = 60.0
-_COUNTED: Final = {"retried": "retried", "deferred": "deferred", "rejected": "dead_lettered"}
 
 _Delays = Annotated[
     tuple[Annotated[float, Meta(ge=0, le=43_200)], ...], Meta(description="numbers of seconds from 0 to 43200")
@@ -291,11 +290,9 @@ class NotificationWorker:
     def _receiver(
         self, queue: Queue, handler: type, decide: Decide | DecideTogether, letters: Queue | None, **options: Any
     ) -> Receiver:
-        event_log = EventLog(queue.name, name_of(handler))
+        event_log = EventLog(queue.name, name_of(handler), self._counts)
 
         def observe(what: str, delivery: Delivery | None, /, **fields: Any) -> None:
-            if what in _COUNTED:
-                self._counts.add(_COUNTED[what])
             if what == "retried" and fields["about"] is DATABASE:
                 self._database_failed = True
             event_log.observe(what, delivery, **fields)

@@ -134,7 +134,7 @@ class SQLiteAgentQueue:
     ) -> list[AckResult]:
         check(after, seconds_between(0, MAX_VISIBILITY), "after")
         check(error, Note | None, "error")
-        return self._write(Leases.release, deliveries, after, None if error is None else legible(error))
+        return self._write(Leases.release, deliveries, after, error and legible(error))
 
     def undo(self, deliveries: Sequence[Delivery], *, after: float = 0.0) -> list[AckResult]:
         check(after, seconds_between(0, MAX_VISIBILITY), "after")
@@ -154,8 +154,8 @@ class SQLiteAgentQueue:
     def reject(self, deliveries: Sequence[Delivery], *, reason: str, error: str | None = None) -> list[AckResult]:
         check(reason, Note | None, "reason")
         check(error, Note | None, "error")
-        text = None if error is None else legible(error)
-        return self._write(Leases.reject, deliveries, reason, text, durable=True, relieves=True)
+        error = error and legible(error)
+        return self._write(Leases.reject, deliveries, reason, error, durable=True, relieves=True)
 
     def peek(self, *, limit: int = 10, after: str | None = None, force: bool = False) -> list[PeekedMessage]:
         check(limit, whole_number(1, 1_000), "limit")
