@@ -27,6 +27,7 @@ from postroad.receiving import (
     completed,
     in_thread,
     is_async,
+    key_of,
     log_traceback,
     name_of,
     outcome_of,
@@ -76,15 +77,6 @@ class _Registered:
     function: Handler
     producer: str | None
     event_type: str | None
-
-    @property
-    def key(self) -> Hashable:
-        """What tells the handler from others; an object that cannot be hashed is only equal to itself."""
-        try:
-            hash(self.function)
-        except TypeError:
-            return id(self.function)
-        return self.function
 
     def takes(self, event: ReceivedEvent) -> bool:
         types = None if self.event_type is None else (self.event_type,)
@@ -196,7 +188,7 @@ class AgentProgram(abc.ABC):
             event = msgspec.structs.replace(_event.decode(delivery.body), receive_count=delivery.receive_count)
         except msgspec.MsgspecError as error:
             return Reject("invalid", describe(error))
-        wanted = {each.key: each.function for each in self._registered if each.takes(event)}
+        wanted = {key_of(each.function): each.function for each in self._registered if each.takes(event)}
         if not wanted:
             get_logger("agents").info("agent_event_unhandled", agent=event.subscriber_id, type=event.event_type)
             return Ack(label="unhandled")
