@@ -15,15 +15,7 @@ from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 from msgspec import Meta
 
 from postroad.arguments import check, seconds_between, whole_number
-from postroad.errors import (
-    AgentDeleted,
-    AgentExists,
-    AgentNotFound,
-    ConfigurationError,
-    InvalidEvent,
-    InvalidInput,
-    InvalidName,
-)
+from postroad.errors import AgentNotFound, ConfigurationError, InvalidEvent, InvalidInput, InvalidName
 from postroad.queues import MAX_VISIBILITY
 from postroad.settings import dispatch_delay_text
 from postroad.streams import Name
@@ -35,7 +27,6 @@ OrderChoice = Annotated[Order, Meta(description="is neither 'producer' nor 'tota
 AcceptChoice = Annotated[Accept, Meta(description="is neither 'listed' nor 'all'")]
 MAX_LIST: Final = 100
 MAX_OVERLAP: Final = 604_800.0
-_MAX_DELAY: Final = 300.0
 _ID: Final = r"[A-Za-z0-9_-]{1,64}"
 _AGENT_ID = re.compile(_ID)
 MAX_EVENT_TYPE: Final = 256
@@ -265,7 +256,7 @@ def checked(
         delay = dispatch_delay_text() or 0.0
         with suppress(ValueError):  # The check names the variable.
             delay = float(delay)
-    check(delay, seconds_between(0, _MAX_DELAY), "DISPATCH_DELAY_SECONDS", ConfigurationError)
+    check(delay, seconds_between(0, 300), "DISPATCH_DELAY_SECONDS", ConfigurationError)
     check(retention, seconds_between(1, 31_536_000), "retention", ConfigurationError)
     check(max_receives, whole_number(1, 1_000), "max_receives", ConfigurationError)
     check(visibility, seconds_between(0, MAX_VISIBILITY), "visibility", ConfigurationError)
@@ -329,13 +320,6 @@ def not_found(agent_id: object) -> AgentNotFound:
     return AgentNotFound(f"agent {str(agent_id)[:80]!r} does not exist")
 
 
-def taken(agent_id: str, *, deleted: bool) -> AgentDeleted | AgentExists:
-    """Return the error for an id that cannot be registered."""
-    if deleted:
-        return AgentDeleted(f'agent "{agent_id}" was deleted; its id is never given again', field="agentId")
-    return AgentExists(f'agent "{agent_id}" exists', field="agentId")
-
-
 def new_token(agent_id: str) -> str:
     """Return a new secret. A token names its agent, so that it is looked up by id and compared with a stored hash."""
     return f"pr_{agent_id}.{secrets.token_urlsafe(32)}"
@@ -365,11 +349,8 @@ def normal_time(value: object, field: str = "timestamp") -> str:
             return now_text(parsed)
     except (ValueError, OverflowError):
         pass
-    raise InvalidEvent(
-        f"{field}: {repr(value)[:60]} is not a time of ISO 8601 with a zone, from 1970 to 9999",
-        field=field,
-        remedy="Write a time such as 2025-07-01T12:00:00.000Z, or leave it out.",
-    )
+    why = f"{field}: {repr(value)[:60]} is not a time of ISO 8601 with a zone, from 1970 to 9999"
+    raise InvalidEvent(why, field=field, remedy="Write a time such as 2025-07-01T12:00:00.000Z, or leave it out.")
 
 
 def now_text(now: datetime) -> str:

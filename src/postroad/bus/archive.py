@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Self
 from uuid import UUID
 
-import msgspec
-
 from postroad.backoff import Backoff
 from postroad.blobs import BlobRef, Blobs
 from postroad.bus.endpoints import dead_spec
 from postroad.bus.groups import Names, ensure, names_of, open_topic
-from postroad.bus.replay import (
-    PREFIX,
-    ArchivedEvent,
-    Deliver,
-    Reader,
-    Reference,
-    ReplayReport,
-    Unreadable,
-    deliverer,
-    export,
-    replay,
-    selection,
-)
+from postroad.bus.replay import ArchivedEvent, Reader, ReplayReport, Unreadable, deliverer, export, replay, selection
 from postroad.bus.tail import order_key
 from postroad.errors import InvalidMessage, MessageTooLarge, NotPermitted, NotSupported, PostroadError, describe
 from postroad.events import Codec
@@ -40,13 +26,6 @@ from postroad.topics import Topic
 _RETRY_SECONDS = (1.0, 5.0, 30.0, 120.0)
 _GROUP = "archive"
 _MOST = 10
-# Bad messages are rejected at once, so only a stream that does not answer is counted; it may be away for hours.
-_MAX_RECEIVES = 100
-_PRUNE_SECONDS = 3_600.0
-# With any wait, SQS asks all of its servers.
-_ONCE_SECONDS = 0.1
-_SLICE_SECONDS = 0.5
-_POLL_SECONDS = 20.0
 
 
 class Archive:
@@ -104,7 +83,8 @@ class Archive:
     def run_once(self) -> int:
         """Archive the events that wait now, and return how many."""
         archived = 0
-        wait = 0.0 if self._queue.traits.short_waits else _ONCE_SECONDS
+        # With any wait, SQS asks all of its servers.
+        wait = 0.0 if self._queue.traits.short_waits else 0.1
         while deliveries := self._queue.receive(max_messages=_MOST, wait=wait):
             archived += self._archive(deliveries)
         self._prune()
@@ -152,7 +132,12 @@ class Archive:
         return self.replay_untyped(deliverer(to, self._codec), rate=rate, dry_run=dry_run, **wanted)
 
     def replay_untyped(
-        self, deliver: Deliver, *, rate: float | None = None, dry_run: bool = False, **wanted: Any
+        self,
+        deliver: Callable[[ArchivedEvent], None],
+        *,
+        rate: float | None = None,
+        dry_run: bool = False,
+        **wanted: Any,
     ) -> ReplayReport:
         """Pass each event once, without its class, to a function.
 
@@ -171,7 +156,7 @@ class Archive:
 
     def _run(self, stopping: threading.Event) -> None:
         backoff = Backoff()
-        wait = _SLICE_SECONDS if self._queue.traits.short_waits else _POLL_SECONDS
+        wait = 0.5 if self._queue.traits.short_waits else 20.0
         while not stopping.is_set():
             try:
                 deliveries = self._queue.receive(max_messages=_MOST, wait=wait)
@@ -191,9 +176,9 @@ class Archive:
         now = self._store.clock.monotonic()
         if self._blobs is None or now < self._prune_at:
             return
-        self._prune_at = now + _PRUNE_SECONDS
+        self._prune_at = now + 3_600.0
         with suppress(PostroadError):
-            self._blobs.prune(f"{PREFIX}topic={self._base}/", older_than=self._retention)
+            self._blobs.prune(f"{self._reader.prefix}topic={self._base}/", older_than=self._retention)
 
     def _readable(self, found: Iterator[ArchivedEvent | Unreadable]) -> Iterator[ArchivedEvent]:
         for each in found:
@@ -260,8 +245,8 @@ class Archive:
             if self._blobs is None:
                 text = f"body: {len(data)} bytes is above the limit of the archive's stream"
                 raise MessageTooLarge(text, field="body")
-            key = f"{PREFIX}topic={self._base}/{envelope.created_at:%Y%m%d}/{envelope.event_id.hex}"
-            data = msgspec.json.encode(Reference(self._blobs.put(key, data)))
+            key = f"topic={self._base}/{envelope.created_at:%Y%m%d}/{envelope.event_id.hex}"
+            data = self._reader.reference(self._blobs, key, data)
         return Record(key=delivery.group or order_key(envelope), data=data)
 
     def __enter__(self) -> Self:
@@ -275,9 +260,9 @@ def _subscribed(store: Store, topic: Topic, names: Names) -> Queue:
     """Return the archive's own queue, subscribed to the topic; an existing one is used as it is."""
     name, dead = names.group(_GROUP), names.dead(_GROUP)
     ensure(store, dead_spec(dead, names, name))
-    queue = ensure(
-        store, QueueSpec(name, fifo=names.fifo, retention=MAX_RETENTION, dead_letter=dead, max_receives=_MAX_RECEIVES)
-    )
+    # Bad messages are rejected at once, so only a stream that does not answer is counted; it may be away for hours.
+    spec = QueueSpec(name, fifo=names.fifo, retention=MAX_RETENTION, dead_letter=dead, max_receives=100)
+    queue = ensure(store, spec)
     # A process that may not subscribe the queue relies on one that may.
     with suppress(NotPermitted):
         topic.subscribe(queue)

@@ -19,7 +19,7 @@ from postroad.bus.subscriptions import EventHandler, Subscription
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError, DuplicateInProgress
 from postroad.events import EventRegistry
-from postroad.receiving import HANDLER_FAILED, context_of
+from postroad.receiving import HANDLER_FAILED, context_of, key_of
 
 _Window = Annotated[float, Meta(ge=0, description="a number of seconds of 0 or more")]
 
@@ -201,11 +201,7 @@ class _Once:
     def __init__(self, handler: EventHandler, cache: DeduplicationCache) -> None:
         self._handler = handler
         self._cache = cache
-        self._name: Hashable = handler
-        try:
-            hash(handler)
-        except TypeError:
-            self._name = id(handler)
+        self._name = key_of(handler)
 
     def __repr__(self) -> str:
         return repr(self._handler)
@@ -248,11 +244,6 @@ def _id_of(event: object) -> UUID | str | None:
     return own if isinstance(own, UUID | str) else None
 
 
-# An own event may come back after the longest retention of a queue.
-_ECHO_SECONDS = 1_209_600.0
-_MOST = 10_000
-
-
 @dataclass(frozen=True, slots=True)
 class Done:
     """A handler that need not run again: without an error it succeeded, else it has given up."""
@@ -269,7 +260,8 @@ class Memory:
     """The ids of events that are done, and for those that come again the handlers that need not run again."""
 
     def __init__(self, config: BusConfig, clock: Clock) -> None:
-        self.published = DeduplicationCache(_ECHO_SECONDS, clock=clock)
+        # An own event may come back after the longest retention of a queue.
+        self.published = DeduplicationCache(1_209_600.0, clock=clock)
         self.handled = DeduplicationCache(config.deduplication_window_seconds, clock=clock)
         self._window = config.deduplication_window_seconds
         self._monotonic = clock.monotonic
@@ -281,7 +273,7 @@ class Memory:
         with self._lock:
             _, before = self._done.pop(event_id, (0.0, ()))
             self._done[event_id] = (self._monotonic() + self._window, (*before, *done))
-            while len(self._done) > _MOST:
+            while len(self._done) > 10_000:
                 del self._done[next(iter(self._done))]
 
     def forget(self, event_id: UUID) -> None:

@@ -13,7 +13,6 @@ from postroad.queues import Queue, QueueSpec, check_name
 from postroad.topics import EVERYTHING, Filter, Topic
 
 _WORD = re.compile(r"[A-Za-z0-9_-]+")
-_RESERVED = ("archive", "dead")
 _OWN = "p-"
 
 
@@ -57,17 +56,14 @@ class Names:
 def is_group(group: object) -> bool:
     if not isinstance(group, str) or _WORD.fullmatch(group) is None:
         return False
-    return group not in _RESERVED and not group.startswith(_OWN) and "--" not in group
+    return group not in ("archive", "dead") and not group.startswith(_OWN) and "--" not in group
 
 
 def check_group(group: object) -> None:
     """Raise InvalidName for what cannot be the name of a group."""
     if not is_group(group):
-        raise InvalidName(
-            f"group: {group!r} cannot name a group",
-            field="group",
-            remedy="Use letters, digits, '_' and single '-'; 'archive', 'dead' and 'p-…' are taken.",
-        )
+        remedy = "Use letters, digits, '_' and single '-'; 'archive', 'dead' and 'p-…' are taken."
+        raise InvalidName(f"group: {group!r} cannot name a group", field="group", remedy=remedy)
 
 
 def names_of(topic: object, *, fifo: bool = False) -> Names:
@@ -75,11 +71,8 @@ def names_of(topic: object, *, fifo: bool = False) -> Names:
     last = re.split("[:/]", topic)[-1] if isinstance(topic, str) and topic.startswith("arn:") else topic
     base = last.removesuffix(".fifo") if isinstance(last, str) else ""
     if not isinstance(last, str) or _WORD.fullmatch(base) is None:
-        raise InvalidName(
-            f"topic: {topic!r} is not a topic name",
-            field="topic",
-            remedy="Use letters, digits, '_' and '-', or the ARN of a topic; a name of a FIFO topic ends in '.fifo'.",
-        )
+        remedy = "Use letters, digits, '_' and '-', or the ARN of a topic; a name of a FIFO topic ends in '.fifo'."
+        raise InvalidName(f"topic: {topic!r} is not a topic name", field="topic", remedy=remedy)
     return Names(base, fifo or last.endswith(".fifo"))
 
 

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 F = TypeVar("F")
 G = TypeVar("G")
-_STOP_SECONDS = 5.0
 
 
 class HandlingBus:
@@ -295,7 +294,7 @@ class HandlingBus:
         if not self._runs_for_loops or self._iterations or self._receiver is None:
             return None
         self._runs_for_loops = False
-        return partial(self._receiver.halt(), _STOP_SECONDS)
+        return partial(self._receiver.halt(), 5.0)
 
     def _admit(self) -> None:
         """Let the group receive the types that have handlers here."""

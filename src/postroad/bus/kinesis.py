@@ -30,8 +30,6 @@ from postroad.queues import PREFIX, Delivery, Queue, References, new_hex
 from postroad.receiving import CircuitBreakerConfig, GivenDeadLetters
 from postroad.streams import Name, Stream
 
-_LONGEST_LEASE = 3_600.0
-
 
 class KinesisEventBus(RemoteEventBus):
     """The bus on a stream: `backend.stream(name)`, which is Kinesis on AWS.
@@ -71,11 +69,8 @@ class KinesisEventBus(RemoteEventBus):
             )
         check(consumer, Name | None, "consumer", InvalidName)
         if dead_letter is not None and not _has_methods_of(Queue, dead_letter):
-            raise ConfigurationError(
-                f"dead_letter: {type(dead_letter).__name__} is not a queue",
-                field="dead_letter",
-                remedy="Pass backend.queue(name).",
-            )
+            why = f"dead_letter: {type(dead_letter).__name__} is not a queue"
+            raise ConfigurationError(why, field="dead_letter", remedy="Pass backend.queue(name).")
         config = checked_config(config)
         clock = SYSTEM_CLOCK if clock is None else clock
         codec = Codec(default_registry if registry is None else registry, clock=clock)
@@ -86,7 +81,7 @@ class KinesisEventBus(RemoteEventBus):
             stream,
             consumer=consumer,
             worker=uuid.uuid4().hex,
-            lease_seconds=min(max(1.0, config.visibility_timeout_seconds), _LONGEST_LEASE),
+            lease_seconds=min(max(1.0, config.visibility_timeout_seconds), 3_600.0),
             unpack=partial(_whole, reader),
             clock=clock,
         )

@@ -22,9 +22,6 @@ from postroad.receiving import HandlingContext, handling
 from postroad.streams import TRIM_HORIZON, Stream, StreamRecord
 
 PREFIX = "archive/"
-_PAGE = 100
-# The clocks of stores and processes differ by up to this; events that arrive later are not part of this reading.
-_CLOCKS_DIFFER = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +96,8 @@ class Reader:
 
     def read(self, wanted: Selection) -> Iterator[ArchivedEvent | Unreadable]:
         """Yield what is there now: each key in its order, different keys by the time of publishing."""
-        latest = self.now() + _CLOCKS_DIFFER
+        # The clocks of stores and processes differ by up to this; what arrives later is not part of this reading.
+        latest = self.now() + timedelta(seconds=60)
         shards = [self._shard(shard, wanted, latest) for shard in self.stream.shards()]
         for _, found in heapq.merge(*shards, key=lambda each: each[0]):
             yield found
@@ -119,12 +117,16 @@ class Reader:
 
     def _records(self, shard: str, latest: datetime) -> Iterator[StreamRecord]:
         after = TRIM_HORIZON
-        while page := self.stream.read(shard, after=after, limit=_PAGE):
+        while page := self.stream.read(shard, after=after, limit=100):
             for record in page:
                 if record.arrived_at > latest:
                     return
                 yield record
             after = page[-1].sequence
+
+    def reference(self, blobs: Blobs, key: str, data: bytes) -> bytes:
+        """Put an envelope that is too large for the stream into a blob, and return the record that refers to it."""
+        return msgspec.json.encode(Reference(blobs.put(self.prefix + key, data)))
 
     def whole(self, data: bytes) -> bytes:
         """Return the envelope, or fetch it if the record is a reference, whose one key no envelope has."""
@@ -193,11 +195,8 @@ def deliverer(to: object, codec: Codec) -> Deliver:
     elif callable(to):
         act = to
     else:
-        raise InvalidInput(
-            f"to: {type(to).__name__} is neither a function nor a bus nor something with reduce(event)",
-            field="to",
-            remedy="Pass a function, a bus or a session.",
-        )
+        why = f"to: {type(to).__name__} is neither a function nor a bus nor something with reduce(event)"
+        raise InvalidInput(why, field="to", remedy="Pass a function, a bus or a session.")
 
     def deliver(archived: ArchivedEvent) -> None:
         envelope = archived.envelope

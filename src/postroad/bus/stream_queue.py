@@ -69,9 +69,6 @@ class Window:
             given.append(entry)
         return given
 
-    def settle(self, entry: Entry) -> None:
-        entry.done, entry.given = True, False
-
     def give_back(self, entries: Collection[Entry], ready_at: float, error: str | None) -> None:
         """Give these entries out again later, before those behind them; the error is that of the first of them."""
         for entry in entries:
@@ -96,7 +93,6 @@ class Window:
 
 Unpack = Callable[[bytes], bytes]
 _LOOK_FOR_SHARDS_SECONDS = 30.0
-_RETRY_SECONDS = 5.0
 _OK = AckResult(ok=True)
 
 
@@ -198,7 +194,7 @@ class StreamQueue:
             taken = [self._given.pop(delivery.receipt, None) for delivery in deliveries]
             for each in taken:
                 if each is not None:
-                    each[0].settle(each[1])
+                    each[1].done, each[1].given = True, False
             windows = {id(each[0]): each[0] for each in taken if each is not None}
             lost = {key for key, window in windows.items() if not self._moved(window)}
         return [_stale() if each is None or id(each[0]) in lost else _OK for each in taken]
@@ -313,7 +309,7 @@ class StreamQueue:
                 body = self._unpack(entry.record.data)
             except TransportError as error:
                 # The store of large bodies does not answer: the shard waits for it.
-                window.give_back(given[index:], now + _RETRY_SECONDS, str(error))
+                window.give_back(given[index:], now + 5.0, str(error))
                 break
             record = entry.record
             message_id = f"{record.shard}-{record.sequence}"

@@ -22,9 +22,7 @@ from postroad.receiving import read_envelope
 from postroad.topics import Topic
 
 _MOST = 10
-_SLICE_SECONDS = 0.5
 _ORPHAN_AFTER = 60.0
-_POLL_SECONDS = 20.0
 
 
 def tail(
@@ -76,11 +74,8 @@ def _inlet(
     with suppress(QueueNotFound):
         existed = store.queue(names.group(group)) is not None
     if existed and filter is not None:
-        raise InvalidInput(
-            f"type: the group {group!r} exists; taking some of its events would change what its members get",
-            field="type",
-            remedy="Leave out --type, or --group.",
-        )
+        why = f"type: the group {group!r} exists; taking some of its events would change what its members get"
+        raise InvalidInput(why, field="type", remedy="Leave out --type, or --group.")
     shared = GroupQueue(store, port, names, config, filter, group)
     try:
         yield shared.inlet
@@ -95,7 +90,7 @@ def _inlet(
 
 def _next(inlet: Inlet, now: float, left: int | None, deadline: float | None) -> list[Delivery]:
     queue = inlet.queue()
-    wait = _SLICE_SECONDS if queue.traits.short_waits else _POLL_SECONDS
+    wait = 0.5 if queue.traits.short_waits else 20.0
     if deadline is not None:
         wait = min(wait, max(0.0, deadline - time.monotonic()))
     for chore in inlet.chores:

@@ -196,7 +196,6 @@ def _children(value: Any, path: str) -> Iterator[tuple[str, object]]:
     return ((f"{path}[{index}]", child) for index, child in enumerate(value))
 
 
-_SHOWN_REASON = 300
 _PLACE = re.compile(r" - at (?:`key` in )?`\$(?P<place>[^`]*)`")
 _LONE_SURROGATE = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})")
 _MISSING = re.compile(r"missing required field `(?P<name>[^`]*)`")
@@ -219,7 +218,7 @@ def refusal(error: Exception, *, root: str = "", size: int = 0, remedy: str | No
     # A hook's own places come before the place at which msgspec called it.
     places, missing = reversed(_PLACE.findall(text)), _MISSING.search(text)
     path = (root + "".join(places) + (f".{missing['name']}" if missing else "")).removeprefix(".")
-    reason = _PLACE.sub("", text)[:_SHOWN_REASON] or type(error).__name__
+    reason = _PLACE.sub("", text)[:300] or type(error).__name__
     text = f"{path}: {reason}" if path else f"the message is not valid: {reason}"
     return InvalidMessage(text, field=path or None, remedy=remedy)
 
@@ -274,7 +273,6 @@ class UUID7Source:
 
 uuid7 = UUID7Source()
 os.register_at_fork(after_in_child=uuid7.forget)
-
 
 _new = object.__new__
 _set = object.__setattr__
@@ -387,10 +385,8 @@ def not_an_event(event: object) -> PostroadError:
     if isinstance(event, msgspec.Struct) or is_model(cls) or (is_dataclass(event) and not isinstance(event, type)):
         return UnknownEventType(f"event_type: {cls.__qualname__} is not registered", field="event_type")
     shown = f"the class {event.__qualname__} itself" if isinstance(event, type) else cls.__qualname__
-    return InvalidMessage(
-        f"{shown} is not an event",
-        remedy="Pass an instance of a class with @event, or of a registered dataclass, pydantic model or Struct.",
-    )
+    remedy = "Pass an instance of a class with @event, or of a registered dataclass, pydantic model or Struct."
+    return InvalidMessage(f"{shown} is not an event", remedy=remedy)
 
 
 def as_uuid(value: object) -> UUID:

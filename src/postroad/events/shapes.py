@@ -24,7 +24,6 @@ Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
 
 MAX_NAME_LENGTH = 256
 _ATTRIBUTE = "__postroad_event__"
-_MAIN_MODULES = ("__main__", "__mp_main__")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ def identity_of(cls: type) -> Identity:
 def default_name(cls: type) -> str:
     """Return `module:QualName`; for a class of `__main__` with the name by which other processes import the script."""
     module = cls.__module__
-    if module in _MAIN_MODULES:
+    if module in ("__main__", "__mp_main__"):
         main = sys.modules.get(module)
         spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
         module = str(spec.name) if spec is not None else Path(file).stem if file else "__main__"
@@ -65,11 +64,8 @@ def checked_name(name: object) -> str:
     """Return the name if a message and its attributes can carry it, else raise InvalidName."""
     if isinstance(name, str) and 0 < len(name) <= MAX_NAME_LENGTH and name.isprintable() and " " not in name:
         return name
-    raise InvalidName(
-        f"name: {str(name)[:80]!r} cannot name an event",
-        field="name",
-        remedy=f"Use 1 to {MAX_NAME_LENGTH} printable characters without spaces, such as 'orders.placed'.",
-    )
+    remedy = f"Use 1 to {MAX_NAME_LENGTH} printable characters without spaces, such as 'orders.placed'."
+    raise InvalidName(f"name: {str(name)[:80]!r} cannot name an event", field="name", remedy=remedy)
 
 
 def field_types(annotation: Any) -> list[tuple[Field[Any], Any]]:

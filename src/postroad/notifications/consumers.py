@@ -25,10 +25,7 @@ from postroad.telemetry import counted, counter, get_logger
 _standard = logging.getLogger("postroad.notifications")
 _log = get_logger("notifications")
 _LEAST_DELAY, _MOST_DELAY = 1.0, 900.0
-_MOST_RELEASE = 43_200.0
 _STALE_BEFORE_END = 3_600.0
-# Without a queue of dead letters a rejected message stays in its queue: nothing is deleted unseen.
-_NOT_REJECTED_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +44,7 @@ class RetryPolicy:
     def pause(self, receive_count: int, chance: float, asked: float = 0.0) -> float:
         """Return the seconds before the next try, give or take a fifth; more if the provider asked for more."""
         delay = self.delays[min(receive_count, len(self.delays)) - 1] if self.delays else 0.0
-        return min(max(delay * (0.8 + 0.4 * chance), asked), _MOST_RELEASE)
+        return min(max(delay * (0.8 + 0.4 * chance), asked), 43_200.0)
 
     def is_stale(self, made_at: datetime, now: datetime) -> bool:
         most = max(self.retention - _STALE_BEFORE_END, self.retention / 2)
@@ -55,7 +52,8 @@ class RetryPolicy:
 
 
 def rejected(reason: str, error: str) -> Reject:
-    return Reject(reason, error, after=_NOT_REJECTED_SECONDS)
+    # Without a queue of dead letters a rejected message stays in its queue: nothing is deleted unseen.
+    return Reject(reason, error, after=300.0)
 
 
 def decide_push(
@@ -98,7 +96,6 @@ def _open(attempt: Attempt) -> str:
 _Received = tuple[Delivery, OfflineMessage]
 DATABASE: Final = "database"
 """What a retry is about if the database failed, which will fail the next message too."""
-_OF_THE_DATABASE: Final = (TransportError, ConfigurationError, StorageFull)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +174,7 @@ def _read(delivery: Delivery) -> _Received | Reject:
 def _failed(error: Exception, delivery: Delivery, retries: RetryPolicy) -> Outcome:
     """Retry while the database is down, however often; give up on other failures after the last try."""
     log_traceback(error, message_id=delivery.message_id)
-    is_database = isinstance(error, _OF_THE_DATABASE)
+    is_database = isinstance(error, TransportError | ConfigurationError | StorageFull)
     if retries.is_last(delivery.receive_count) and not is_database:
         return rejected("handler_failed", explain(error))
     pause = retries.pause(delivery.receive_count, CHANCE.random())
@@ -204,31 +201,34 @@ _FAILURES = {
     "receive_failed": "notification_paused",
 }
 """The log line of each failure around a message."""
+_COUNTED: Final = {"retried": "retried", "deferred": "deferred", "rejected": "dead_lettered"}
+"""The counter of what the receiver did with a message that is not done."""
 
 
 class EventLog:
     """The log lines and counters of the consumer of one queue."""
 
-    def __init__(self, queue: str, handler: str) -> None:
-        self._queue, self._handler = queue, handler
+    def __init__(self, queue: str, handler: str, counts: Counts) -> None:
+        self._queue, self._handler, self._counts = queue, handler, counts
 
     def observe(self, what: str, delivery: Delivery | None, /, **fields: Any) -> None:
         about = {"queue": self._queue} if delivery is None else self._about(delivery)
         if what in ("retried", "rejected"):
             about |= {"error": fields["error"], "attempt": fields["attempt"], "handler": self._handler}
             about["duration_ms"] = fields["duration_ms"]
+        outcome = fields["label"] if what == "acked" else _COUNTED.get(what)
+        if outcome is not None:
+            counter("notifications").labels(self._queue, outcome).inc()
+        if what in _COUNTED:
+            self._counts.add(_COUNTED[what])
         if what == "acked":
-            self._count(fields["label"])
             if _standard.isEnabledFor(logging.INFO):
-                _log.info("notification_settled", outcome=fields["label"], **about)
+                _log.info("notification_settled", outcome=outcome, **about)
         elif what == "retried":
-            self._count("retried")
             _log.warning("notification_retried", retry_in_seconds=round(fields["after"], 3), **about)
         elif what == "deferred":
-            self._count("deferred")
             _log.info("notification_deferred", after_seconds=round(fields["after"], 3), **about)
         elif what == "rejected":
-            self._count("dead_lettered")
             _log.warning("notification_dead_lettered", reason=fields["reason"], **about)
         elif what == "released":
             for each in fields["deliveries"]:
@@ -237,9 +237,6 @@ class EventLog:
             _log.warning("notification_stop_timed_out", messages=fields["messages"], **about)
         elif what in _FAILURES:
             _log.warning(_FAILURES[what], error=describe(fields["error"]), **about)
-
-    def _count(self, outcome: str) -> None:
-        counter("notifications").labels(self._queue, outcome).inc()
 
     def _about(self, delivery: Delivery) -> dict[str, object]:
         return {"queue": self._queue, "message_id": delivery.message_id, "receives": delivery.receive_count}

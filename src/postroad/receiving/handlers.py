@@ -9,7 +9,7 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor, wait as wait_for
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -94,7 +94,6 @@ _waiting: contextvars.ContextVar[asyncio.AbstractEventLoop | None] = contextvars
     "postroad_waiting_loop", default=None
 )
 """The loop that awaits the blocking call of this thread, so that handlers may run on it."""
-_LOOK_SECONDS = 0.5
 
 
 class LoopThread:
@@ -117,7 +116,7 @@ class LoopThread:
         if (home := self._free_home()) is not None:
             home.call_soon_threadsafe(_start, awaitable, future, context)
             while not future.done():
-                wait_for([future], timeout=_LOOK_SECONDS)
+                wait_for([future], timeout=0.5)
                 if home.is_closed() and not future.done():
                     future.set_exception(CancelledError("the event loop of the handlers was closed"))
             return future.result()
@@ -277,6 +276,15 @@ def name_of(handler: _Callable) -> str:
     """Return the handler's name for logs and inboxes: `module.qualname`."""
     module = getattr(handler, "__module__", None) or type(handler).__module__
     return f"{module}.{getattr(handler, '__qualname__', None) or type(handler).__qualname__}"
+
+
+def key_of(handler: _Callable) -> Hashable:
+    """Return what tells the handler from others; an object that cannot be hashed is only equal to itself."""
+    try:
+        hash(handler)
+    except TypeError:
+        return id(handler)
+    return handler
 
 
 _IDLE_SECONDS = 5.0

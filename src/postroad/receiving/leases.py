@@ -19,9 +19,6 @@ from postroad.queues import AckResult, Delivery, Queue
 Observe = Callable[..., None]
 """Called as `observe(what, delivery, **fields)` for each thing that happens to a message."""
 _IDLE_SECONDS = 5.0
-_AFTER_FAILURE = 1.0
-# A clock that moves only when a test moves it wakes nobody.
-_LOOK_AGAIN = 0.02
 
 
 class Chore(Protocol):
@@ -76,7 +73,7 @@ class Housekeeper:
                 except Exception as error:
                     # One chore must not end the others, nor keep this thread busy with failing.
                     self._observe("chore_failed", None, error=error)
-                    time.sleep(_AFTER_FAILURE)
+                    time.sleep(1.0)
 
     def _wait(self) -> bool:
         """Wait until something is due; False ends the thread."""
@@ -88,14 +85,11 @@ class Housekeeper:
                 self._planned = math.inf if due is None else due
                 left = _IDLE_SECONDS if due is None else due - self._clock.monotonic()
                 if due is not None and not isinstance(self._clock, SystemClock):
-                    left = min(left, _LOOK_AGAIN)
+                    # A clock that moves only when a test moves it wakes nobody.
+                    left = min(left, 0.02)
                 if not self._changed.wait(left) and due is None and self._next_due() is None:
                     self._running = False
                     return False
-
-
-# Leases that are due within this part of the visibility are extended together with those that are due now.
-_SOON = 0.1
 
 
 @dataclass(slots=True, eq=False)
@@ -162,7 +156,8 @@ class Leases:
 
     def run(self) -> None:
         with self._extending:
-            soon = self.clock.monotonic() + self.visibility * (1 + _SOON) - self.extend_every
+            # Leases that are due within a tenth of the visibility are extended together with those that are due now.
+            soon = self.clock.monotonic() + self.visibility * 1.1 - self.extend_every
             with self._lock:
                 due = [held for held in self._held.values() if self._coverable(held) and held.covered_until <= soon]
             for queue in {id(held.queue): held.queue for held in due}.values():
@@ -202,11 +197,6 @@ class Leases:
             self.observe("chore_failed", None, error=error)
 
 
-_MOST_ACKS = 10
-_LATEST_SECONDS = 0.05
-_ACK_ATTEMPTS = 3
-
-
 @dataclass(slots=True)
 class _Waiting:
     queue: Queue
@@ -231,7 +221,7 @@ class Acks:
             first = self._first_at is None
             if first:
                 self._first_at = self.clock.monotonic()
-            full = len(self._waiting) >= _MOST_ACKS
+            full = len(self._waiting) >= 10
         if full:
             self.flush()
         elif first:
@@ -240,7 +230,7 @@ class Acks:
     def due(self) -> float | None:
         """Return when the first of those that wait has waited long enough."""
         first_at = self._first_at
-        return None if first_at is None else first_at + _LATEST_SECONDS
+        return None if first_at is None else first_at + 0.05
 
     def flush(self) -> None:
         with self._lock:
@@ -260,7 +250,7 @@ class Acks:
             each.attempts += 1
             if result.ok:
                 continue
-            if each.attempts < _ACK_ATTEMPTS and not isinstance(result.error, StaleReceipt):
+            if each.attempts < 3 and not isinstance(result.error, StaleReceipt):
                 again.append(each)
             else:
                 why = result.error or StaleReceipt("the message was not acked")
@@ -270,11 +260,6 @@ class Acks:
                 self._waiting += again
                 self._first_at = self._first_at or self.clock.monotonic()
             self.wake()
-
-
-_MOST_SPARED = 10_000
-# Another receiver may have received a message that was expected here.
-_GIVE_UP_SECONDS = 30.0
 
 
 @dataclass(slots=True, eq=False)
@@ -295,7 +280,7 @@ class Attempts:
         with self._lock:
             for delivery in deliveries:
                 self._spared[delivery.message_id] = self._spared.pop(delivery.message_id, 0) + 1
-            while len(self._spared) > _MOST_SPARED:
+            while len(self._spared) > 10_000:
                 del self._spared[next(iter(self._spared))]
 
     def number(self, delivery: Delivery) -> int:
@@ -321,5 +306,6 @@ class Attempts:
             return most
         now = self._clock.monotonic()
         with self._lock:
-            self._expected = {key: due for key, due in self._expected.items() if due > now - _GIVE_UP_SECONDS}
+            # Another receiver may have received a message that was expected here.
+            self._expected = {key: due for key, due in self._expected.items() if due > now - 30.0}
             return 1 if any(due <= now + wait for due in self._expected.values()) else most

@@ -6,7 +6,7 @@ import hashlib
 import heapq
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Final
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
 MAX_ENTRIES: Final = 10
 ATTEMPTS: Final = 3
-_BACKOFF_SECONDS: Final = 0.1
-_CONCURRENT: Final = 16
-_ACTIVE: Final = Pair("active")
 
 
 @dataclass(slots=True)
@@ -93,7 +90,7 @@ def release(
             return ReleaseResult(dropped=len(own))
         return _Release(recipients[subscriber_id], store, lanes, sleep, dispatch_delay > 0).deliver(own)
 
-    with ThreadPoolExecutor(min(_CONCURRENT, max(1, len(by_subscriber)))) as pool:
+    with ThreadPoolExecutor(min(16, max(1, len(by_subscriber)))) as pool:
         for part in pool.map(work, by_subscriber):
             result.add(part)
     return result
@@ -135,7 +132,10 @@ class _Release:
 
     def _deliver(self, rows: Sequence[Row | Marker]) -> None:
         segment: list[Row] = []
-        self._drain({row.producer_id for row in rows})
+        # What is held of draining pairs goes before anything newer.
+        for producer_id, pair in self._store.pairs(self._recipient.agent_id, {row.producer_id for row in rows}).items():
+            if pair.state == "draining":
+                self._empty(producer_id, pair)
         for row in rows:
             if isinstance(row, Row):
                 segment.append(row)
@@ -146,12 +146,6 @@ class _Release:
         self._send_due(segment)
         if self._marks_late and self._newest_ms > self._recipient.newest_ms:
             self._store.remember_newest(self._recipient.agent_id, self._newest_ms)
-
-    def _drain(self, producer_ids: Collection[str]) -> None:
-        """Send what is held of draining pairs, before anything newer."""
-        for producer_id, pair in self._store.pairs(self._recipient.agent_id, producer_ids).items():
-            if pair.state == "draining":
-                self._empty(producer_id, pair)
 
     def _obey(self, marker: Marker) -> None:
         if marker.held is not None:
@@ -190,7 +184,7 @@ class _Release:
             return
         pairs = self._store.pairs(self._recipient.agent_id, {row.producer_id for row in rows})
         # What waits of a subscription that ended is sent.
-        active = {row.producer_id for row in rows if pairs.get(row.producer_id, _ACTIVE).state == "active"}
+        active = {row.producer_id for row in rows if pairs.get(row.producer_id, Pair("active")).state == "active"}
         in_sequence = sorted(rows, key=lambda each: (each.producer_id, int(each.sequence)))
         unsent = self._send(merged(row for row in in_sequence if row.producer_id in active))
         withheld = [row for row in in_sequence if row.producer_id not in active]
@@ -228,7 +222,7 @@ class _Release:
         done = [False] * len(batch)
         for attempt in range(ATTEMPTS):
             if attempt:
-                self._sleep(_BACKOFF_SECONDS * 2**attempt)
+                self._sleep(0.1 * 2**attempt)
             left = [place for place, ok in enumerate(done) if not ok]
             errors = self._lanes.send(self._recipient, [messages[place] for place in left])
             for place, error in zip(left, errors, strict=True):

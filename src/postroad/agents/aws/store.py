@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -25,10 +25,6 @@ from postroad.clock import Clock
 from postroad.connections import AwsConnection
 from postroad.errors import InvalidInput, PostroadError
 from postroad.queues import Delivery, OutgoingMessage, PeekedMessage, Queue, QueueTraits, SendResult, SQSQueues
-
-_SAMPLE: Final = 100
-_VISIBILITY: Final = 60.0
-SWEEP_EVERY: Final = 60.0
 
 
 class AwsAgentStore:
@@ -114,7 +110,7 @@ class AwsAgentStore:
     def sweep(self) -> None:
         """Do what the function `sweeper` does elsewhere; DynamoDB removes what has expired by itself."""
         now = self._clock.monotonic()
-        if now - self._swept_at >= SWEEP_EVERY:
+        if now - self._swept_at >= 60.0:
             self._swept_at = now
             self.drain()
 
@@ -145,7 +141,7 @@ class AwsAgentStore:
         if after is not None:
             return []
         self._sqs(agent_id)
-        sample = self._queues.queue(DEAD_QUEUE).peek(limit=_SAMPLE, force=True)
+        sample = self._queues.queue(DEAD_QUEUE).peek(limit=100, force=True)
         return [message for message in sample if _field(message.body, "subscriberId") == agent_id][:limit]
 
     def deliveries(self, name: str) -> Sequence[EventDelivery]:
@@ -210,7 +206,7 @@ def _redrive(dead: Queue, target: Queue, is_own: Callable[[Delivery], bool], lim
     """Move the agent's own dead letters behind what waits for it, at most `limit`; return how many."""
     moved, held, seen_before = 0, list[Delivery](), set[str]()
     while limit is None or moved < limit:
-        batch = dead.receive(max_messages=10, visibility=_VISIBILITY)
+        batch = dead.receive(max_messages=10, visibility=60.0)
         if not batch:
             foreign = [each for each in held if each.message_id not in seen_before]
             if not foreign or not dead.stats().visible:

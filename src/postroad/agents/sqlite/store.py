@@ -13,20 +13,9 @@ from postroad.agents.model import AgentSettings, EventDelivery, LaneStats
 from postroad.agents.port import FanOut
 from postroad.agents.sqlite import message_groups
 from postroad.agents.sqlite.history import AgentHistory
-from postroad.agents.sqlite.leases import Leases
 from postroad.agents.sqlite.queue import EVERY_QUEUE, SQLiteAgentQueue, count, dead_letters
 from postroad.agents.sqlite.registry import SQLiteRegistry, SQLiteSubscriptions
-from postroad.agents.sqlite.tables import (
-    HELD,
-    SCHEMA,
-    Reader,
-    active,
-    after_reboot,
-    channel,
-    microseconds,
-    next_places,
-    number,
-)
+from postroad.agents.sqlite.tables import HELD, Reader, active, channel, microseconds, next_places, number, prepare
 from postroad.agents.stream import Rejected, StreamEvent, merged
 from postroad.engine import Engine, Listener, Transaction, every, one
 from postroad.queues import MAX_MESSAGE_BYTES, OutgoingMessage, PeekedMessage, Queue, embedded_traits
@@ -34,8 +23,6 @@ from postroad.streams import Shard, Stream, shard_of
 
 MOST_WOKEN: Final = 1_000
 """So many queues are woken by name: the names of a hundred thousand would cost more memory than the rows do."""
-_SWEEP_EVERY: Final = 60.0
-_ALL: Final = 1 << 31
 _SHARDS: Final = """
 SELECT shard.id FROM stream_shards AS shard JOIN streams ON streams.id = shard.stream WHERE streams.name = ?
 """
@@ -82,7 +69,6 @@ ON CONFLICT DO UPDATE SET newest_ms = max(newest_ms, excluded.newest_ms)
 """
 _UNHOLD: Final = "DELETE FROM agent_held_row WHERE place = ?"
 _RENUMBER: Final = "UPDATE agent_event SET place = ?2 WHERE place = ?1"
-_STEP: Final = 1_000
 _LISTENERS: Final = "SELECT subscriber FROM agent_pair WHERE producer = ? LIMIT ?"
 _HELD_FOR: Final = "SELECT lane FROM agent_held_row WHERE place = ? LIMIT ?"
 
@@ -115,10 +101,7 @@ class SQLiteAgentStore:
         self._delay_us = int(settings.dispatch_delay * 1_000_000)
         self._retention_us = int(settings.retention * 1_000_000)
         self._swept_at = float("-inf")
-        engine.prepare(
-            SCHEMA,
-            after_reboot=lambda tx: after_reboot(tx, monotonic_us=engine.monotonic_us(), now_us=engine.now_us()),
-        )
+        prepare(engine)
         self.registry = SQLiteRegistry(engine)
         self.subscriptions = SQLiteSubscriptions(engine, self._newest)
         self._traits = embedded_traits(
@@ -129,7 +112,7 @@ class SQLiteAgentStore:
             visibility=settings.visibility,
             max_receives=settings.max_receives,
         )
-        self._leases = Leases(engine, Reader(engine.salt), settings.max_receives)
+        self._reader = Reader(engine.salt)
 
     def provision(self) -> None:
         """Do nothing: the file has its tables."""
@@ -160,7 +143,7 @@ class SQLiteAgentStore:
 
     def sweep(self) -> None:
         now = self._engine.clock.monotonic()
-        if now - self._swept_at < _SWEEP_EVERY:
+        if now - self._swept_at < 60.0:
             return
         now_us, monotonic_us = self._engine.now_us(), self._engine.monotonic_us()
         sweep = partial(message_groups.sweep, now_us=now_us, monotonic_us=monotonic_us)
@@ -176,23 +159,22 @@ class SQLiteAgentStore:
 
     def queue(self, agent_id: str) -> SQLiteAgentQueue:
         agent = self._engine.read(lambda connection: active(connection, agent_id))
-        return SQLiteAgentQueue(self._engine, self._leases, self._traits, agent_id, agent)
+        return SQLiteAgentQueue(self._engine, self._reader, self._traits, agent_id, agent)
 
     def stats(self, agent_id: str) -> LaneStats:
         return self._engine.read(lambda connection: count(connection, active(connection, agent_id), self._engine))
 
     def dead_letters(self, agent_id: str, limit: int, after: str | None = None) -> list[PeekedMessage]:
-        reader, behind = self._leases.reader, int(after or 0)
+        reader, behind = self._reader, int(after or 0)
         return self._engine.read(
             lambda connection: dead_letters(connection, reader, active(connection, agent_id), limit=limit, after=behind)
         )
 
     def deliveries(self, name: str) -> list[EventDelivery]:
-        history = AgentHistory(self._engine, self._leases.reader)
-        return history.of_message(name) or history.of_event(name)
+        return AgentHistory(self._engine, self._reader).deliveries(name)
 
     def redrive(self, agent_id: str, limit: int | None) -> int:
-        most, now_us = _ALL if limit is None else limit, self._engine.monotonic_us()
+        most, now_us = 1 << 31 if limit is None else limit, self._engine.monotonic_us()
         return self._engine.write(lambda tx: message_groups.redrive(tx, active(tx.connection, agent_id), most, now_us))
 
     def _newest(self, producer_id: str) -> int:
@@ -242,7 +224,7 @@ class SQLiteAgentStore:
     def _release(self, tx: Transaction, arrived_until_us: int) -> int:
         """Release the held events that arrived until then, merged by time; return how many rows."""
         released = 0
-        while due := every(tx.connection, _DUE, (HELD, arrived_until_us, _STEP)):
+        while due := every(tx.connection, _DUE, (HELD, arrived_until_us, 1_000)):
             place = next_places(tx, len(due))
             for event in merged(_HeldEvent(held, str(producer), at) for held, producer, at in due):
                 tx.connection.execute(_RELEASE, (event.place, place, event.occurred_ms))

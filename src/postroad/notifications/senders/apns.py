@@ -33,8 +33,6 @@ from postroad.notifications.senders.answers import (
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
-_REUSED_SECONDS: Final = 50 * 60
-_SOONEST_SECONDS: Final = 20 * 60
 _DEAD_TOKENS: Final = frozenset({"BadDeviceToken", "DeviceTokenNotForTopic"})
 _REFUSED_TEAM: Final = frozenset({"ExpiredProviderToken", "InvalidProviderToken"})
 _REFUSED_TOPIC: Final = frozenset({"BadTopic", "MissingTopic", "TopicDisallowed"})
@@ -198,8 +196,8 @@ def _team_token(key: str, *, key_id: str, team_id: str, clock: Clock) -> SharedT
 
     return SharedToken(
         sign,
-        is_old=lambda: clock.monotonic() - signed_at >= _REUSED_SECONDS,
-        may_renew=lambda: clock.monotonic() - renewed_at >= _SOONEST_SECONDS,
+        is_old=lambda: clock.monotonic() - signed_at >= 50 * 60,
+        may_renew=lambda: clock.monotonic() - renewed_at >= 20 * 60,
     )
 
 
@@ -214,9 +212,6 @@ def _private_key(key: str) -> EllipticCurvePrivateKey:
         private = None
     if not isinstance(private, EllipticCurvePrivateKey) or not isinstance(private.curve, SECP256R1):
         # Without its cause, which could show a part of the key.
-        raise ConfigurationError(
-            "key: is not a P-256 private key in PEM",
-            field="key",
-            remedy="Give the text of the .p8 file that Apple offered for download, without a password.",
-        ) from None
+        remedy = "Give the text of the .p8 file that Apple offered for download, without a password."
+        raise ConfigurationError("key: is not a P-256 private key in PEM", field="key", remedy=remedy) from None
     return private
