@@ -186,8 +186,6 @@ def _help(ctx: Any, stream: TextIO) -> str:
 
 
 class _Command(TyperCommand):
-    """A verb."""
-
     def get_help(self, ctx: Any) -> str:
         return _help(ctx, sys.stdout)
 

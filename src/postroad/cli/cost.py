@@ -46,8 +46,8 @@ def cost(
     """Estimate the requests and the monthly cost on SQS."""
     passes, waits, wait = 1, 0, 20.0
     if topology is not None:
-        consumed = operations_cost.consumption(topologies.chat_topology("project", "env"))
-        passes, waits, wait = consumed.queues, consumed.queues, consumed.poll_wait
+        passes, wait = operations_cost.consumption(topologies.chat_topology("project", "env"))
+        waits = passes
     options = asdict(given)
     options["pollers"] = waits if given.pollers is None else given.pollers
     options["poll_wait"] = wait if given.poll_wait is None else given.poll_wait
@@ -113,11 +113,6 @@ def _parts(found: agents.Plan, given: agents.PlanInput) -> Iterator[RenderableTy
     yield ""
     for quota in (quota for quota in found.quotas if quota["exceeded"]):
         yield f"ask AWS first: {quota['name']} {_number(quota['needed'])} (default {_number(quota['default'])})"
-    yield f"cheapest change: {cheapest_change(given)}"
-
-
-def cheapest_change(given: agents.PlanInput) -> str:
-    """Return which of three changes saves most."""
     changes = {
         "a window twice as long": replace(given, window_seconds=given.window_seconds * 2),
         "events half as large": replace(given, event_bytes=given.event_bytes / 2),
@@ -126,7 +121,7 @@ def cheapest_change(given: agents.PlanInput) -> str:
     now = agents_plan.plan(given).cost_per_month["total"]
     saved = {name: now - agents_plan.plan(changed).cost_per_month["total"] for name, changed in changes.items()}
     best = max(saved, key=lambda name: saved[name])
-    return f"{best} saves {saved[best]:,.0f} USD a month"
+    yield f"cheapest change: {best} saves {saved[best]:,.0f} USD a month"
 
 
 def _words(name: str) -> str:

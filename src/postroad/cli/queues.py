@@ -351,7 +351,6 @@ def _show_tasks(call: Call, name: str) -> None:
 
 
 def _progress(report: queues.RedriveReport, canary: int, wait: float) -> str:
-    """Return what a running redrive does or waits for."""
     if 0 < report.moved <= canary:
         queues = " and ".join(sorted(report.destinations))
         first = counted(report.moved, "message")

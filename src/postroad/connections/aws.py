@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from mypy_boto3_sqs.client import SQSClient
 
 MAX_POOL_CONNECTIONS = 50
-_ADAPTIVE_ATTEMPTS = 8
-
-
 T = TypeVar("T")
 
 
@@ -89,7 +86,7 @@ class AwsConnection:
         """Return a connection to the same account and region that slows down while AWS throttles it."""
         return AwsConnection(
             *(self.region, self.endpoint_url, self.stage, self.bucket, self.table),
-            attempts=_ADAPTIVE_ATTEMPTS,
+            attempts=8,
             adaptive=True,
         )
 

@@ -12,17 +12,8 @@ import psycopg
 from psycopg import errors as pg
 from psycopg.conninfo import conninfo_to_dict
 
+from postroad import errors
 from postroad.connections.database import IdleConnections, Row, in_format_style
-from postroad.errors import (
-    ConfigurationError,
-    DeadlockDetected,
-    NotPermitted,
-    OutcomeUnknown,
-    PostroadError,
-    SchemaMismatch,
-    StorageFull,
-    Unavailable,
-)
 
 # A server that vanished silently, as in a failover, is noticed within seconds instead of hours.
 _DEFAULTS: Final[dict[str, Any]] = {
@@ -33,9 +24,6 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 20_000,
 }
-_BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
-_BEGIN_READING: Final = "BEGIN READ ONLY"
-_SHOWN: Final = 300
 _NO_TABLES = (pg.UndefinedTable, pg.UndefinedColumn, pg.UndefinedFunction)
 
 
@@ -63,7 +51,7 @@ class PostgresDatabase:
             given = conninfo_to_dict(dsn)
         except psycopg.Error:
             # The driver's text would show a part of the DSN, which may be its password; so would the chain of causes.
-            raise ConfigurationError(
+            raise errors.ConfigurationError(
                 "dsn: is not a DSN of PostgreSQL", field="dsn", remedy="Use postgresql://user@host/database."
             ) from None
         self._dsn = dsn
@@ -72,17 +60,17 @@ class PostgresDatabase:
         self._idle: IdleConnections[psycopg.Connection[Row]] = IdleConnections()
 
     def transaction(self) -> AbstractContextManager[PostgresSession]:
-        return self._transaction(_BEGIN)
+        return self._transaction("BEGIN ISOLATION LEVEL READ COMMITTED")
 
     def reading(self) -> AbstractContextManager[PostgresSession]:
-        return self._transaction(_BEGIN_READING)
+        return self._transaction("BEGIN READ ONLY")
 
     def connect(self) -> psycopg.Connection[Row]:
         """Return a connection in autocommit mode, which the caller must close."""
         try:
             return psycopg.connect(self._dsn, autocommit=True, prepare_threshold=None, **self._defaults)
         except psycopg.Error as error:
-            raise Unavailable(
+            raise errors.Unavailable(
                 f"PostgreSQL cannot be reached: {_text(error)}",
                 remedy="Check the address, the network and the credentials in the DSN.",
             ) from error
@@ -93,21 +81,23 @@ class PostgresDatabase:
     def close(self) -> None:
         self._idle.close()
 
-    def translate(self, error: psycopg.Error) -> PostroadError:
+    def translate(self, error: psycopg.Error) -> errors.PostroadError:
         """Return the Postroad error that says what happened and what to do."""
         text = f"PostgreSQL: {_text(error)}"
         if isinstance(error, _NO_TABLES):
-            return SchemaMismatch(f"the tables are missing: {_text(error)}", remedy=self._schema_remedy)
+            return errors.SchemaMismatch(f"the tables are missing: {_text(error)}", remedy=self._schema_remedy)
         if isinstance(error, pg.InvalidSchemaName):
-            return ConfigurationError(f"schema: {_text(error)}", field="schema", remedy="Create it, or name another.")
+            return errors.ConfigurationError(
+                f"schema: {_text(error)}", field="schema", remedy="Create it, or name another."
+            )
         if isinstance(error, pg.ReadOnlySqlTransaction):
-            return ConfigurationError(
+            return errors.ConfigurationError(
                 "dsn: the server is read-only", field="dsn", remedy="Name the primary server, not a replica."
             )
         if isinstance(error, pg.InsufficientPrivilege):
-            return NotPermitted(text, remedy="See `postroad outbox grants`.")
-        kinds = {pg.DeadlockDetected: DeadlockDetected, pg.DiskFull: StorageFull}
-        return next((ours for theirs, ours in kinds.items() if isinstance(error, theirs)), Unavailable)(text)
+            return errors.NotPermitted(text, remedy="See `postroad outbox grants`.")
+        kinds = {pg.DeadlockDetected: errors.DeadlockDetected, pg.DiskFull: errors.StorageFull}
+        return next((ours for theirs, ours in kinds.items() if isinstance(error, theirs)), errors.Unavailable)(text)
 
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[PostgresSession]:
@@ -119,7 +109,7 @@ class PostgresDatabase:
             connection.execute("COMMIT")
         except psycopg.OperationalError as error:
             if committing:
-                raise OutcomeUnknown(f"PostgreSQL went away while it committed: {_text(error)}") from error
+                raise errors.OutcomeUnknown(f"PostgreSQL went away while it committed: {_text(error)}") from error
             raise self.translate(error) from error
         except psycopg.Error as error:
             raise self.translate(error) from error
@@ -152,10 +142,7 @@ class PostgresDatabase:
 
 
 def _text(error: Exception) -> str:
-    return " ".join(str(error).split())[:_SHOWN]
-
-
-_SERVER: Final = b"SELECT pg_backend_pid()"
+    return " ".join(str(error).split())[:300]
 
 
 def shares_servers(database: PostgresDatabase) -> bool:
@@ -175,5 +162,5 @@ def shares_servers(database: PostgresDatabase) -> bool:
 
 
 def _server(connection: psycopg.Connection[Row]) -> int:
-    [pid] = connection.execute(_SERVER).fetchall()[0]
+    [pid] = connection.execute(b"SELECT pg_backend_pid()").fetchall()[0]
     return int(pid)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final
 
 from msgspec import Meta
 
@@ -21,11 +21,9 @@ FREE_GB: Final = 1
 SCALES: Final[Mapping[str, int]] = {"Dev": 1_000, "10k DAU": 100_000, "100k DAU": 1_000_000}
 """Messages a day of deployments of three sizes."""
 _CHUNK_BYTES: Final = 65_536
-_MOST_IN_BATCH: Final = 10
 _MOST_BYTES: Final = 1_048_576
 _MOST_WAIT: Final = 20
 _MOST: Final = 10**15
-_DAY_SECONDS: Final = 86_400
 _Amount = Annotated[float, Meta(ge=0, le=_MOST, description=f"a number of 0 or more and at most {_MOST:g}")]
 _Days = Annotated[float, Meta(gt=0, le=_MOST, description=f"a number above 0 and at most {_MOST:g}")]
 _Wait = Annotated[float, Meta(gt=0, le=_MOST_WAIT, description=f"a number above 0 and at most {_MOST_WAIT:g}")]
@@ -53,20 +51,12 @@ class CostEstimate:
     monthly_usd: float
 
 
-class Consumption(NamedTuple):
-    """The queues that one process of each component of a topology receives from; a message passes each queue once."""
-
-    queues: int
-    poll_wait: float
-    """Seconds for which a receive waits on an empty queue."""
-
-
-def consumption(topology: Topology) -> Consumption:
-    """Return how many queues the components consume, and how long a receive waits there."""
+def consumption(topology: Topology) -> tuple[int, float]:
+    """Return how many queues the components consume, each message once, and how many seconds a receive waits there."""
     names = {name for component in topology.components for name in component.consumes}
     queues = [each for each in topology.resources if isinstance(each, QueueDecl) and each.name in names]
     waits = [queue.spec.receive_wait for queue in queues]
-    return Consumption(len(waits), min(waits, default=_MOST_WAIT))
+    return len(waits), min(waits, default=_MOST_WAIT)
 
 
 def estimate_cost(
@@ -109,9 +99,9 @@ def estimate_cost(
     check(days, _Days, "days")
     check(body_bytes, _Bytes, "body_bytes")
     for name, batch in (("send_batch", send_batch), ("receive_batch", receive_batch), ("delete_batch", delete_batch)):
-        check(batch, whole_number(1, _MOST_IN_BATCH), name)
+        check(batch, whole_number(1, 10), name)
     per_message = _carried(send_batch, body_bytes) + _carried(receive_batch, body_bytes) + Fraction(1, delete_batch)
-    polls = Fraction(pollers) * Fraction(days) * _DAY_SECONDS / Fraction(poll_wait)
+    polls = Fraction(pollers) * Fraction(days) * 86_400 / Fraction(poll_wait)
     requests = math.ceil(Fraction(messages_per_day) * Fraction(days) * per_message + polls)
     billable = max(0, requests - FREE_REQUESTS)
     request_usd = Fraction(billable, 1_000_000) * (PRICE_OF_FIFO_MILLION if fifo else PRICE_OF_MILLION)

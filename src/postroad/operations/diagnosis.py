@@ -10,16 +10,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
+from postroad import connections
 from postroad.agents import DEAD_QUEUE, EVENTS_STREAM, REJECTED_QUEUE
 from postroad.arguments import Seconds, check
-from postroad.connections import (
-    FileState,
-    application_file_state,
-    dialect_of,
-    engine_file_state,
-    path_of,
-    postgres_database,
-)
 from postroad.engine import FIXED_VERSION
 from postroad.errors import ConfigurationError, NotPermitted, QueueNotFound
 from postroad.inbox import RETENTION, Windows
@@ -40,10 +33,6 @@ LEAST_FREE_PART: Final = 0.05
 MOST_LOG_BYTES: Final = 1_000_000_000
 _SOUND: Final = ".".join(map(str, FIXED_VERSION))
 _COMPANIONS: Final = ("-wal", "-shm", ".token", ".tokens.json", ".secret", ".blobs", ".metrics")
-_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
-_EPOCH: Final = datetime(2020, 1, 1, tzinfo=UTC)
-# The clocks of a machine and its disks may differ by this much although nobody has set one back.
-_TOLERANCE: Final = timedelta(minutes=1)
 
 
 def doctor(
@@ -82,7 +71,7 @@ def doctor(
         *_dead_letter_findings(backend, overviews),
         *_agent_findings(backend),
         *_topic_findings(backend),
-        *(() if data is None else file_state_findings(data, engine_file_state(data))),
+        *(() if data is None else file_state_findings(data, connections.engine_file_state(data))),
         *file_findings(backend.url, backend.clock.now()),
         *_audit_findings(backend.audit_log()),
         *(() if dsn is None else _database_findings(dsn)),
@@ -192,7 +181,7 @@ def _audit_findings(log: Auditor | None) -> Iterator[Finding]:
         yield Finding("audit-chain", "error", str(log.path), message, remedy)
 
 
-def file_state_findings(path: Path, state: FileState) -> Iterator[Finding]:
+def file_state_findings(path: Path, state: connections.FileState) -> Iterator[Finding]:
     """Yield what is wrong with the file of the embedded engine and with the SQLite that opens it."""
     if not state.sound:
         message = f"{path}: SQLite {state.library} can damage its log when two processes checkpoint in a row"
@@ -208,18 +197,16 @@ def file_state_findings(path: Path, state: FileState) -> Iterator[Finding]:
 
 
 def _database_findings(dsn: str) -> Iterator[Finding]:
-    if dialect_of(dsn) == "sqlite":
-        path = Path(path_of(dsn))
-        state = application_file_state(path)
+    if connections.dialect_of(dsn) == "sqlite":
+        path = Path(connections.path_of(dsn))
+        state = connections.application_file_state(path)
         if not state.sound and state.journal_mode == "wal":
             message = f"Python's SQLite {state.library} can damage its log when two processes checkpoint in a row"
             remedy = f"Run a Python with SQLite {_SOUND} or newer, or set PRAGMA journal_mode=DELETE."
             yield Finding("sqlite-version", "warning", str(path), f"{path}: {message}", remedy)
         return
-    database = postgres_database(dsn, schema_remedy="Run `postroad outbox init`.")
-    from postroad.connections import shares_servers
-
-    if shares_servers(database):
+    database = connections.postgres_database(dsn, schema_remedy="Run `postroad outbox init`.")
+    if connections.shares_servers(database):
         yield Finding(
             "pooler",
             "warning",
@@ -232,15 +219,19 @@ def _database_findings(dsn: str) -> Iterator[Finding]:
 
 def file_findings(url: str, now: datetime) -> Iterator[Finding]:
     """Yield what is doubtful about the clock, the files of the backend and the disk they are on."""
-    if now < _EPOCH:
+    if now < datetime(2020, 1, 1, tzinfo=UTC):
         yield _clock("clock", f"the clock says {now.isoformat()}")
     data = data_path(url)
     if data is None:
         return
     for path in (data, *(data.with_name(data.name + suffix) for suffix in _COMPANIONS), audit_path(url)):
         if path.exists():
-            yield from _mode(path)
-            yield from _time(path, now, engine_file_state(path).latest if path == data else None)
+            mode = path.stat().st_mode
+            if mode & (stat.S_IRWXG | stat.S_IRWXO):
+                wanted = "700" if path.is_dir() else "600"
+                message = f"{path}: others than its owner may use it (mode {stat.S_IMODE(mode):o})"
+                yield Finding("file-mode", "error", str(path), message, f"chmod {wanted} {path}.")
+            yield from _time(path, now, connections.engine_file_state(path).latest if path == data else None)
     log = data.with_name(f"{data.name}-wal")
     size = log.stat().st_size if log.exists() else 0
     if size > MOST_LOG_BYTES:
@@ -252,19 +243,12 @@ def file_findings(url: str, now: datetime) -> Iterator[Finding]:
         yield Finding("disk-space", "warning", str(data), message, "Make room: sends fail when the disk is full.")
 
 
-def _mode(path: Path) -> Iterator[Finding]:
-    mode = path.stat().st_mode
-    if mode & _OTHERS:
-        wanted = "700" if path.is_dir() else "600"
-        message = f"{path}: others than its owner may use it (mode {stat.S_IMODE(mode):o})"
-        yield Finding("file-mode", "error", str(path), message, f"chmod {wanted} {path}.")
-
-
 def _time(path: Path, now: datetime, latest: datetime | None) -> Iterator[Finding]:
     """Yield a finding if the file was written in the future, or holds a time of the future."""
     written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
     written = written if latest is None else max(written, latest)
-    if written > now + _TOLERANCE:
+    # The clocks of a machine and its disks may differ a little although nobody has set one back.
+    if written > now + timedelta(minutes=1):
         yield _clock(str(path), f"{path}: was written at {written.isoformat()}, and the clock says {now.isoformat()}")
 
 

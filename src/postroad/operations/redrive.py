@@ -13,33 +13,13 @@ from typing import Any
 
 import msgspec
 
+from postroad import queues
 from postroad.arguments import check, whole_number
 from postroad.errors import NotSupported
 from postroad.ports import Store
-from postroad.queues import (
-    BoundOptions,
-    Bounds,
-    Destinations,
-    EachStep,
-    Looked,
-    Match,
-    MoveTask,
-    PeekedMessage,
-    Progress,
-    Queue,
-    QueueStore,
-    RedriveReport,
-    as_movable,
-    event_type,
-    failure,
-    read_dead,
-    redrive as move,
-)
 from postroad.telemetry import get_logger, recorded
 
 _FASTEST = 500
-_NAMED_IDS = 100
-_SAMPLES = 5
 _PAGE = 500
 _MOST_RECEIVED = 10_000
 """How many messages are read by default where peeking is receiving."""
@@ -84,7 +64,7 @@ class FailureGroups:
 
 
 def failure_groups(
-    backend: QueueStore, queue: str, *, limit: int | None = None, cursor: str | None = None
+    backend: queues.QueueStore, queue: str, *, limit: int | None = None, cursor: str | None = None
 ) -> FailureGroups:
     """Group the messages of a queue by what they died of. This changes nothing.
 
@@ -116,18 +96,17 @@ def failure_groups(
     for looked in _pages(source, limit, cursor):
         scanned, following = scanned + len(looked.messages), looked.cursor
         for message in looked.messages:
-            name = failure(message)
+            name = queues.failure(message)
             groups[name] = _joined(groups.get(name) or _begun(name, message), message)
     found = sorted(groups.values(), key=lambda group: (-group.count, group.fingerprint))
     kept = following if source.traits.peeks_clean else None
     return FailureGroups(tuple(found), scanned, complete=following is None, cursor=kept)
 
 
-def _pages(queue: Queue, limit: int | None, cursor: str | None) -> Iterator[Looked]:
-    """Yield the messages behind the cursor in pages."""
+def _pages(queue: queues.Queue, limit: int | None, cursor: str | None) -> Iterator[queues.Looked]:
     if limit is None and not queue.traits.peeks_clean:
         limit = _MOST_RECEIVED
-    source, left = as_movable(queue), limit
+    source, left = queues.as_movable(queue), limit
     try:
         while left is None or left > 0:
             looked = source.look(cursor=cursor, limit=_PAGE if left is None else min(_PAGE, left))
@@ -139,19 +118,19 @@ def _pages(queue: Queue, limit: int | None, cursor: str | None) -> Iterator[Look
         source.stop(cursor)
 
 
-def _begun(fingerprint: str, first: PeekedMessage) -> FailureGroup:
-    dead = read_dead(first.attributes)
+def _begun(fingerprint: str, first: queues.PeekedMessage) -> FailureGroup:
+    dead = queues.read_dead(first.attributes)
     error = None if dead is None else dead.error
-    return FailureGroup(fingerprint, event_type(first), error, 0, first.sent_at, first.sent_at, ())
+    return FailureGroup(fingerprint, queues.event_type(first), error, 0, first.sent_at, first.sent_at, ())
 
 
-def _joined(group: FailureGroup, message: PeekedMessage) -> FailureGroup:
+def _joined(group: FailureGroup, message: queues.PeekedMessage) -> FailureGroup:
     return replace(
         group,
         count=group.count + 1,
         first_sent_at=min(group.first_sent_at, message.sent_at),
         last_sent_at=max(group.last_sent_at, message.sent_at),
-        sample_ids=(*group.sample_ids, message.message_id)[:_SAMPLES],
+        sample_ids=(*group.sample_ids, message.message_id)[:5],
     )
 
 
@@ -160,7 +139,7 @@ def redrive(
     dead_letter_queue: str,
     *,
     to: str | None = None,
-    match: Match | None = None,
+    match: queues.Match | None = None,
     limit: int | None = None,
     rate: float | None = None,
     canary: int = 0,
@@ -171,11 +150,11 @@ def redrive(
     native: bool | None = None,
     reason: str = "",
     actor: str | None = None,
-    progress: Progress | None = None,
+    progress: queues.Progress | None = None,
     run_id: str | None = None,
-    each_step: EachStep | None = None,
+    each_step: queues.EachStep | None = None,
     sleep: Callable[[float], None] = time.sleep,
-) -> RedriveReport:
+) -> queues.RedriveReport:
     """Move matching dead letters back, with an audit record. Running it again continues where it ended.
 
     Args:
@@ -208,7 +187,7 @@ def redrive(
     Example:
         redrive(backend, "orders-dlq", canary=2, reason="fixed in 1.4")
     """
-    bounds: BoundOptions = {
+    bounds: queues.BoundOptions = {
         "limit": limit,
         "rate": rate,
         "canary": canary,
@@ -216,9 +195,9 @@ def redrive(
         "stop_after": stop_after,
         "max_redrives": max_redrives,
     }
-    Bounds(**bounds)
+    queues.Bounds(**bounds)
     if dry_run:
-        return move(backend, dead_letter_queue, to=to, match=match, dry_run=True, **bounds)
+        return queues.redrive(backend, dead_letter_queue, to=to, match=match, dry_run=True, **bounds)
     detail = {
         "run_id": uuid.uuid4().hex if run_id is None else run_id,
         "to": to,
@@ -228,12 +207,12 @@ def redrive(
     }
     record = _Record(backend, dead_letter_queue, detail, actor, progress)
     with record.stack:
-        is_whole = match in (None, Match()) and limit is None and not canary
+        is_whole = match in (None, queues.Match()) and limit is None and not canary
         report = _move_natively(backend, dead_letter_queue, to, rate, native, record) if is_whole else None
         if report is None:
             if native:
                 raise NotSupported(f"queue {dead_letter_queue!r}: the store cannot do this redrive by itself")
-            report = move(
+            report = queues.redrive(
                 backend,
                 dead_letter_queue,
                 to=to,
@@ -250,14 +229,14 @@ def redrive(
     return report
 
 
-def redrive_tasks(backend: QueueStore, dead_letter_queue: str) -> list[MoveTask]:
+def redrive_tasks(backend: queues.QueueStore, dead_letter_queue: str) -> list[queues.MoveTask]:
     """Return the redrives of this queue that the store does by itself, newest first; none on most stores.
 
     Args:
         backend: The store.
         dead_letter_queue: The name of the queue.
     """
-    moves = as_movable(backend.queue(dead_letter_queue)).native()
+    moves = queues.as_movable(backend.queue(dead_letter_queue)).native()
     return [] if moves is None else moves.tasks()
 
 
@@ -265,7 +244,7 @@ class _Record:
     """The audit record of one redrive, begun right before the first message can move."""
 
     def __init__(
-        self, backend: Store, queue: str, detail: dict[str, Any], actor: str | None, progress: Progress | None
+        self, backend: Store, queue: str, detail: dict[str, Any], actor: str | None, progress: queues.Progress | None
     ) -> None:
         self._backend = backend
         self._queue = queue
@@ -273,13 +252,13 @@ class _Record:
         self._actor = actor
         self._progress = progress
         self._done: dict[str, Any] = {}
-        self._so_far: Callable[[], RedriveReport] | None = None
+        self._so_far: Callable[[], queues.RedriveReport] | None = None
         self.run_id: str = detail["run_id"]
         self.reason: str = detail["reason"]
         self.stack = ExitStack()
         """Writes the end of the record when it is closed, if the start was written."""
 
-    def begin(self, so_far: Callable[[], RedriveReport] | None = None) -> None:
+    def begin(self, so_far: Callable[[], queues.RedriveReport] | None = None) -> None:
         """Write the start, once; without it nothing may move. `so_far` is called if the run fails."""
         self._so_far = so_far
         if not self._done:
@@ -293,7 +272,7 @@ class _Record:
         if failure is not None and self._so_far is not None:
             self._done |= msgspec.to_builtins(self._so_far())
 
-    def report(self, report: RedriveReport) -> None:
+    def report(self, report: queues.RedriveReport) -> None:
         """Pass on the progress, and note the final counts."""
         if report.status != "running":
             self._done |= msgspec.to_builtins(report)
@@ -303,11 +282,11 @@ class _Record:
 
 def _move_natively(
     backend: Store, queue: str, to: str | None, rate: float | None, native: bool | None, record: _Record
-) -> RedriveReport | None:
+) -> queues.RedriveReport | None:
     """Let the store move everything; return None if it cannot, or if the destination is not known."""
     source = backend.queue(queue)
-    moves = None if native is False else as_movable(source).native()
-    destination = None if moves is None else Destinations(backend, queue, to).only_source()
+    moves = None if native is False else queues.as_movable(source).native()
+    destination = None if moves is None else queues.Destinations(backend, queue, to).only_source()
     if moves is None or destination is None:
         return None
     record.begin()
@@ -322,7 +301,7 @@ def _move_natively(
     get_logger("queues").info(
         "queue_redriven", queue=queue, run_id=record.run_id, status="native", moved=0, reason=record.reason
     )
-    return RedriveReport(
+    return queues.RedriveReport(
         run_id=record.run_id,
         status="native",
         matched=waiting,
@@ -334,10 +313,10 @@ def _move_natively(
     )
 
 
-def _fields(match: Match | None) -> dict[str, Any] | None:
+def _fields(match: queues.Match | None) -> dict[str, Any] | None:
     """Return what is set in the match, with as many ids as the audit record has room for."""
     if match is None:
         return None
-    shortened = {"attributes": dict(match.attributes), "ids": list(match.ids)[:_NAMED_IDS]}
+    shortened = {"attributes": dict(match.attributes), "ids": list(match.ids)[:100]}
     given = msgspec.to_builtins(msgspec.structs.replace(match, **shortened))
     return {name: value for name, value in given.items() if value}

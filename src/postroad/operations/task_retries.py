@@ -21,8 +21,6 @@ from postroad.telemetry import get_logger, recorded
 
 RETRYABLE = ("failed", "cancelled")
 _REPORT_SECONDS = 0.5
-
-
 Status = Literal["running", "done", "limit", "stopped", "dry_run"]
 
 

@@ -38,9 +38,6 @@ def check_own(lease: object, shard: str) -> None:
         raise InvalidInput(f"lease: is for {lease.shard!r}, not for {shard!r}", field="lease")
 
 
-_TRIES = 20
-
-
 class ShardState(msgspec.Struct, frozen=True, omit_defaults=True):
     """The lease and position of one shard for one consumer. `until` is in seconds of the wall clock."""
 
@@ -137,7 +134,7 @@ class ItemLeases:
         """Write what `change` returns for the state, again if another writer was faster; None changes nothing."""
         key = f"{self._prefix}/{consumer}/shards/{shard}"
         item = self._items.get(key)
-        for _ in range(_TRIES):
+        for _ in range(20):
             before = _read(item)
             after = change(before)
             if after is None or after == before:

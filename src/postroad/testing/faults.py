@@ -37,8 +37,6 @@ _PLACES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 POINTS: Final = tuple(_PLACES)
 """The calls that can fail, each as `<port>.<verb>`."""
-_Times = whole_number(1, 1_000_000)
-_After = whole_number(0, 1_000_000)
 
 
 @dataclass(slots=True)
@@ -87,7 +85,7 @@ class Faults:
         Raises:
             InvalidInput: There is no such point, or a number is out of range.
         """
-        check(after, _After, "after")
+        check(after, whole_number(0, 1_000_000), "after")
         is_type = isinstance(error, type) and issubclass(error, Exception)
         if error is not None and not isinstance(error, Exception) and not is_type:
             raise InvalidInput(f"error: {error!r} is not an exception", field="error")
@@ -130,7 +128,7 @@ class Faults:
                 nearest=nearest(str(plan.point), POINTS),
                 remedy=f"Use one of {', '.join(POINTS)}.",
             )
-        check(plan.times, _Times, "times")
+        check(plan.times, whole_number(1, 1_000_000), "times")
         with self._lock:
             self._plans.append(plan)
 

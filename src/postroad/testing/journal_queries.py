@@ -136,9 +136,9 @@ REFUSED: list[tuple[str, str, list[dict[str, Any]]]] = [
 ]
 
 
-def matches(event: JournalEvent, asked: dict[str, Any], tenant: str = "acme") -> bool:
+def matches(event: JournalEvent, asked: dict[str, Any]) -> bool:
     return (
-        event.tenant_id == tenant
+        event.tenant_id == "acme"
         and asked.get("entity") in (None, (event.entity_type, event.entity_id))
         and asked.get("app") in (None, event.app)
         and asked.get("event_type") in (None, event.event_type)

@@ -125,7 +125,7 @@ class OverflowingTopic:
         limit: int | None = None,
     ) -> None:
         self.inner = topic
-        self.name = topic.name
+        self.name, self.subscriptions = topic.name, topic.subscriptions
         self._limit = limit
         self._references = References(blobs, clock, new_hex, pruning or Pruning(blobs, clock))
 
@@ -142,9 +142,6 @@ class OverflowingTopic:
 
     def unsubscribe(self, queue: Queue) -> bool:
         return self.inner.unsubscribe(_bare(queue))
-
-    def subscriptions(self) -> list[Subscription]:
-        return self.inner.subscriptions()
 
 
 def _bare(queue: Queue) -> Queue:

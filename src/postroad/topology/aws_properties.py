@@ -9,34 +9,10 @@ from typing import Any
 
 from postroad.connections import aws_rights as rights
 from postroad.queues import rounded
+from postroad.topology import declarations, names
 from postroad.topology.alarms import runbook
-from postroad.topology.declarations import (
-    AlarmDecl,
-    BucketDecl,
-    BusDecl,
-    Component,
-    FunctionDecl,
-    QueueDecl,
-    Resource,
-    RuleDecl,
-    StreamDecl,
-    SubscriptionDecl,
-    TableDecl,
-    TopicDecl,
-    TriggerDecl,
-)
-from postroad.topology.iam import policy_of, trust_policy
-from postroad.topology.names import (
-    DIMENSIONS,
-    SOMEWHERE,
-    Key,
-    Mention,
-    Place,
-    component_mentions,
-    needs,
-    ordered,
-    resolve,
-)
+from postroad.topology.iam import policy_of
+from postroad.topology.names import needs
 from postroad.topology.topology import Topology
 
 OWNER_TAG = "postroad:topology"
@@ -50,34 +26,35 @@ class Form:
     kind: str
     name: str
     settings: Mapping[str, Any]
-    needs: tuple[Key, ...] = ()
+    needs: tuple[names.Key, ...] = ()
 
 
 def forms(topology: Topology) -> tuple[Form, ...]:
     """Return a form for each resource, after those it needs, and before the first function one for each role."""
-    resources = [form_of(topology, resource) for resource in ordered(topology)]
+    resources = [form_of(topology, resource) for resource in names.ordered(topology)]
     roles = [role_form(topology, component) for component in topology.components]
     first = next((index for index, form in enumerate(resources) if form.kind == "function"), len(resources))
     return (*resources[:first], *roles, *resources[first:])
 
 
-def form_of(topology: Topology, resource: Resource, place: Place = SOMEWHERE) -> Form:
+def form_of(topology: Topology, resource: declarations.Resource, place: names.Place = names.SOMEWHERE) -> Form:
     required = needs(topology, resource)
-    if isinstance(resource, FunctionDecl):
+    if isinstance(resource, declarations.FunctionDecl):
         required = (("role", resource.component), *required)
     settings: dict[str, Any] = getattr(_Settings(topology, place), resource.kind)(resource)
-    if not isinstance(resource, SubscriptionDecl):
-        own = resource.tags if isinstance(resource, QueueDecl | TopicDecl) else {}
+    if not isinstance(resource, declarations.SubscriptionDecl):
+        own = resource.tags if isinstance(resource, declarations.QueueDecl | declarations.TopicDecl) else {}
         settings["tags"] = _tags(topology, own)
     return Form(resource.kind, resource.name, settings, required)
 
 
-def role_form(topology: Topology, component: Component, place: Place = SOMEWHERE) -> Form:
-    found = (resolve(topology, mention) for mention in component_mentions(component))
+def role_form(topology: Topology, component: declarations.Component, place: names.Place = names.SOMEWHERE) -> Form:
+    found = (names.resolve(topology, mention) for mention in names.component_mentions(component))
     required = tuple(dict.fromkeys((each.kind, each.name) for each in found if each is not None))
+    trust = {"Effect": "Allow", "Principal": {"Service": component.trust}, "Action": rights.ASSUME}
     settings = {
         "role_name": component.role_name,
-        "trust": trust_policy(component.trust),
+        "trust": rights.document([trust]),
         "policy": policy_of(topology, component, place),
         "tags": _tags(topology, {}),
     }
@@ -91,9 +68,9 @@ def _tags(topology: Topology, own: Mapping[str, str]) -> dict[str, str]:
 @dataclass(frozen=True, slots=True)
 class _Settings:
     topology: Topology
-    place: Place
+    place: names.Place
 
-    def queue(self, queue: QueueDecl) -> dict[str, Any]:
+    def queue(self, queue: declarations.QueueDecl) -> dict[str, Any]:
         settings = asdict(rounded(queue.spec))
         del settings["name"], settings["auto_delete_after"]
         allowed = settings["redrive_allow"]
@@ -119,15 +96,15 @@ class _Settings:
 
     def _senders(self, queue: str) -> Iterator[tuple[str, str]]:
         for each in self.topology.resources:
-            if isinstance(each, SubscriptionDecl) and each.queue == queue:
+            if isinstance(each, declarations.SubscriptionDecl) and each.queue == queue:
                 yield "sns.amazonaws.com", self.place.arn("topic", each.topic)
-            elif isinstance(each, RuleDecl) and queue in (each.target, each.dead_letter):
+            elif isinstance(each, declarations.RuleDecl) and queue in (each.target, each.dead_letter):
                 yield "events.amazonaws.com", self.place.arn("rule", f"{each.bus}/{each.name}")
 
-    def topic(self, topic: TopicDecl) -> dict[str, Any]:
+    def topic(self, topic: declarations.TopicDecl) -> dict[str, Any]:
         return {"fifo": topic.fifo, "content_dedup": topic.content_dedup}
 
-    def subscription(self, each: SubscriptionDecl) -> dict[str, Any]:
+    def subscription(self, each: declarations.SubscriptionDecl) -> dict[str, Any]:
         return {
             "topic": self.place.arn("topic", each.topic),
             "queue": self.place.arn("queue", each.queue),
@@ -135,10 +112,10 @@ class _Settings:
             "raw": each.raw,
         }
 
-    def stream(self, stream: StreamDecl) -> dict[str, Any]:
+    def stream(self, stream: declarations.StreamDecl) -> dict[str, Any]:
         return {"shards": stream.shards, "retention_hours": stream.retention_hours}
 
-    def table(self, table: TableDecl) -> dict[str, Any]:
+    def table(self, table: declarations.TableDecl) -> dict[str, Any]:
         return {
             "keys": [table.hash_key, *filter(None, [table.range_key])],
             "indexes": {
@@ -149,13 +126,13 @@ class _Settings:
             "stream": table.stream,
         }
 
-    def bucket(self, bucket: BucketDecl) -> dict[str, Any]:
+    def bucket(self, bucket: declarations.BucketDecl) -> dict[str, Any]:
         return {"bucket": self.place.fill(bucket.name), "expire_days": bucket.expire_days}
 
-    def bus(self, bus: BusDecl) -> dict[str, Any]:
+    def bus(self, bus: declarations.BusDecl) -> dict[str, Any]:
         return {}
 
-    def rule(self, rule: RuleDecl) -> dict[str, Any]:
+    def rule(self, rule: declarations.RuleDecl) -> dict[str, Any]:
         kind = "function" if self.topology.find("function", rule.target) is not None else "queue"
         target = {
             "id": rule.target_id,
@@ -167,8 +144,8 @@ class _Settings:
         pattern = self.place.fill(dict(rule.pattern)) if rule.pattern else None
         return {"bus": rule.bus, "pattern": pattern, "schedule": rule.schedule, "target": target}
 
-    def function(self, function: FunctionDecl) -> dict[str, Any]:
-        rules = (each for each in self.topology.resources if isinstance(each, RuleDecl))
+    def function(self, function: declarations.FunctionDecl) -> dict[str, Any]:
+        rules = (each for each in self.topology.resources if isinstance(each, declarations.RuleDecl))
         calling = [each for each in rules if each.target == function.name]
         [role] = [each.role_name for each in self.topology.components if each.name == function.component]
         return {
@@ -184,8 +161,8 @@ class _Settings:
             "callers": {rule.name: self.place.arn("rule", f"{rule.bus}/{rule.name}") for rule in calling},
         }
 
-    def _trigger(self, function: FunctionDecl, trigger: TriggerDecl) -> dict[str, Any]:
-        found = resolve(self.topology, Mention("triggers", ("queue", "stream", "table"), trigger.source))
+    def _trigger(self, function: declarations.FunctionDecl, trigger: declarations.TriggerDecl) -> dict[str, Any]:
+        found = names.resolve(self.topology, names.Mention("triggers", ("queue", "stream", "table"), trigger.source))
         kind = "queue" if found is None else found.kind
         settings = {**asdict(trigger), "kind": kind, "arn": self.place.arn(kind, trigger.source)}
         if kind == "queue":
@@ -193,10 +170,10 @@ class _Settings:
             return settings
         return settings | {"on_failure": self._queue_arn(function.on_failure)}
 
-    def alarm(self, alarm: AlarmDecl) -> dict[str, Any]:
+    def alarm(self, alarm: declarations.AlarmDecl) -> dict[str, Any]:
         settings = asdict(alarm)
         del settings["name"], settings["resource"]
-        dimension = DIMENSIONS[alarm.namespace][1] if alarm.namespace in DIMENSIONS else None
+        dimension = names.DIMENSIONS[alarm.namespace][1] if alarm.namespace in names.DIMENSIONS else None
         return settings | {
             "dimensions": {dimension: alarm.resource} if dimension else {},
             "threshold": float(alarm.threshold),

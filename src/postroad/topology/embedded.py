@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from postroad.errors import QueueNotFound, TopologyConflict
@@ -70,7 +69,7 @@ class EmbeddedSite:
         # A subscription is removed before its topic and its queue.
         strays.sort(key=lambda key: key[0] != "subscription")
         kept = [Stray(key, self._keep(key)) for key in strays]
-        return keep_dead_letters(kept, lambda name: self._by_dead_letter.get(name, ()))
+        return keep_dead_letters(kept, self._queues.sources)
 
     def holds_items(self, resource: Resource) -> bool:
         """Return True: nothing is ever replaced here."""
@@ -130,14 +129,6 @@ class EmbeddedSite:
             counts = [self._stats(name) for name in dead_letter_queues(topology)]
             return float(sum(stats.visible for stats in counts if stats is not None))
         return measured(alarm, self._stats(alarm.resource))
-
-    @cached_property
-    def _by_dead_letter(self) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {}
-        for name in self._queues.queues():
-            if (dead_letter := self._queues.queue_spec(name).dead_letter) is not None:
-                found.setdefault(dead_letter, []).append(name)
-        return found
 
     def _stats(self, name: str) -> QueueStats | None:
         try:

@@ -29,10 +29,6 @@ from postroad.topology.queue_templates import VISIBLE, declared, queue
 from postroad.topology.topology import Topology, refuse
 
 LAMBDA = "lambda.amazonaws.com"
-_ITERATOR_AGE_MS = 60_000
-_PUBLISHER_SECONDS = 360
-_BATCH = 100
-_UNTIL_IT_EXPIRES = -1
 
 
 def agents_topology(prefix: str = "") -> Topology:
@@ -78,14 +74,14 @@ def _functions(prefix: str, names: dict[str, str], stream: str, rejected: str) -
 
     return (
         function("aggregator", triggers=(_trigger(stream),), on_failure=rejected),
-        function("publisher", _PUBLISHER_SECONDS, triggers=(_trigger(rows),), on_failure=rejected),
+        function("publisher", timeout=360, triggers=(_trigger(rows),), on_failure=rejected),
         function("sweeper"),
     )
 
 
 def _trigger(source: str) -> TriggerDecl:
     """Return a trigger that retries until the record expires, because a failure destination gets no records."""
-    return TriggerDecl(source, batch_size=_BATCH, max_attempts=_UNTIL_IT_EXPIRES)
+    return TriggerDecl(source, batch_size=100, max_attempts=-1)
 
 
 def _components(names: dict[str, str], *, stream: str, dead: str, rejected: str, queues: str) -> tuple[Component, ...]:
@@ -122,7 +118,7 @@ def _alarms(prefix: str) -> tuple[AlarmDecl, ...]:
 
     return (
         *(
-            alarm(name, "iterator-age", "IteratorAge", _ITERATOR_AGE_MS, comparison=">")
+            alarm(name, "iterator-age", "IteratorAge", threshold=60_000, comparison=">")
             for name in ("aggregator", "publisher")
         ),
         *(alarm(name, "throttles", "Throttles", 1, statistic="Sum") for name in ("aggregator", "publisher", "sweeper")),
@@ -132,8 +128,6 @@ def _alarms(prefix: str) -> tuple[AlarmDecl, ...]:
 _LOG_EVENT = "log-event"
 _ENDINGS = ["Task Completed", "Task Failed", "Task Timeout", "Task Cancelled"]
 _ALERT_SECONDS = 30
-# AWS recommends a visibility of six times the timeout of the function that reads the queue.
-_QUEUE_OF_A_FUNCTION = 6
 
 
 def task_topology(stage: str) -> Topology:
@@ -153,7 +147,11 @@ def task_topology(stage: str) -> Topology:
     names = _Names(stage)
     return Topology(
         f"{stage}-tasks",
-        (*names.stores(), *names.queues(), *names.functions(), *names.rules(), *names.alarms()),
+        (
+            *(TableDecl.of(names.table, EVENTS), BusDecl(names.bus), BucketDecl(names.bucket)),
+            *(*names.queues(), *names.functions(), *names.rules()),
+            *(AlarmDecl(f"{name}-messages", VISIBLE, name, 1) for name in (names.failed, names.archive)),
+        ),
         components=names.components(),
         tags={"ManagedBy": "postroad", "Environment": stage},
     )
@@ -174,13 +172,11 @@ class _Names:
         self.alert = f"{stage}-eventbridge-dlq-alert"
         self.dead, self.tasks, self.wakeups = queue_specs(f"{stage}-tasks")
 
-    def stores(self) -> tuple[Resource, ...]:
-        return TableDecl.of(self.table, EVENTS), BusDecl(self.bus), BucketDecl(self.bucket)
-
     def queues(self) -> tuple[Resource, ...]:
         return (
             *(QueueDecl(spec) for spec in (self.dead, self.tasks, self.wakeups)),
-            queue(self.failed, retention=MAX_RETENTION, visibility=_QUEUE_OF_A_FUNCTION * _ALERT_SECONDS),
+            # AWS recommends six times the timeout of the function that reads the queue.
+            queue(self.failed, retention=MAX_RETENTION, visibility=6 * _ALERT_SECONDS),
             queue(self.archive, retention=MAX_RETENTION),
         )
 
@@ -218,9 +214,6 @@ class _Names:
 
     def _rule(self, function: str, bus: str, target_id: str, **when: Any) -> RuleDecl:
         return RuleDecl(function, bus, function, f"{self.stage}-{target_id}", dead_letter=self.failed, **when)
-
-    def alarms(self) -> tuple[Resource, ...]:
-        return tuple(AlarmDecl(f"{name}-messages", VISIBLE, name, 1) for name in (self.failed, self.archive))
 
     def components(self) -> tuple[Component, ...]:
         journal: dict[str, Any] = {

@@ -11,22 +11,11 @@ from postroad.arguments import Seconds, check as check_argument, check_settings
 from postroad.errors import TopologyError
 from postroad.queues import MAX_RETENTION, QueueSpec
 from postroad.settings import nearest
-from postroad.topology.declarations import (
-    DEFAULT_BUS,
-    AlarmDecl,
-    IndexDecl,
-    QueueDecl,
-    RuleDecl,
-    SubscriptionDecl,
-    TableDecl,
-    TopicDecl,
-)
-from postroad.topology.names import NEEDS, Mention, component_mentions, mentions, name_finding, resolve, sources_of
+from postroad.topology import declarations
+from postroad.topology.names import NEEDS, component_mentions, mentions, name_finding, resolve, sources_of
 from postroad.topology.topology import Finding, Severity, Topology, refuse
 
 Specs = Mapping[str, QueueSpec]
-_MOST_SOURCES = 10
-_LEAST_RECEIVES = 2
 _MARGIN = 2
 _MOST_RESOURCES = 500
 _PERHAPS_TOO_MANY = 150
@@ -52,15 +41,15 @@ def check_values(topology: Topology) -> None:
                 raise TopologyError(message, field=need)
 
 
-def _check_combination(declared: object) -> None:
-    if isinstance(declared, RuleDecl):
-        if bool(declared.pattern) is bool(declared.schedule):
+def _check_combination(each: object) -> None:
+    if isinstance(each, declarations.RuleDecl):
+        if bool(each.pattern) is bool(each.schedule):
             raise TopologyError("pattern: a rule has either a pattern or a schedule", field="pattern")
-        if declared.schedule and declared.bus != DEFAULT_BUS:
-            message = f"schedule: schedules run on the bus {DEFAULT_BUS!r} only, not on {declared.bus!r}"
+        if each.schedule and each.bus != declarations.DEFAULT_BUS:
+            message = f"schedule: schedules run on the bus {declarations.DEFAULT_BUS!r} only, not on {each.bus!r}"
             raise TopologyError(message, field="schedule")
-    elif isinstance(declared, TableDecl | IndexDecl) and declared.hash_key == declared.range_key:
-        raise TopologyError(f"range_key: {declared.range_key!r} is the hash key already", field="range_key")
+    elif isinstance(each, declarations.TableDecl | declarations.IndexDecl) and each.hash_key == each.range_key:
+        raise TopologyError(f"range_key: {each.range_key!r} is the hash key already", field="range_key")
 
 
 def lint_queues(
@@ -101,7 +90,7 @@ def _alone(spec: QueueSpec, handler_p99: Mapping[str, float], *, is_dead_letter:
         )
     if spec.receive_wait == 0:
         yield _warn("short-poll", spec, "an empty receive returns at once and is paid for", "Set receive_wait to 20.")
-    if spec.dead_letter is not None and spec.max_receives < _LEAST_RECEIVES:
+    if spec.dead_letter is not None and spec.max_receives < 2:
         yield _warn("max-receives-low", spec, "one failed receive makes a dead letter", "Set max_receives to 3.")
     if spec.dead_letter is None and not is_dead_letter:
         yield _warn("no-dlq", spec, "what always fails is received until it expires", "Give it a dead-letter queue.")
@@ -133,7 +122,7 @@ def _needs_no_dead_letters(name: str, specs: Specs) -> bool:
 def _openness(spec: QueueSpec, sources: Sequence[str]) -> Iterator[Finding]:
     # Each process has its own queue on a topic, with a name that is not known in advance.
     named = [name for name in sources if "--p-" not in name]
-    if spec.redrive_allow == "all" and named and len(sources) <= _MOST_SOURCES:
+    if spec.redrive_allow == "all" and named and len(sources) <= 10:
         yield _warn(
             "redrive-allow-open",
             spec,
@@ -184,7 +173,7 @@ def lint(topology: Topology, *, handler_p99: Mapping[str, float] | None = None) 
     Example:
         errors = [finding for finding in lint(topology) if finding.severity == "error"]
     """
-    specs = {each.name: each.spec for each in topology.resources if isinstance(each, QueueDecl)}
+    specs = {each.name: each.spec for each in topology.resources if isinstance(each, declarations.QueueDecl)}
     findings = (
         *_names(topology),
         *_references(topology),
@@ -245,7 +234,11 @@ def _references(topology: Topology) -> Iterator[Finding]:
     named += [(each.name, mention) for each in topology.components for mention in component_mentions(each)]
     for owner, mention in named:
         if mention.name not in patterns and resolve(topology, mention) is None:
-            yield _unknown(topology, owner, mention)
+            known = [resource.name for kind in mention.kinds for resource in topology.of(kind)]
+            meant = nearest(mention.name, known)
+            hint = f"Did you mean {meant!r}?" if meant else f"Declare it, or name another {' or '.join(mention.kinds)}."
+            message = f"{owner}: {mention.field} {mention.name!r} is not declared"
+            yield Finding("unknown-reference", "error", owner, message, hint)
     components = [component.name for component in topology.components]
     for function in topology.of("function"):
         wanted = getattr(function, "component", "")
@@ -253,14 +246,6 @@ def _references(topology: Topology) -> Iterator[Finding]:
             yield _error(
                 "unknown-reference", function, f"component {wanted!r} is not declared", "Declare the component."
             )
-
-
-def _unknown(topology: Topology, owner: str, mention: Mention) -> Finding:
-    known = [resource.name for kind in mention.kinds for resource in topology.of(kind)]
-    meant = nearest(mention.name, known)
-    hint = f"Did you mean {meant!r}?" if meant else f"Declare it, or name another {' or '.join(mention.kinds)}."
-    message = f"{owner}: {mention.field} {mention.name!r} is not declared"
-    return Finding("unknown-reference", "error", owner, message, hint)
 
 
 def _ends(topology: Topology) -> set[str]:
@@ -272,7 +257,7 @@ def _ends(topology: Topology) -> set[str]:
 
 def _encryption(topology: Topology) -> Iterator[Finding]:
     for queue in topology.resources:
-        if not isinstance(queue, QueueDecl) or queue.encryption == "sqs":
+        if not isinstance(queue, declarations.QueueDecl) or queue.encryption == "sqs":
             continue
         if queue.encryption == "none":
             yield unencrypted(queue.name)
@@ -283,12 +268,13 @@ def _encryption(topology: Topology) -> Iterator[Finding]:
 
 def _types(topology: Topology) -> Iterator[Finding]:
     for each in topology.resources:
-        if isinstance(each, TopicDecl) and each.fifo is not each.name.endswith(".fifo"):
+        if isinstance(each, declarations.TopicDecl) and each.fifo is not each.name.endswith(".fifo"):
             text = f"the name and fifo={each.fifo} disagree"
             yield _error("fifo-mismatch", each, text, "End the name with '.fifo' exactly when FIFO.")
-        elif isinstance(each, SubscriptionDecl) and each.topic.endswith(".fifo") is not each.queue.endswith(".fifo"):
-            yield _error("fifo-mismatch", each, "the topic and the queue are of different types", _FIFO_REMEDY)
-        elif isinstance(each, RuleDecl):
+        elif isinstance(each, declarations.SubscriptionDecl):
+            if each.topic.endswith(".fifo") is not each.queue.endswith(".fifo"):
+                yield _error("fifo-mismatch", each, "the topic and the queue are of different types", _FIFO_REMEDY)
+        elif isinstance(each, declarations.RuleDecl):
             if each.target.endswith(".fifo"):
                 text = f"a bus keeps no order for the FIFO queue {each.target!r}"
                 yield _error("fifo-mismatch", each, text, "Send to a standard queue.")
@@ -300,7 +286,7 @@ def _types(topology: Topology) -> Iterator[Finding]:
 def _alarms(topology: Topology) -> Iterator[Finding]:
     ends = _ends(topology)
     for alarm in topology.resources:
-        if not isinstance(alarm, AlarmDecl) or (alarm.comparison, alarm.threshold) != (">", 1):
+        if not isinstance(alarm, declarations.AlarmDecl) or (alarm.comparison, alarm.threshold) != (">", 1):
             continue
         if alarm.resource in ends or sources_of(topology, alarm.resource) or "dlq" in alarm.resource:
             yield _warn("alarm-threshold", alarm, "'> 1' sleeps through the first dead letter", 'Use ">=" 1.')

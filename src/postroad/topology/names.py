@@ -9,16 +9,7 @@ from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from typing import Any
 
-from postroad.topology.declarations import (
-    DEFAULT_BUS,
-    AlarmDecl,
-    Component,
-    FunctionDecl,
-    QueueDecl,
-    Resource,
-    RuleDecl,
-    SubscriptionDecl,
-)
+from postroad.topology import declarations
 from postroad.topology.topology import Finding, Topology, refuse
 
 ACCOUNT = "${AWS::AccountId}"
@@ -115,7 +106,7 @@ class Place:
 
     def arn(self, kind: str, name: str) -> str:
         """Return the ARN of a resource; the name of a rule is that of its bus, a slash and its own."""
-        plain = name.removeprefix(f"{DEFAULT_BUS}/") if kind == "rule" else name
+        plain = name.removeprefix(f"{declarations.DEFAULT_BUS}/") if kind == "rule" else name
         arn = ARNS[kind].format(partition=self.partition, region=self.region, account=self.account, name=plain)
         return str(self.fill(arn))
 
@@ -171,58 +162,58 @@ class Mention:
     """Whether the resource has to exist first."""
 
 
-def mentions(resource: Resource) -> Iterator[Mention]:
-    if isinstance(resource, QueueDecl):
+def mentions(resource: declarations.Resource) -> Iterator[Mention]:
+    if isinstance(resource, declarations.QueueDecl):
         if resource.spec.dead_letter is not None:
             yield Mention("dead_letter", ("queue",), resource.spec.dead_letter)
         if isinstance(resource.spec.redrive_allow, tuple):
             yield from (
                 Mention("redrive_allow", ("queue",), name, before=False) for name in resource.spec.redrive_allow
             )
-    elif isinstance(resource, SubscriptionDecl):
+    elif isinstance(resource, declarations.SubscriptionDecl):
         yield Mention("topic", ("topic",), resource.topic)
         yield Mention("queue", ("queue",), resource.queue)
-    elif isinstance(resource, RuleDecl):
-        if resource.bus != DEFAULT_BUS:
+    elif isinstance(resource, declarations.RuleDecl):
+        if resource.bus != declarations.DEFAULT_BUS:
             yield Mention("bus", ("bus",), resource.bus)
         yield Mention("target", ("function", "queue"), resource.target)
         if resource.dead_letter is not None:
             yield Mention("dead_letter", ("queue",), resource.dead_letter)
-    elif isinstance(resource, FunctionDecl):
+    elif isinstance(resource, declarations.FunctionDecl):
         yield from (Mention("triggers", ("queue", "stream", "table"), each.source) for each in resource.triggers)
         if resource.on_failure is not None:
             yield Mention("on_failure", ("queue",), resource.on_failure)
         urls = sorted(name for value in resource.environment.values() for name in URL.findall(value))
         yield from (Mention("environment", ("queue",), name) for name in urls)
-    elif isinstance(resource, AlarmDecl):
+    elif isinstance(resource, declarations.AlarmDecl):
         kinds = DIMENSIONS[resource.namespace][:1] if resource.namespace in DIMENSIONS else _MEASURED
         yield Mention("resource", kinds, resource.resource, before=False)
         if resource.notify is not None:
             yield Mention("notify", ("topic",), resource.notify)
 
 
-def component_mentions(component: Component) -> Iterator[Mention]:
+def component_mentions(component: declarations.Component) -> Iterator[Mention]:
     for need, kinds in NEEDS.items():
         for name in getattr(component, need):
             yield Mention(need, kinds, name)
 
 
-def resolve(topology: Topology, mention: Mention) -> Resource | None:
+def resolve(topology: Topology, mention: Mention) -> declarations.Resource | None:
     found = (topology.find(kind, mention.name) for kind in mention.kinds)
     return next((resource for resource in found if resource is not None), None)
 
 
-def needs(topology: Topology, resource: Resource) -> tuple[Key, ...]:
+def needs(topology: Topology, resource: declarations.Resource) -> tuple[Key, ...]:
     """Return the resources that have to exist before this one."""
     named = [mention for mention in mentions(resource) if mention.before]
-    if isinstance(resource, FunctionDecl):
+    if isinstance(resource, declarations.FunctionDecl):
         components = [each for each in topology.components if each.name == resource.component]
         named += [mention for each in components for mention in component_mentions(each)]
     found = (resolve(topology, mention) for mention in named)
     return tuple(dict.fromkeys((each.kind, each.name) for each in found if each is not None))
 
 
-def ordered(topology: Topology) -> list[Resource]:
+def ordered(topology: Topology) -> list[declarations.Resource]:
     """Return all resources, each after those that it needs."""
     graph: TopologicalSorter[Key] = TopologicalSorter()
     for resource in topology.resources:
@@ -232,5 +223,5 @@ def ordered(topology: Topology) -> list[Resource]:
 
 def sources_of(topology: Topology, dead_letter: str) -> list[str]:
     """Return the queues that have this one for their dead letters."""
-    queues = (each for each in topology.resources if isinstance(each, QueueDecl))
+    queues = (each for each in topology.resources if isinstance(each, declarations.QueueDecl))
     return [each.name for each in queues if each.spec.dead_letter == dead_letter]

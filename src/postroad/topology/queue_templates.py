@@ -45,9 +45,6 @@ def dlq_name(name: str) -> str:
     return f"{stem}-dlq{name[len(stem) :]}"
 
 
-_ORDERED: dict[str, Any] = {"content_dedup": True, "dedup_scope": "group"}
-
-
 def bus_topology(prefix: str = "") -> Topology:
     """Return the queues of agents' buses; every name begins with `prefix`.
 
@@ -59,7 +56,7 @@ def bus_topology(prefix: str = "") -> Topology:
     """
     ordered = [aws_name(f"{prefix}{name}", fifo=True) for name in ("agent-control", "agent-state")]
     names = (*ordered, aws_name(f"{prefix}agent-telemetry"))
-    settings = {name: _ORDERED if name in ordered else {} for name in names}
+    settings = {name: {"content_dedup": True, "dedup_scope": "group"} if name in ordered else {} for name in names}
     resources = [each for name in names for each in _with_dead_letters(name, receive_wait=20, **settings[name])]
     components = (
         Component(aws_name(f"{prefix}agent"), sends=names, consumes=names),
@@ -68,9 +65,7 @@ def bus_topology(prefix: str = "") -> Topology:
     return Topology(aws_name(f"{prefix}bus"), tuple(resources), components, tags={"ManagedBy": "postroad"})
 
 
-_CONSUMERS = ("gateway.usdc", "ledger.postings", "projections.timeline")
 _FILTERS = {"gateway.usdc": {"EventType": ("events.transfers.submitted.usdc",)}}
-_FIVE_MINUTES = 5
 
 
 def transfers_topology(prefix: str = "") -> Topology:
@@ -86,26 +81,23 @@ def transfers_topology(prefix: str = "") -> Topology:
     resources: list[Resource] = [TopicDecl(topic, fifo=True)]
     role = role_name(aws_name(f"{prefix}producer")) if prefix else None
     components = [Component("producer", publishes=(topic,), role=role)]
-    for consumer in _CONSUMERS:
+    for consumer in ("gateway.usdc", "ledger.postings", "projections.timeline"):
         name = aws_name(f"{prefix}{consumer}", fifo=True)
         resources += _with_dead_letters(name, max_receives=5)
         resources.append(SubscriptionDecl(topic, name, filter=_FILTERS.get(consumer, {})))
         components.append(Component(name.removesuffix(".fifo"), consumes=(name,)))
     return Topology(
         aws_name(f"{prefix}transfers"),
-        (*resources, *transfer_alarms(prefix, topic)),
+        (
+            *resources,
+            # The four of a transactional outbox and its consumers, named after their metrics.
+            _alarm(prefix, "event_outbox_backlog", topic, 5_000),
+            _alarm(prefix, "event_publish_lag_seconds", topic, 60),
+            _alarm(prefix, "event_consumer_lag_seconds", topic, 300),
+            AlarmDecl(f"{prefix}dead_letter_count", "dead_letter_count", topic, 1, namespace="Postroad"),
+        ),
         tuple(components),
         {"ManagedBy": "postroad"},
-    )
-
-
-def transfer_alarms(prefix: str, topic: str) -> tuple[AlarmDecl, ...]:
-    """Return the four alarms of a transactional outbox and its consumers, named after their metrics."""
-    return (
-        _alarm(prefix, "event_outbox_backlog", topic, 5_000),
-        _alarm(prefix, "event_publish_lag_seconds", topic, 60),
-        _alarm(prefix, "event_consumer_lag_seconds", topic, 300),
-        AlarmDecl(f"{prefix}dead_letter_count", "dead_letter_count", topic, 1, namespace="Postroad"),
     )
 
 
@@ -118,14 +110,13 @@ def _alarm(prefix: str, metric: str, topic: str, threshold: int) -> AlarmDecl:
         threshold,
         namespace="Postroad",
         comparison=">",
-        periods=_FIVE_MINUTES,
+        periods=5,
         missing="breaching",
     )
 
 
 VISIBLE = "ApproximateNumberOfMessagesVisible"
 OLDEST = "ApproximateAgeOfOldestMessage"
-_OLDEST_SECONDS = 300
 
 
 def chat_topology(project: str, env: str) -> Topology:
@@ -190,7 +181,7 @@ def _alarms(base: str, which: str) -> tuple[AlarmDecl, AlarmDecl]:
             f"{base}-sqs-{which}-oldest",
             OLDEST,
             f"{base}-{which}-queue",
-            _OLDEST_SECONDS,
+            threshold=300,
             comparison=">",
             periods=3,
             notify=alerts,

@@ -50,28 +50,9 @@ def refuse(findings: Sequence[Finding]) -> TopologyError:
     )
 
 
-_MAX_BYTES = 10_485_760
-_KEYS = ("name", "tags", "resources", "components")
-
-
-def read_topology(text: str | bytes) -> dict[str, Any]:
-    """Return the arguments of `Topology` from the JSON that `to_json` writes."""
-    document = _object(_decode(text), "$")
-    _check_keys(document, _KEYS, "$")
-    for key in ("name", "resources"):
-        if key not in document:
-            raise TopologyError(f"$: the key {key!r} is missing", field="$")
-    return {
-        "name": _convert(document["name"], str, "$.name"),
-        "tags": _convert(document.get("tags", {}), dict[str, str], "$.tags"),
-        "resources": tuple(_each(document, "resources", _resource)),
-        "components": tuple(_each(document, "components", _component)),
-    }
-
-
 def _decode(text: str | bytes) -> Any:
     try:
-        data = checked_bytes(text, _MAX_BYTES)
+        data = checked_bytes(text, 10_485_760)
         found, repeated = msgspec.json.decode(data), repeated_key(data)
     except (msgspec.DecodeError, InvalidMessage, RecursionError, ValueError) as error:
         raise TopologyError(f"$: the topology is not JSON: {error}", field="$") from error
@@ -229,8 +210,17 @@ class Topology:
     @classmethod
     def from_json(cls, text: str | bytes) -> Topology:
         """Return the topology of the JSON `text`, or raise `TopologyError` with the path of the first mistake."""
-        parts: Any = read_topology(text)
-        return cls(**parts)
+        document = _object(_decode(text), "$")
+        _check_keys(document, ("name", "tags", "resources", "components"), "$")
+        for key in ("name", "resources"):
+            if key not in document:
+                raise TopologyError(f"$: the key {key!r} is missing", field="$")
+        return cls(
+            name=_convert(document["name"], str, "$.name"),
+            tags=_convert(document.get("tags", {}), dict[str, str], "$.tags"),
+            resources=tuple(_each(document, "resources", _resource)),
+            components=tuple(_each(document, "components", _component)),
+        )
 
     @cached_property
     def _index(self) -> dict[tuple[str, str], Resource]:

@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 
 # Connections that wait for nothing, the database, sockets and logs.
 _OTHER_FILES = 500
-_FIRST_BYTES = 65_536
-# The length of a key, its padding and two numbers.
-_BESIDE_KEY = 32
 
 
 class AllocatedMetrics(MmapedDict):
@@ -50,11 +47,12 @@ class AllocatedMetrics(MmapedDict):
     def __init__(self, filename: str, read_mode: bool = False) -> None:
         has_room = False
         with suppress(OSError), Path(filename).open("ab") as file:
-            has_room = _allocate(file.fileno(), _FIRST_BYTES)
+            has_room = _allocate(file.fileno(), 65_536)
         super().__init__(filename if has_room else _in_memory(), read_mode)  # type: ignore[no-untyped-call]
 
     def _init_value(self, key: str) -> None:
-        if self._used + len(key.encode()) + _BESIDE_KEY > self._capacity:
+        # Beside the key there are its length, its padding and two numbers.
+        if self._used + len(key.encode()) + 32 > self._capacity:
             self._grow(2 * self._capacity)
         super()._init_value(key)  # type: ignore[no-untyped-call]
 
@@ -100,9 +98,14 @@ def main(kind: str) -> int:
         if kind == "server":
             serve(supervisor)
         else:
-            from postroad.up.runners import DEMO_PARTS, RUNNER_PARTS, run
+            from postroad.up.runners import RUNNER_PARTS, run
 
-            run(supervisor, DEMO_PARTS if kind == "demo" else RUNNER_PARTS)
+            if kind == "demo":
+                from postroad.up.demo.story import play
+
+                run(supervisor, {"demo": play})
+            else:
+                run(supervisor, RUNNER_PARTS)
     except PostroadError as error:
         supervisor.send(
             Report(
@@ -138,7 +141,6 @@ def serve(supervisor: SupervisorLink) -> None:
 
 @contextmanager
 def _demo(backend: Backend, config: ChildConfig) -> Iterator[Demo | None]:
-    """Open the demo, if it plays."""
     if not config.demo:
         yield None
         return

@@ -177,7 +177,7 @@ class Child:
                 name=report.name,
                 process=self.name,
                 pid=pid,
-                state=self._state(report),
+                state="failed" if self.failed else "starting" if pid is None else report.state,
                 restarts=self._restarts.total + report.restarts,
                 missing=report.missing,
             )
@@ -277,8 +277,3 @@ class Child:
             _log.error("part_failed", part=self.name, error=report.refused)
         self._reports |= {part.name: part for part in report.parts}
         self._changed()
-
-    def _state(self, report: PartReport) -> PartState:
-        if self.failed:
-            return "failed"
-        return report.state if self._process is not None else "starting"

@@ -54,9 +54,12 @@ class Console:
         path, shown_url = data_path(settings.url), without_credentials(settings.url)
         data = shown_url if path is None else str(Path.cwd() / path)
         url_option = "" if shown_url == Settings().url else f" --url {shlex.quote(shown_url)}"
+        # The secret that the operator set is not for the log of a service.
+        is_set = settings.token is not None or settings.token_file is not None
+        link = f"{self.url}/login" if is_set and not sys.stdout.isatty() else self.login_url
         self._print(
             f"Postroad {__version__}\n"
-            f"dashboard  {self._link()}\n"
+            f"dashboard  {link}\n"
             f"API  {self.url}/schema\n"
             f"data  {data}\n"
             f"try: {_program()} {COMMAND}{url_option}\n"
@@ -70,11 +73,6 @@ class Console:
             version=__version__,
             parts=parts,
         )
-
-    def _link(self) -> str:
-        """Return the link to the dashboard; the secret that the operator set is not for the log of a service."""
-        is_set = self._settings.token is not None or self._settings.token_file is not None
-        return f"{self.url}/login" if is_set and not sys.stdout.isatty() else self.login_url
 
     def stopped(self, reason: str, seconds: float) -> None:
         """Print that everything has stopped."""
@@ -97,25 +95,6 @@ def _program() -> str:
 class _Runs(msgspec.Struct, frozen=True):
     pid: int
     url: str
-
-
-class UpFile:
-    """The lock of one `postroad up`. A file left behind by a crash holds no lock."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._handle = _locked(path)
-
-    def announce(self, url: str) -> None:
-        """Write the pid and address of this process into the file."""
-        os.truncate(self._handle, 0)
-        os.pwrite(self._handle, msgspec.json.encode(_Runs(os.getpid(), url)), 0)
-
-    def release(self) -> None:
-        """Remove the file and give up the lock."""
-        # Remove the file while it is still locked, so that no file of another process is removed.
-        self.path.unlink(missing_ok=True)
-        os.close(self._handle)
 
 
 def _locked(path: Path) -> int:
@@ -183,7 +162,6 @@ def token_of(settings: Settings) -> str | None:
 
 
 INTERRUPTED = 130
-_SLOW_SECONDS = 1.0
 
 
 def run_up(
@@ -212,8 +190,12 @@ def run_up(
     write_logs(settings, quiet=quiet)
     token = _checked(settings, demo=demo)
     with ExitStack() as cleanup:
-        up_file = UpFile(beside(settings.url, "up"))
-        cleanup.callback(up_file.release)
+        # The lock of one `postroad up`; a file that a crash left behind holds none.
+        path = beside(settings.url, "up")
+        lock = _locked(path)
+        cleanup.callback(os.close, lock)
+        # It goes while it is still locked, so that no file of another process is removed.
+        cleanup.callback(path.unlink, missing_ok=True)
         listener = _listen(settings.host, settings.port)
         cleanup.callback(listener.close)
         # What an earlier run has measured is gone.
@@ -224,7 +206,8 @@ def run_up(
         host = f"[{settings.host.strip('[]')}]" if ":" in settings.host else settings.host
         url = f"http://{host}:{listener.getsockname()[1]}"
         console = Console(settings, url, admin, as_json=json_output)
-        up_file.announce(console.url)
+        os.truncate(lock, 0)
+        os.pwrite(lock, msgspec.json.encode(_Runs(os.getpid(), console.url)), 0)
         with connect(settings.url) as backend:
             if demo:
                 from postroad.up.demo import story
@@ -275,7 +258,7 @@ async def _run(
         children.append(Child("demo", players, parts=("demo",), listener=None, changed=changed))
     supervisor.start(children)
     started = time.monotonic()
-    slow = asyncio.get_running_loop().call_later(_SLOW_SECONDS, console.starting)
+    slow = asyncio.get_running_loop().call_later(1.0, console.starting)
     try:
         was_ready = await supervisor.ready()
         slow.cancel()
@@ -297,7 +280,6 @@ async def _run(
 
 @asynccontextmanager
 async def _narration(url: str) -> AsyncIterator[None]:
-    """Tell the story of the demo while the block runs."""
     from postroad.up.demo.story import narrate
 
     telling = asyncio.create_task(narrate(_program(), url, lambda text: print(text, flush=True)))

@@ -32,10 +32,6 @@ if TYPE_CHECKING:
 
 # What is left after this time is released before the supervisor kills the child.
 _STOP_SECONDS = 7.0
-_KILL_GRACE_SECONDS = 1.0
-_AGENTS_CHECK_SECONDS = 30.0
-_FIRST_SWEEP_SECONDS = 10.0
-_HOUSEKEEPING_SECONDS = 600.0
 _REFUSED = 77
 """The exit code of a process that could not import what it was asked to try."""
 
@@ -81,7 +77,7 @@ def _work(backend: Backend, settings: Settings, stop: threading.Event) -> None:
         # A worker that knows no task would fail every one.
         stop.wait()
         return
-    options = {"kill_grace": _KILL_GRACE_SECONDS, **settings.task_worker}
+    options = {"kill_grace": 1.0, **settings.task_worker}
     worker = TaskWorker(
         backend,
         **options,
@@ -217,7 +213,7 @@ def move_events(backend: Backend, settings: Settings, stop: threading.Event) -> 
             finally:
                 runner.close()
         else:
-            stop.wait(_AGENTS_CHECK_SECONDS)
+            stop.wait(30.0)
 
 
 @contextmanager
@@ -239,10 +235,10 @@ def move_events_here(backend: Backend, settings: Settings) -> Iterator[None]:
 def run_housekeeping(backend: Backend, settings: Settings, stop: threading.Event) -> None:
     """Delete expired answers every ten minutes until `stop` is set."""
     # Not at once: a start has more urgent things to do.
-    stop.wait(_FIRST_SWEEP_SECONDS)
+    stop.wait(10.0)
     while not stop.is_set():
         sweep(backend, settings)
-        stop.wait(_HOUSEKEEPING_SECONDS)
+        stop.wait(600.0)
 
 
 def sweep(backend: Backend, settings: Settings) -> int:
@@ -269,14 +265,6 @@ RUNNER_PARTS: Mapping[str, Run] = {
 }
 
 
-def play_demo(backend: Backend, settings: Settings, stop: threading.Event) -> None:
-    """Play the scenes of the demo until `stop` is set."""
-    from postroad.up.demo.story import play
-
-    play(backend, settings, stop)
-
-
-DEMO_PARTS: Mapping[str, Run] = {"demo": play_demo}
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 30.0
 _STEADY_SECONDS = 2.0

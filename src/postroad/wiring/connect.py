@@ -29,15 +29,11 @@ if TYPE_CHECKING:
     from postroad.wiring.aws import AwsInstallation
     from postroad.wiring.sqlite import SQLiteInstallation
 
-_STOP_SECONDS = 20.0
-_LOOK_SECONDS = 0.5
-_DEFAULT_FILE = "postroad.db"
 _OPTIONS = {
     "sqlite": frozenset[str](),
     "memory": frozenset[str](),
     "aws": frozenset(("endpoint_url", "stage", "bucket", "table")),
 }
-_REGION = re.compile(r"[a-z0-9-]+")
 _FORMS = "sqlite:///path, memory:// or aws://region[?endpoint_url=…&stage=…&bucket=…&table=…]"
 
 
@@ -54,7 +50,7 @@ class Address:
         """The embedded file that is opened, if any; a third party's adapter uses the default one."""
         if self.scheme in ("memory", "aws"):
             return None
-        return Path(self.place if self.scheme == "sqlite" else _DEFAULT_FILE)
+        return Path(self.place if self.scheme == "sqlite" else "postroad.db")
 
 
 def parse_url(url: str) -> Address:
@@ -79,7 +75,8 @@ def parse_url(url: str) -> Address:
             raise _refused(url, f"has an unknown option {name!r}")
     if not options.get("endpoint_url", "https://").startswith(("http://", "https://")):
         raise _refused(url, "has an endpoint_url that is neither http:// nor https://")
-    return Address(scheme=parts.scheme, place=_PLACES[parts.scheme](url, parts.netloc, parts.path), options=options)
+    place = _place(url, parts.scheme, parts.netloc, parts.path)
+    return Address(scheme=parts.scheme, place=place, options=options)
 
 
 def _split(url: str) -> SplitResult:
@@ -95,7 +92,17 @@ def _split(url: str) -> SplitResult:
     return parts
 
 
-def _sqlite_place(url: str, host: str, path: str) -> str:
+def _place(url: str, scheme: str, host: str, path: str) -> str:
+    if scheme == "memory":
+        if host or path:
+            raise _refused(url, "names a place, which memory does not have")
+        return ""
+    if scheme == "aws":
+        if path.strip("/"):
+            raise _refused(url, "has a path; only the region comes before the options")
+        if host and re.fullmatch(r"[a-z0-9-]+", host) is None:
+            raise _refused(url, f"names {host!r}, which is not a region")
+        return host
     if host or not path.startswith("/") or len(path) < 2:
         raise _refused(url, "names no file: it needs three slashes before the path")
     place = unquote(path[1:], errors="surrogateescape")
@@ -104,23 +111,6 @@ def _sqlite_place(url: str, host: str, path: str) -> str:
     if place.startswith(":memory:"):
         raise _refused(url, "would be lost with this process; use memory:// for that")
     return place
-
-
-def _memory_place(url: str, host: str, path: str) -> str:
-    if host or path:
-        raise _refused(url, "names a place, which memory does not have")
-    return ""
-
-
-def _aws_place(url: str, host: str, path: str) -> str:
-    if path.strip("/"):
-        raise _refused(url, "has a path; only the region comes before the options")
-    if host and _REGION.fullmatch(host) is None:
-        raise _refused(url, f"names {host!r}, which is not a region")
-    return host
-
-
-_PLACES = {"sqlite": _sqlite_place, "memory": _memory_place, "aws": _aws_place}
 
 
 def _refused(url: str, why: str, remedy: str = "") -> ConfigurationError:
@@ -283,14 +273,14 @@ def run(*buses: RemoteEventBus, url: str | None = None, stop: threading.Event | 
         for bus in buses:
             bus.start_receiver()
             started.append(bus)
-        while not stopping.wait(_LOOK_SECONDS):
+        while not stopping.wait(0.5):
             for bus in buses:
                 bus.check_receiver()
 
 
 def _stop(buses: Sequence[RemoteEventBus]) -> None:
     """Stop all buses at the same time, so that none takes events while another waits for its handlers."""
-    options = {"timeout": _STOP_SECONDS}
+    options = {"timeout": 20.0}
     threads = [threading.Thread(target=bus.stop_receiver, kwargs=options, name="postroad-stop") for bus in buses]
     for thread in threads:
         thread.start()

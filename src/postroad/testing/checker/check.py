@@ -25,7 +25,6 @@ _FAULTS: Final[dict[type, str]] = {
     lines.Proxy: "proxy_faults",
 }
 _BY_NAME: Final = {name: number for number, name in INVARIANTS.items()}
-_MOST_REASONS: Final = 20
 _Actions = dict[type, Callable[[Any], None]]
 
 
@@ -156,7 +155,6 @@ class _Check:
         self._compare(faults.total)
 
     def _compare(self, faults: int) -> None:
-        """Compare effects with handled messages, and children with starts."""
         for sub, id, handled, effects in self._effects.pairs():
             if effects > 1 or (handled and not effects and self._run.drained):
                 self._report.blame("I5", id, sub, f"{effects} effects of a message that was handled {handled} times")
@@ -166,7 +164,7 @@ class _Check:
 
     def _judge(self) -> None:
         report, broken = self._report, self._history.broken
-        report.reasons = list(self._doubts())[:_MOST_REASONS]
+        report.reasons = list(self._doubts())[:20]
         if broken or not (report.findings or report.reasons):
             report.verdict = "inconclusive" if broken else "ok"
         else:

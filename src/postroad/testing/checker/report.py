@@ -144,8 +144,5 @@ def _table(heading: str, findings: list[Finding]) -> Iterator[str]:
         yield from (heading, "| invariant | message | subscription | detail |", "|---|---|---|---|")
     for each in findings:
         cells: tuple[Any, ...] = (f"{each.invariant} {each.name}", each.id, each.subscription, each.detail)
-        yield "| " + " | ".join(_cell(cell) for cell in cells) + " |"
-
-
-def _cell(value: Any) -> str:
-    return "" if value is None else str(value).replace("|", "\\|").replace("\n", " ")
+        texts = ("" if cell is None else str(cell).replace("|", "\\|").replace("\n", " ") for cell in cells)
+        yield f"| {' | '.join(texts)} |"

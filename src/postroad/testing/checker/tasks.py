@@ -18,8 +18,6 @@ STARTS: Final = "starts"
 
 @dataclass(slots=True)
 class _Run:
-    """One run of a task."""
-
     holders: list[Name | None] = field(default_factory=list)
     ended: str | None = None
     faults: int = 0
@@ -47,18 +45,14 @@ class Tasks:
             run = runs[line.run] = _Run()
             if self._ended is not None and line.state != "started":
                 self._blame("I22", line.id, None, "an event of a task that may have ended")
-        if run.ended is not None:
-            self._after_the_end(run, line)
+        if run.ended == line.state:
+            self._blame("I23", line.id, None, f"run {line.run} is {line.state} a second time, by {line.by}")
+        elif run.ended is not None:
+            self._blame("I22", line.id, None, f"run {line.run} was {run.ended}, and is {line.state} afterwards")
         elif line.state == "started":
             self._start(run, line)
         elif line.state in _TERMINAL:
             self._end(runs, run, line)
-
-    def _after_the_end(self, run: _Run, line: Task) -> None:
-        if line.state == run.ended:
-            self._blame("I23", line.id, None, f"run {line.run} is {line.state} a second time, by {line.by}")
-        else:
-            self._blame("I22", line.id, None, f"run {line.run} was {run.ended}, and is {line.state} afterwards")
 
     def _start(self, run: _Run, line: Task) -> None:
         self._starts.left(STARTS, (line.id, line.run))
@@ -99,19 +93,16 @@ class Jobs:
     def job(self, line: Job) -> None:
         """A job has an event; its first one says what its tasks need."""
         if line.id not in self._ended:
-            self._plan(line)
+            self._ended[line.id] = False
+            for task, needed in line.needs.items():
+                self._needs[task] = set(needed)
+                for each in needed:
+                    self._needed_by[each].append(task)
         ends = line.state in _TERMINAL
         if ends and self._ended.get(line.id):
             self._blame("I25", line.id, None, f"the job is {line.state} after its end")
         if ends or line.state == "resumed":
             self._ended[line.id] = ends
-
-    def _plan(self, line: Job) -> None:
-        self._ended[line.id] = False
-        for task, needed in line.needs.items():
-            self._needs[task] = set(needed)
-            for each in needed:
-                self._needed_by[each].append(task)
 
     def task(self, line: Task) -> None:
         """A task started or ended, after or before those that it needs."""

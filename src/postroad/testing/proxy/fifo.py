@@ -23,8 +23,6 @@ from postroad.testing.proxy.wire import (
 )
 
 DEDUP_SECONDS: Final = 300.0
-_MOST_KNOWN: Final = 200_000
-_FIRST_SEQUENCE: Final = 18_849_496_460_467_696_128
 _MEMBER: Final = re.compile(r"<member>(.*?)</member>", re.DOTALL)
 _FIELD: Final = re.compile(r"<(\w+)>([^<]*)</\1>")
 Fields = Mapping[str, Any]
@@ -35,7 +33,7 @@ class Bounded(OrderedDict[Any, Any]):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         super().__setitem__(key, value)
-        if len(self) > _MOST_KNOWN:
+        if len(self) > 200_000:
             self.popitem(last=False)
 
 
@@ -47,7 +45,7 @@ class Fifo:
         self._memory: dict[str, OrderedDict[str | None, tuple[float, Fields]]] = defaultdict(OrderedDict)
         self._locks: dict[str, threading.Lock] = defaultdict(threading.Lock)
         self._sequences: dict[tuple[str, str], str] = Bounded()
-        self._counter = count(_FIRST_SEQUENCE, 256)
+        self._counter = count(18_849_496_460_467_696_128, 256)
 
     def forget(self, where: str) -> None:
         self._memory.pop(where, None)
@@ -123,7 +121,6 @@ def dedup_key(entry: Fields, body: str, settings: Mapping[str, str]) -> str | No
 
 
 def _results(answer: Answer) -> dict[str, Fields]:
-    """Return the outcome of each entry, by its id."""
     if answer.document:
         return {each["Id"]: each for name in ("Successful", "Failed") for each in answer.document.get(name) or ()}
     members = (dict(_FIELD.findall(member)) for member in _MEMBER.findall(answer.body.decode()))

@@ -31,11 +31,8 @@ import sqlite3, sys
 file = sqlite3.connect(sys.argv[1])
 print(*(row[0] for row in file.execute("PRAGMA integrity_check")), sep="; ")
 """
-_REPEATS = 20
-_DAY_SECONDS = 86_400.0
 _QUEUE = "verify-sigterm"
 _MESSAGES = 10
-_VISIBILITY_SECONDS = 600.0
 _END_SECONDS = 60.0
 _WAIT_SECONDS = 1.0
 
@@ -44,7 +41,11 @@ def audit_file(place: Place, history: History) -> None:
     """Check the embedded file and its blobs (I27)."""
     path = place.url.removeprefix("sqlite:///")
     if path != place.url:
-        _audit_integrity(path, history)
+        # By another program's SQLite, which must not open the file in this process.
+        command = [sys.executable, "-c", _INTEGRITY, path]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        said = (done.stdout + done.stderr).strip()
+        history.check("I27", said == "ok", f"integrity_check: {said[-500:]}")
         audit_references(place, history)
         audit_sweep(Path(f"{path}.blobs"), Path(place.directory), history)
 
@@ -72,19 +73,11 @@ def audit_sweep(blobs: Path, directory: Path, history: History) -> None:
     copy = directory / "swept"
     shutil.copytree(blobs, copy)
     later = FakeClock(SYSTEM_CLOCK.now())
-    later.advance(KEEP_FOR + _DAY_SECONDS)
+    later.advance(KEEP_FOR + 86_400.0)
     DirectoryBlobs(copy, later).prune(PREFIX, older_than=KEEP_FOR)
     rest = sum(path.is_file() for path in (copy / PREFIX).rglob("*"))
     shutil.rmtree(copy)
     history.check("I27", rest == 0, f"{rest} blobs would stay when all messages have expired")
-
-
-def _audit_integrity(path: str, history: History) -> None:
-    """Check the file with another program's SQLite, which must not open it in this process."""
-    command = [sys.executable, "-c", _INTEGRITY, path]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    said = (done.stdout + done.stderr).strip()
-    history.check("I27", said == "ok", f"integrity_check: {said[-500:]}")
 
 
 def audit_queue(
@@ -113,7 +106,7 @@ def audit_queue(
 
 def _audit_repeats(place: Place, history: History, queue: Queue) -> None:
     """Send ids again that were handled a moment ago: none of them may become a message."""
-    ids = sorted(effects_of(place, queue.name, last=_REPEATS))
+    ids = sorted(effects_of(place, queue.name, last=20))
     before = held(queue)
     for each in ids:
         queue.send([OutgoingMessage("repeated", group="repeated", dedup_id=each)])
@@ -128,10 +121,12 @@ def audit_sigterm(place: Place, history: History) -> None:
         RunFailed: The process did not begin, or did not end.
     """
     with place.backend() as backend:
-        queue = backend.create_queue(QueueSpec(_QUEUE, visibility=_VISIBILITY_SECONDS))
+        queue = backend.create_queue(QueueSpec(_QUEUE, visibility=600.0))
         queue.send([OutgoingMessage(str(number)) for number in range(_MESSAGES)])
         _hold_and_end(place)
-        left, taken = held(queue), _receivable(queue)
+        left, taken = held(queue), 0
+        while page := queue.receive(max_messages=_MESSAGES, wait=_WAIT_SECONDS):
+            taken += len(page)
     detail = f"{taken} of {left} messages could be received after a SIGTERM; {_MESSAGES} were sent, one was handled"
     history.check("I30", taken == left, detail)
 
@@ -153,13 +148,6 @@ def _hold_and_end(place: Place) -> None:
             raise RunFailed("a receiver did not end after SIGTERM") from None
         finally:
             process.kill()
-
-
-def _receivable(queue: Queue) -> int:
-    taken = 0
-    while page := queue.receive(max_messages=_MESSAGES, wait=_WAIT_SECONDS):
-        taken += len(page)
-    return taken
 
 
 def main() -> None:

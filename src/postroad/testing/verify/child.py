@@ -16,8 +16,6 @@ from postroad.signals import die_with_parent
 from postroad.telemetry import configure_logs
 from postroad.testing.verify.scenario import START_AGAIN, ChildConfig, Client, find_scenario
 
-_PAUSE_SECONDS = 0.2
-
 
 def main() -> int:
     """Do the work of one role until the supervisor stops it."""
@@ -48,7 +46,7 @@ def main() -> int:
             scenario.roles[config.role].work(client, backend)
     except TransportError:
         traceback.print_exc()
-        time.sleep(_PAUSE_SECONDS)
+        time.sleep(0.2)
         # At once: while an interpreter ends, SIGTERM kills the process.
         os._exit(START_AGAIN)
     return 0

@@ -100,7 +100,6 @@ def _cut_power(options: Options, progress: Progress) -> Report:
 
 
 def _report(options: Options, runs: Sequence[Future[Path]]) -> Report:
-    """Check the histories and write one report of them all."""
     directories = [run.result() for run in runs]
     reports = [check(directory) for directory in directories]
     report = reports[0]
@@ -110,9 +109,6 @@ def _report(options: Options, runs: Sequence[Future[Path]]) -> Report:
         report = merge(reports, missing=len(options.plans) - len(reports), command=options.command)
     write_report(report, options.report)
     return report
-
-
-_WORST_FIRST: Final = ("violated", "inconclusive", "ok")
 
 
 def merge(reports: Sequence[Report], *, missing: int = 0, command: str = "") -> Report:
@@ -132,7 +128,7 @@ def merge(reports: Sequence[Report], *, missing: int = 0, command: str = "") -> 
         merged.reasons.append(f"{missing} scenarios did not run")
     merged.findings = [finding for each in reports for finding in each.findings][:MOST_FINDINGS]
     verdicts = {each.verdict for each in reports} | ({"inconclusive"} if missing else set())
-    merged.verdict = next(verdict for verdict in _WORST_FIRST if verdict in verdicts)
+    merged.verdict = next(verdict for verdict in ("violated", "inconclusive", "ok") if verdict in verdicts)
     merged.versions, merged.command = first.versions, command or first.command
     return merged
 

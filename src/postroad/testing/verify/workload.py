@@ -6,14 +6,13 @@ import functools
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
 from uuid import uuid4
 
 import msgspec
-from prometheus_client import generate_latest
 
 from postroad.errors import InvalidInput, PostroadError, StaleReceipt, StorageFull
 from postroad.inbox import Inbox
@@ -30,11 +29,8 @@ _PADDINGS = (*(0,) * 5, *(40,) * 5, *(400,) * 5, 3_000)
 """The last one is above `LIMIT_BYTES`, so its body travels as a blob."""
 LIMIT_BYTES = 2_048
 """The largest message of the queues of scenarios."""
-_PAUSE_SECONDS = 0.05
-_IDLE_SECONDS = 0.005
 _RETRY_SECONDS = 0.02
 _HANDLER_SECONDS = 0.002
-_SETTLING = {"ack": "ack", "extend": "extend", "release": "release", "undo": "release"}
 
 
 class Body(msgspec.Struct, frozen=True):
@@ -72,7 +68,7 @@ def messages(client: Client) -> Iterator[Message]:
     random = client.random
     while not client.stopping:
         if not client.may_send():
-            time.sleep(_IDLE_SECONDS)
+            time.sleep(0.005)
             continue
         key = f"k{random.randrange(KEYS)}"
         chance = random.random()
@@ -211,7 +207,7 @@ def consume(client: Client, queue: Queue, sub: str, *, batch: int = 1, read: Rea
         try:
             deliveries = queue.receive(max_messages=batch, wait=0.2)
         except PostroadError:
-            time.sleep(_PAUSE_SECONDS)
+            time.sleep(0.05)
             continue
         for delivery in deliveries:
             body, started = find(delivery.body), time.monotonic()
@@ -241,7 +237,7 @@ class QueueWatch:
         """Watch every queue of the same kind as this one from now on."""
         kind: Any = type(queue)
         kind.receive = self._receiving(kind.receive)
-        for verb, op in _SETTLING.items():
+        for verb, op in {"ack": "ack", "extend": "extend", "release": "release", "undo": "release"}.items():
             if (own := getattr(queue, "__dict__", {}).get(verb)) is not None:
                 # A queue that hands this over to another one, by an attribute of its own.
                 call = self._settling(op, functools.partial(_without_queue, own), undone=verb == "undo")
@@ -331,15 +327,6 @@ def reader(field: str) -> Read:
         return found
 
     return read
-
-
-def check_metric(client: Client, name: str, labels: Mapping[str, str], expected: int) -> None:
-    """Compare the text of this process's metrics with what its history has (I28)."""
-    shown = ",".join(f'{label}="{value}"' for label, value in labels.items())
-    begin = f"{name}{{{shown}}} "
-    lines = generate_latest().decode().splitlines()
-    told = sum(float(line.removeprefix(begin)) for line in lines if line.startswith(begin))
-    client.check("I28", told == expected, f"{begin}is {told:g} in the metrics, {expected} in the history")
 
 
 def prepare_ledger(place: Place) -> None:

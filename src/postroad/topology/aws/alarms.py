@@ -31,7 +31,6 @@ _NAMES = {
 }
 """The settings that CloudWatch has under other names."""
 _MOST_NAMES = 100
-_LATE_SECONDS = 600
 
 
 @dataclass(slots=True)
@@ -46,7 +45,11 @@ class Alarms:
 
     def read(self, form: Form) -> dict[str, Any] | None:
         if self._found is None:
-            self._found = {alarm["AlarmName"]: alarm for alarm in self._described()}
+            self._found = {}
+            for start in range(0, len(self.names), _MOST_NAMES):
+                names = list(self.names[start : start + _MOST_NAMES])
+                answer = ask("alarms", self.aws.cloudwatch.describe_alarms, AlarmNames=names, MaxRecords=_MOST_NAMES)
+                self._found |= {alarm["AlarmName"]: alarm for alarm in answer["MetricAlarms"]}
         alarm = self._found.get(form.name)
         if alarm is None:
             return None
@@ -89,18 +92,10 @@ class Alarms:
             Dimensions=_dimensions(settings),
             Period=settings["period"],
             EndTime=now,
-            StartTime=now - timedelta(seconds=max(_LATE_SECONDS, settings["period"] * settings["periods"])),
+            StartTime=now - timedelta(seconds=max(600, settings["period"] * settings["periods"])),
         )
         points = sorted(answer.get("Datapoints") or (), key=lambda point: point["Timestamp"])
         return float(points[-1][settings["statistic"]]) if points else None
-
-    def _described(self) -> list[Any]:
-        found: list[Any] = []
-        for start in range(0, len(self.names), _MOST_NAMES):
-            names = list(self.names[start : start + _MOST_NAMES])
-            answer = ask("alarms", self.aws.cloudwatch.describe_alarms, AlarmNames=names, MaxRecords=_MOST_NAMES)
-            found += answer["MetricAlarms"]
-        return found
 
 
 def alarm_definition(settings: Mapping[str, Any]) -> dict[str, Any]:

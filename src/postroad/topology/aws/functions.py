@@ -17,53 +17,6 @@ from postroad.topology.names import URL, Place
 _REPORT = "ReportBatchItemFailures"
 
 
-@dataclass(frozen=True, slots=True)
-class Triggers:
-    """The event source mappings of functions."""
-
-    aws: AwsConnection
-
-    def read(self, form: Form) -> list[dict[str, Any]]:
-        """Return the declared triggers that exist, as they are."""
-        found = self._mappings(form.name)
-        wanted = ((trigger, _mapping(found, trigger)) for trigger in form.settings["triggers"])
-        return [_settings(trigger, mapping) for trigger, mapping in wanted if mapping is not None]
-
-    def write(self, form: Form) -> None:
-        """Make the triggers that are missing and change those that differ."""
-        found = self._mappings(form.name)
-        for trigger in form.settings["triggers"]:
-            mapping = _mapping(found, trigger)
-            what = f"trigger {trigger['source']!r} of function {form.name!r}"
-            if mapping is None:
-                definition = {"EventSourceArn": self._source(trigger), **trigger_definition(trigger)}
-                if trigger["kind"] != "queue":
-                    definition["StartingPosition"] = "TRIM_HORIZON"
-                ask(what, self.aws.functions.create_event_source_mapping, FunctionName=form.name, **definition)
-            elif _settings(trigger, mapping) != trigger:
-                changes = trigger_definition(trigger)
-                ask(what, self.aws.functions.update_event_source_mapping, UUID=mapping["UUID"], **changes)
-
-    def delete(self, function: str) -> None:
-        for mapping in self._mappings(function):
-            ask(f"triggers of {function!r}", self.aws.functions.delete_event_source_mapping, UUID=mapping["UUID"])
-
-    def _mappings(self, function: str) -> list[Any]:
-        operation = self.aws.functions.list_event_source_mappings
-        answer = ask(f"triggers of {function!r}", operation, *_MISSING, FunctionName=function)
-        return list((answer or {}).get("EventSourceMappings") or ())
-
-    def _source(self, trigger: Mapping[str, Any]) -> str:
-        """Return the ARN to read from; that of a table's stream is known only once the table exists."""
-        if trigger["kind"] != "table":
-            return str(trigger["arn"])
-        name = trigger["source"]
-        answer = ask(f"table {name!r}", self.aws.dynamodb.describe_table, TableName=name)
-        if (arn := answer["Table"].get("LatestStreamArn")) is None:
-            raise TopologyConflict(f"table {name!r} has no stream that could call a function")
-        return str(arn)
-
-
 def trigger_definition(trigger: Mapping[str, Any]) -> dict[str, Any]:
     """Return a trigger without its source, in the form of Lambda."""
     definition: dict[str, Any] = {"BatchSize": trigger["batch_size"]}
@@ -100,9 +53,7 @@ RUNTIME = "python3.12"
 POLICY = "postroad"
 CODE_TAG = "postroad:code"
 _MISSING = ("ResourceNotFoundException",)
-_CONFIGURED = ("handler", "role", "timeout", "memory", "environment")
 _ROLE_ATTEMPTS = 10
-_ROLE_SECONDS = 2.0
 _WAIT: Any = {"Delay": 1, "MaxAttempts": 120}
 
 
@@ -113,7 +64,6 @@ class Functions:
     aws: AwsConnection
     place: Place
     queues: Queues
-    triggers: Triggers
 
     def read(self, form: Form) -> dict[str, Any] | None:
         what = f"function {form.name!r}"
@@ -130,7 +80,7 @@ class Functions:
             "timeout": configuration["Timeout"],
             "memory": configuration["MemorySize"],
             "environment": {name: variables.get(name) for name in form.settings["environment"]},
-            "triggers": self.triggers.read(form),
+            "triggers": self._triggers(form),
             "on_failure": ((sent.get("DestinationConfig") or {}).get("OnFailure") or {}).get("Destination"),
             "callers": self._callers(form),
             "rights": self._rights(form),
@@ -160,7 +110,7 @@ class Functions:
                 # A role that was just made takes some seconds until Lambda sees it.
                 if "cannot be assumed" not in str(error) or attempt == _ROLE_ATTEMPTS - 1:
                     raise
-                time.sleep(_ROLE_SECONDS)
+                time.sleep(2.0)
 
     def update(self, form: Form, fields: Collection[str]) -> None:
         what = f"changing function {form.name!r}"
@@ -170,7 +120,7 @@ class Functions:
             code = s3_code(form.settings["code"])
             ask(what, self.aws.functions.update_function_code, FunctionName=form.name, **code)
             self._settled(form.name)
-        if set(_CONFIGURED) & set(fields):
+        if {"handler", "role", "timeout", "memory", "environment"} & set(fields):
             ask(what, self.aws.functions.update_function_configuration, **self._configuration(form))
             self._settled(form.name)
         if "callers" in fields:
@@ -179,14 +129,49 @@ class Functions:
             to = {"OnFailure": {"Destination": form.settings["on_failure"]}}
             ask(what, self.aws.functions.put_function_event_invoke_config, FunctionName=form.name, DestinationConfig=to)
         if "triggers" in fields:
-            self.triggers.write(form)
+            self._write_triggers(form)
         if {"tags", "code"} & set(fields):
             tags = {**form.settings["tags"], CODE_TAG: form.settings["code"]}
             ask(what, self.aws.functions.tag_resource, Resource=self.place.arn("function", form.name), Tags=tags)
 
     def delete(self, name: str) -> None:
-        self.triggers.delete(name)
+        for mapping in self._mappings(name):
+            ask(f"triggers of {name!r}", self.aws.functions.delete_event_source_mapping, UUID=mapping["UUID"])
         ask(f"removing function {name!r}", self.aws.functions.delete_function, *_MISSING, FunctionName=name)
+
+    def _triggers(self, form: Form) -> list[dict[str, Any]]:
+        found = self._mappings(form.name)
+        wanted = ((trigger, _mapping(found, trigger)) for trigger in form.settings["triggers"])
+        return [_settings(trigger, mapping) for trigger, mapping in wanted if mapping is not None]
+
+    def _write_triggers(self, form: Form) -> None:
+        found = self._mappings(form.name)
+        for trigger in form.settings["triggers"]:
+            mapping = _mapping(found, trigger)
+            what = f"trigger {trigger['source']!r} of function {form.name!r}"
+            if mapping is None:
+                definition = {"EventSourceArn": self._trigger_source(trigger), **trigger_definition(trigger)}
+                if trigger["kind"] != "queue":
+                    definition["StartingPosition"] = "TRIM_HORIZON"
+                ask(what, self.aws.functions.create_event_source_mapping, FunctionName=form.name, **definition)
+            elif _settings(trigger, mapping) != trigger:
+                changes = trigger_definition(trigger)
+                ask(what, self.aws.functions.update_event_source_mapping, UUID=mapping["UUID"], **changes)
+
+    def _mappings(self, function: str) -> list[Any]:
+        operation = self.aws.functions.list_event_source_mappings
+        answer = ask(f"triggers of {function!r}", operation, *_MISSING, FunctionName=function)
+        return list((answer or {}).get("EventSourceMappings") or ())
+
+    def _trigger_source(self, trigger: Mapping[str, Any]) -> str:
+        """Return the ARN to read from; that of a table's stream is known only once the table exists."""
+        if trigger["kind"] != "table":
+            return str(trigger["arn"])
+        name = trigger["source"]
+        answer = ask(f"table {name!r}", self.aws.dynamodb.describe_table, TableName=name)
+        if (arn := answer["Table"].get("LatestStreamArn")) is None:
+            raise TopologyConflict(f"table {name!r} has no stream that could call a function")
+        return str(arn)
 
     def wanted_environment(self, form: Form, have: Mapping[str, Any] | None) -> dict[str, str]:
         """Return the variables with URLs filled in; an empty one keeps the value that it has."""

@@ -11,7 +11,7 @@ from postroad.connections import AwsConnection, ask, pages
 from postroad.topology.alarms import dead_letter_queues
 from postroad.topology.aws import queues, topics
 from postroad.topology.aws.alarms import Alarms
-from postroad.topology.aws.functions import Functions, Triggers
+from postroad.topology.aws.functions import Functions
 from postroad.topology.aws.queues import Queues
 from postroad.topology.aws.stores import Buckets, Streams, Tables, changed_keys, flat
 from postroad.topology.aws.topics import Buses, Rules, Subscriptions, Topics
@@ -45,13 +45,6 @@ def key_of(arn: str) -> Key | None:
     return None
 
 
-_DEFAULTS = {"queue": queues.DEFAULTS, "topic": topics.DEFAULTS}
-_NO_CODE = "no code given"
-# What the form holds for the templates only.
-_NOT_COMPARED = {"function": ("component", "role_name")}
-_VISIBLE = "ApproximateNumberOfMessagesVisible"
-
-
 class AwsSite:
     """One account in one region."""
 
@@ -63,7 +56,7 @@ class AwsSite:
 
     def look(self, topology: Topology, resource: Resource, *, code: str | None) -> Look:
         if isinstance(resource, FunctionDecl) and code is None:
-            return Look(resource, skip=_NO_CODE)
+            return Look(resource, skip="no code given")
         self._kinds["alarm"].names = [each.name for each in topology.of("alarm")]
         form = self._form(topology, resource, code)
         have = self._kinds[resource.kind].read(form)
@@ -98,7 +91,7 @@ class AwsSite:
         if alarm.metric == "dead_letter_count":
             counted = [self._kinds["queue"].counts(name) for name in dead_letter_queues(topology)]
             return float(sum(counts[0] for counts in counted if counts is not None))
-        if alarm.namespace == "AWS/SQS" and alarm.metric == _VISIBLE:
+        if alarm.namespace == "AWS/SQS" and alarm.metric == "ApproximateNumberOfMessagesVisible":
             counts = self._kinds["queue"].counts(alarm.resource)
             return None if counts is None else float(counts[0])
         found: float | None = self._kinds["alarm"].latest(form_of(topology, alarm, self._place))
@@ -124,7 +117,7 @@ class AwsSite:
             "bucket": Buckets(aws),
             "bus": Buses(aws, place),
             "rule": Rules(aws, place),
-            "function": Functions(aws, place, queues, Triggers(aws)),
+            "function": Functions(aws, place, queues),
             "alarm": Alarms(aws, place),
         }
 
@@ -154,7 +147,7 @@ class AwsSite:
             return Look(resource, want)
         if "tags" in want:
             have["tags"] = {key: have["tags"][key] for key in want["tags"] if key in have["tags"]}
-        defaults = _DEFAULTS.get(resource.kind, {})
+        defaults = {"queue": queues.DEFAULTS, "topic": topics.DEFAULTS}.get(resource.kind, {})
         untold = {name: default for name, default in defaults.items() if name in want and name not in have}
         # AWS returns every setting that is not the default; an emulator may not.
         emulated = self._connection.endpoint_url is not None
@@ -167,7 +160,10 @@ def _comparable(form: Form) -> dict[str, Any]:
     settings = flat(form.settings) if form.kind == "table" else dict(form.settings)
     if settings.pop("skipped", None) is not None:
         del settings["target"]
-    return {name: value for name, value in settings.items() if name not in _NOT_COMPARED.get(form.kind, ())}
+    # What the form of a function holds for the templates only.
+    for name in ("component", "role_name") if form.kind == "function" else ():
+        del settings[name]
+    return settings
 
 
 def _declares(topology: Topology, key: Key) -> bool:

@@ -14,7 +14,6 @@ from postroad.topology.names import Place
 
 _MISSING = ("ResourceNotFoundException",)
 _INDEX = "indexes."
-_LOOK_AGAIN = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,13 @@ class Tables:
         stream = table.get("StreamSpecification") or {}
         return {
             "keys": list(resources.key_names(table)),
-            **{f"{_INDEX}{index['IndexName']}": _index(index) for index in table.get("GlobalSecondaryIndexes") or ()},
+            **{
+                f"{_INDEX}{index['IndexName']}": {
+                    "keys": list(resources.key_names(index)),
+                    "projection": index["Projection"]["ProjectionType"],
+                }
+                for index in table.get("GlobalSecondaryIndexes") or ()
+            },
             "ttl_attribute": expiry,
             "stream": stream.get("StreamViewType") if stream.get("StreamEnabled") else None,
             "tags": resources.tags_of(tags),
@@ -86,7 +91,7 @@ class Tables:
                 found = self.aws.dynamodb.describe_table(TableName=name)["Table"].get("GlobalSecondaryIndexes", ())
                 if {each.get("IndexName"): each.get("IndexStatus") for each in found}.get(index) in (None, "ACTIVE"):
                     return
-                time.sleep(_LOOK_AGAIN)
+                time.sleep(2.0)
 
 
 def flat(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,10 +104,6 @@ def changed_keys(have: Mapping[str, Any], want: Mapping[str, Any]) -> tuple[str,
     """Return the fields that differ and cannot be changed in place: the keys of the table and of existing indexes."""
     keys = [name for name in want if name == "keys" or (name.startswith(_INDEX) and name in have)]
     return tuple(name for name in keys if have[name] != want[name])
-
-
-def _index(described: Mapping[str, Any]) -> dict[str, Any]:
-    return {"keys": list(resources.key_names(described)), "projection": described["Projection"]["ProjectionType"]}
 
 
 def shape_of(form: Form) -> resources.TableShape:
@@ -146,7 +147,13 @@ class Streams:
 
     def update(self, form: Form, fields: Collection[str]) -> None:
         if "retention_hours" in fields:
-            self._keep_for(form)
+            what, hours = f"retention of stream {form.name!r}", form.settings["retention_hours"]
+            answer = ask(what, self.aws.kinesis.describe_stream_summary, StreamName=form.name)
+            have = answer["StreamDescriptionSummary"]["RetentionPeriodHours"]
+            if have != hours:
+                verb = "increase" if hours > have else "decrease"
+                operation = getattr(self.aws.kinesis, f"{verb}_stream_retention_period")
+                ask(what, operation, StreamName=form.name, RetentionPeriodHours=hours)
         if "shards" in fields:
             change = {"TargetShardCount": form.settings["shards"], "ScalingType": "UNIFORM_SCALING"}
             operation = self.aws.kinesis.update_shard_count
@@ -159,16 +166,6 @@ class Streams:
 
     def delete(self, name: str) -> None:
         ask(f"removing stream {name!r}", self.aws.kinesis.delete_stream, StreamName=name)
-
-    def _keep_for(self, form: Form) -> None:
-        what, hours = f"retention of stream {form.name!r}", form.settings["retention_hours"]
-        summary = ask(what, self.aws.kinesis.describe_stream_summary, StreamName=form.name)["StreamDescriptionSummary"]
-        have = summary["RetentionPeriodHours"]
-        if have == hours:
-            return
-        verb = "increase" if hours > have else "decrease"
-        operation = getattr(self.aws.kinesis, f"{verb}_stream_retention_period")
-        ask(what, operation, StreamName=form.name, RetentionPeriodHours=hours)
 
 
 EXPIRY = "postroad-expire"

@@ -6,14 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from postroad.notifications import (
-    NotificationStore,
-    NotificationWorker,
-    OfflineMessage,
-    PushNotification,
-    RealtimeHook,
-    TokenResult,
-)
+from postroad import notifications
 from postroad.queues import QueueSpec
 from postroad.up.demo.database import DemoDatabase
 from postroad.up.demo.stage import Stage
@@ -33,13 +26,13 @@ class DemoProvider:
 
     database: DemoDatabase
 
-    def send(self, push: PushNotification, token: str, *, push_id: str) -> TokenResult:
+    def send(self, push: notifications.PushNotification, token: str, *, push_id: str) -> notifications.TokenResult:
         """Show the push on the user's phone, or refuse it."""
         if self.database.provider() == "failing":
             self.database.failed(SCENE)
-            return TokenResult(token, "permanent", 403, "the account is suspended")
+            return notifications.TokenResult(token, "permanent", 403, "the account is suspended")
         self.database.effect(SCENE, message_id(push.userId, push.timestamp), "phone")
-        return TokenResult(token, "sent", 200)
+        return notifications.TokenResult(token, "sent", 200)
 
 
 def message_id(user: str, at: datetime) -> str:
@@ -58,16 +51,21 @@ def prepare(backend: Backend, database: DemoDatabase) -> None:
         backend.create_queue(QueueSpec(dead))
         backend.create_queue(QueueSpec(name, dead_letter=dead, max_receives=3))
     chat_file(database).touch(mode=0o600)
-    with NotificationStore(f"sqlite:///{chat_file(database)}") as store:
+    with notifications.NotificationStore(f"sqlite:///{chat_file(database)}") as store:
         for user in USERS:
             store.register_device(user, f"phone-of-{user}", "fcm")
 
 
 def play(stage: Stage) -> None:
     """Send messages and deliver or push them until the stage stops."""
+
+    def deliver(message: notifications.OfflineMessage) -> bool:
+        stage.database.effect(SCENE, message.messageId, "phone")
+        return True
+
     with (
-        NotificationStore(f"sqlite:///{chat_file(stage.database)}") as store,
-        NotificationWorker(
+        notifications.NotificationStore(f"sqlite:///{chat_file(stage.database)}") as store,
+        notifications.NotificationWorker(
             stage.backend,
             store,
             push_queue=PUSH_QUEUE,
@@ -75,10 +73,10 @@ def play(stage: Stage) -> None:
             fcm=DemoProvider(stage.database),
         ) as worker,
     ):
-        hook = RealtimeHook(
+        hook = notifications.RealtimeHook(
             stage.backend.queue(OFFLINE_QUEUE),
             is_online=lambda user: stage.chance.random() < ONLINE,
-            deliver=lambda message: _deliver(stage, message),
+            deliver=deliver,
         )
         with stage.working(worker.run):
             last = datetime.now(UTC)
@@ -86,13 +84,7 @@ def play(stage: Stage) -> None:
                 last = _write(stage, hook, last)
 
 
-def _deliver(stage: Stage, message: OfflineMessage) -> bool:
-    """Show the message to a user who is connected."""
-    stage.database.effect(SCENE, message.messageId, "phone")
-    return True
-
-
-def _write(stage: Stage, hook: RealtimeHook, last: datetime) -> datetime:
+def _write(stage: Stage, hook: notifications.RealtimeHook, last: datetime) -> datetime:
     """Let one user write to another, in a later millisecond than before."""
     sender, user = stage.chance.sample(USERS, k=2)
     at = datetime.now(UTC)
@@ -102,6 +94,6 @@ def _write(stage: Stage, hook: RealtimeHook, last: datetime) -> datetime:
         at = datetime.now(UTC)
         at = at.replace(microsecond=at.microsecond // 1_000 * 1_000)
     id = message_id(user, at)
-    hook.on_message(OfflineMessage(user, id, f"{sender}-{user}", sender, stage.chance.choice(WORDS), at))
+    hook.on_message(notifications.OfflineMessage(user, id, f"{sender}-{user}", sender, stage.chance.choice(WORDS), at))
     stage.database.published(SCENE, id)
     return at

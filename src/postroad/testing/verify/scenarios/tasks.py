@@ -6,7 +6,6 @@ import functools
 import math
 import os
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from itertools import product
@@ -29,9 +28,6 @@ TOPIC = "tasks"
 TASK = "verify-chore"
 FACTS = Facts(subscriptions={TOPIC: (TOPIC,)}, ordered=False, max_receives=None)
 _TENANTS = ("default", "other")
-_LOOK_SECONDS = 0.01
-_WATCH_SECONDS = 0.1
-_ORPHAN_SECONDS = 2.0
 _STALE_SECONDS = 5.0
 _STATES = {
     "Task Processing Started": "started",
@@ -112,7 +108,7 @@ def work(client: Client, backend: Backend) -> None:
             pids = worker.child_pids()
             client.announce(holding=bool(pids))
             children.write_text(" ".join(map(str, pids)))
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(0.01)
         worker.stop()
         # A store that was away at the start raises here, and the process is started again.
         running.result()
@@ -128,7 +124,7 @@ def watch(client: Client, backend: Backend) -> None:
     while not client.stopping:
         now = time.monotonic()
         since = {pid: since.get(pid, now) for pid in _abandoned(client.place)}
-        for pid in [pid for pid, first in since.items() if now - first > _ORPHAN_SECONDS]:
+        for pid in [pid for pid, first in since.items() if now - first > 2.0]:
             client.record("child", id=f"process {pid}", run=0, pid=pid, event="orphan")
             since[pid] = math.inf
         if now >= look_at:
@@ -136,7 +132,7 @@ def watch(client: Client, backend: Backend) -> None:
             for reconciler in reconcilers:
                 with suppress(PostroadError):
                     reconciler.run_once()
-        time.sleep(_WATCH_SECONDS)
+        time.sleep(0.1)
 
 
 def _abandoned(place: Place) -> set[int]:
@@ -190,11 +186,11 @@ def read_journal(place: Place, backend: Backend, history: History) -> None:
         differences += verify(backend.journal(), tenant).differences
         foreign += [f"{event.event_type} of {tenant}" for event in events if _has_foreign(event, tenant)]
     history.check("I26", not differences, f"{len(differences)} states differ from their events")
-    foreign += [
-        path.name
-        for path in _told(place)
-        if any(canary_of(each) in path.read_text(errors="replace") for each in _TENANTS)
-    ]
+    # What processes of all tenants logged and counted, in which no secret belongs.
+    directory = Path(place.directory)
+    for path in (*(directory / "stderr").glob("*"), *directory.glob("metrics-*")):
+        told = path.read_text(errors="replace")
+        foreign += [path.name] if any(canary_of(each) in told for each in _TENANTS) else []
     history.check("I29", not foreign, f"{len(foreign)} answers or files have a foreign secret {foreign[:3]}")
 
 
@@ -210,13 +206,6 @@ def _has_foreign(event: JournalEvent, tenant: str) -> bool:
     """Return whether an event, as its tenant reads it, has the secret of another."""
     text = repr((event.properties, event.context))
     return any(canary_of(each) in text for each in _TENANTS if each != tenant)
-
-
-def _told(place: Place) -> Iterator[Path]:
-    """Yield what processes of all tenants logged and counted, in which no secret belongs."""
-    directory = Path(place.directory)
-    yield from (directory / "stderr").glob("*")
-    yield from directory.glob("metrics-*")
 
 
 def _needs(event: JournalEvent) -> dict[str, list[str]]:
