@@ -27,6 +27,7 @@ OrderChoice = Annotated[Order, Meta(description="is neither 'producer' nor 'tota
 AcceptChoice = Annotated[Accept, Meta(description="is neither 'listed' nor 'all'")]
 MAX_LIST: Final = 100
 MAX_OVERLAP: Final = 604_800.0
+_MAX_DELAY: Final = 300.0
 _ID: Final = r"[A-Za-z0-9_-]{1,64}"
 _AGENT_ID = re.compile(_ID)
 MAX_EVENT_TYPE: Final = 256
@@ -256,7 +257,7 @@ def checked(
         delay = dispatch_delay_text() or 0.0
         with suppress(ValueError):  # The check names the variable.
             delay = float(delay)
-    check(delay, seconds_between(0, 300), "DISPATCH_DELAY_SECONDS", ConfigurationError)
+    check(delay, seconds_between(0, _MAX_DELAY), "DISPATCH_DELAY_SECONDS", ConfigurationError)
     check(retention, seconds_between(1, 31_536_000), "retention", ConfigurationError)
     check(max_receives, whole_number(1, 1_000), "max_receives", ConfigurationError)
     check(visibility, seconds_between(0, MAX_VISIBILITY), "visibility", ConfigurationError)

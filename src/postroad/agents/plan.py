@@ -33,6 +33,7 @@ _DEFAULT_QUOTAS: Final = {
     "lambda_concurrency": 1_000,
     "sns_fifo_topics": 1_000,
 }
+_SNS_SUBSCRIPTIONS: Final = 100
 _ABOVE_ZERO: Final = Annotated[float, Meta(gt=0, le=FINITE, description="a number above 0")]
 
 
@@ -120,7 +121,7 @@ def plan(given: PlanInput) -> Plan:
         sns_sqs={
             "topics": given.agents,
             "publish_calls_per_second": math.ceil(given.events_per_second),
-            "feasible": given.agents <= _DEFAULT_QUOTAS["sns_fifo_topics"] and given.subscribers <= 100,
+            "feasible": given.agents <= _DEFAULT_QUOTAS["sns_fifo_topics"] and given.subscribers <= _SNS_SUBSCRIPTIONS,
         },
         quotas=[
             {"name": name, "needed": needed[name], "default": default, "exceeded": needed[name] > default}

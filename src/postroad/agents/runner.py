@@ -27,6 +27,8 @@ AGGREGATOR: Final = "agents-aggregator"
 LEASE_SECONDS: Final = 5.0
 _RENEW_SECONDS: Final = 1.5
 _LONGEST_PAUSE: Final = 0.25
+# A lease of this length is over when the next runner asks.
+_AT_ONCE: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,9 +160,9 @@ class Runner:
             return
         self._leases = []
         self._positions.clear()
-        # A lease this short is over when the next runner asks. If that fails, the leases end by themselves.
+        # If that fails, the leases end by themselves.
         with suppress(PostroadError):
-            self._stream.lease(AGGREGATOR, self.worker, seconds=1e-6)
+            self._stream.lease(AGGREGATOR, self.worker, seconds=_AT_ONCE)
 
     def _renew(self) -> None:
         if self._clock.monotonic() - self._leased_at < _RENEW_SECONDS and self._leases:

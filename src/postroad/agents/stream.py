@@ -20,6 +20,7 @@ from postroad.telemetry import valid_traceparent
 
 _MAX_BYTES: Final = 262_144
 _MAX_EVENT_ID: Final = 128
+_LONGEST_REASON: Final = 1_000
 _NAMESPACE: Final = uuid.UUID("6f0a7f1e-9d0b-5c53-8d7b-0d7a3c1f5e21")
 _CODES: dict[type[Exception], str] = {AgentNotFound: "agent_not_found", HeldBack: "held_back"}
 
@@ -61,7 +62,7 @@ class Rejected(msgspec.Struct, frozen=True):
     data: str
 
     def to_json(self) -> bytes:
-        return sendable(msgspec.json.encode(msgspec.structs.replace(self, reason=self.reason[:1_000])))
+        return sendable(msgspec.json.encode(msgspec.structs.replace(self, reason=self.reason[:_LONGEST_REASON])))
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):

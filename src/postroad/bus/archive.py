@@ -26,6 +26,13 @@ from postroad.topics import Topic
 _RETRY_SECONDS = (1.0, 5.0, 30.0, 120.0)
 _GROUP = "archive"
 _MOST = 10
+# Bad messages are rejected at once, so only a stream that does not answer is counted; it may be away for hours.
+_MAX_RECEIVES = 100
+_PRUNE_SECONDS = 3_600.0
+# With any wait, SQS asks all of its servers.
+_ONCE_SECONDS = 0.1
+_SLICE_SECONDS = 0.5
+_POLL_SECONDS = 20.0
 
 
 class Archive:
@@ -83,8 +90,7 @@ class Archive:
     def run_once(self) -> int:
         """Archive the events that wait now, and return how many."""
         archived = 0
-        # With any wait, SQS asks all of its servers.
-        wait = 0.0 if self._queue.traits.short_waits else 0.1
+        wait = 0.0 if self._queue.traits.short_waits else _ONCE_SECONDS
         while deliveries := self._queue.receive(max_messages=_MOST, wait=wait):
             archived += self._archive(deliveries)
         self._prune()
@@ -156,7 +162,7 @@ class Archive:
 
     def _run(self, stopping: threading.Event) -> None:
         backoff = Backoff()
-        wait = 0.5 if self._queue.traits.short_waits else 20.0
+        wait = _SLICE_SECONDS if self._queue.traits.short_waits else _POLL_SECONDS
         while not stopping.is_set():
             try:
                 deliveries = self._queue.receive(max_messages=_MOST, wait=wait)
@@ -176,7 +182,7 @@ class Archive:
         now = self._store.clock.monotonic()
         if self._blobs is None or now < self._prune_at:
             return
-        self._prune_at = now + 3_600.0
+        self._prune_at = now + _PRUNE_SECONDS
         with suppress(PostroadError):
             self._blobs.prune(f"{self._reader.prefix}topic={self._base}/", older_than=self._retention)
 
@@ -260,9 +266,9 @@ def _subscribed(store: Store, topic: Topic, names: Names) -> Queue:
     """Return the archive's own queue, subscribed to the topic; an existing one is used as it is."""
     name, dead = names.group(_GROUP), names.dead(_GROUP)
     ensure(store, dead_spec(dead, names, name))
-    # Bad messages are rejected at once, so only a stream that does not answer is counted; it may be away for hours.
-    spec = QueueSpec(name, fifo=names.fifo, retention=MAX_RETENTION, dead_letter=dead, max_receives=100)
-    queue = ensure(store, spec)
+    queue = ensure(
+        store, QueueSpec(name, fifo=names.fifo, retention=MAX_RETENTION, dead_letter=dead, max_receives=_MAX_RECEIVES)
+    )
     # A process that may not subscribe the queue relies on one that may.
     with suppress(NotPermitted):
         topic.subscribe(queue)

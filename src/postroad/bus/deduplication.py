@@ -244,6 +244,11 @@ def _id_of(event: object) -> UUID | str | None:
     return own if isinstance(own, UUID | str) else None
 
 
+# An own event may come back after the longest retention of a queue.
+_ECHO_SECONDS = 1_209_600.0
+_MOST = 10_000
+
+
 @dataclass(frozen=True, slots=True)
 class Done:
     """A handler that need not run again: without an error it succeeded, else it has given up."""
@@ -260,8 +265,7 @@ class Memory:
     """The ids of events that are done, and for those that come again the handlers that need not run again."""
 
     def __init__(self, config: BusConfig, clock: Clock) -> None:
-        # An own event may come back after the longest retention of a queue.
-        self.published = DeduplicationCache(1_209_600.0, clock=clock)
+        self.published = DeduplicationCache(_ECHO_SECONDS, clock=clock)
         self.handled = DeduplicationCache(config.deduplication_window_seconds, clock=clock)
         self._window = config.deduplication_window_seconds
         self._monotonic = clock.monotonic
@@ -273,7 +277,7 @@ class Memory:
         with self._lock:
             _, before = self._done.pop(event_id, (0.0, ()))
             self._done[event_id] = (self._monotonic() + self._window, (*before, *done))
-            while len(self._done) > 10_000:
+            while len(self._done) > _MOST:
                 del self._done[next(iter(self._done))]
 
     def forget(self, event_id: UUID) -> None:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F")
 G = TypeVar("G")
+_STOP_SECONDS = 5.0
 
 
 class HandlingBus:
@@ -294,7 +295,7 @@ class HandlingBus:
         if not self._runs_for_loops or self._iterations or self._receiver is None:
             return None
         self._runs_for_loops = False
-        return partial(self._receiver.halt(), 5.0)
+        return partial(self._receiver.halt(), _STOP_SECONDS)
 
     def _admit(self) -> None:
         """Let the group receive the types that have handlers here."""

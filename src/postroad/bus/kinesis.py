@@ -30,6 +30,8 @@ from postroad.queues import PREFIX, Delivery, Queue, References, new_hex
 from postroad.receiving import CircuitBreakerConfig, GivenDeadLetters
 from postroad.streams import Name, Stream
 
+_LONGEST_LEASE = 3_600.0
+
 
 class KinesisEventBus(RemoteEventBus):
     """The bus on a stream: `backend.stream(name)`, which is Kinesis on AWS.
@@ -81,7 +83,7 @@ class KinesisEventBus(RemoteEventBus):
             stream,
             consumer=consumer,
             worker=uuid.uuid4().hex,
-            lease_seconds=min(max(1.0, config.visibility_timeout_seconds), 3_600.0),
+            lease_seconds=min(max(1.0, config.visibility_timeout_seconds), _LONGEST_LEASE),
             unpack=partial(_whole, reader),
             clock=clock,
         )

@@ -23,6 +23,7 @@ from postroad.queues import OutgoingMessage, check_content, legible
 from postroad.receiving import HandlingContext, current_context, handling, in_thread
 from postroad.telemetry import tracing
 
+_CHUNK = 10
 _NO_RECEIVERS = (
     "No group takes this event. Create one with `postroad bus group create {0} GROUP`, or look at the types of those "
     "that exist with `postroad bus group list {0}`."
@@ -107,7 +108,7 @@ class Publisher:
         results: list[PublishResult[E]] = []
         blocked: set[str | None] = set()
         rest = iter(events)
-        while chunk := list(islice(rest, 10)):
+        while chunk := list(islice(rest, _CHUNK)):
             with tracing.publishing(self.outlet.name):
                 prepared = [self._prepare(event, None) for event in chunk]
                 local = [self._dispatch(each) for each in prepared]

@@ -22,6 +22,9 @@ from postroad.receiving import HandlingContext, handling
 from postroad.streams import TRIM_HORIZON, Stream, StreamRecord
 
 PREFIX = "archive/"
+_PAGE = 100
+# The clocks of stores and processes differ by up to this; events that arrive later are not part of this reading.
+_CLOCKS_DIFFER = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +99,7 @@ class Reader:
 
     def read(self, wanted: Selection) -> Iterator[ArchivedEvent | Unreadable]:
         """Yield what is there now: each key in its order, different keys by the time of publishing."""
-        # The clocks of stores and processes differ by up to this; what arrives later is not part of this reading.
-        latest = self.now() + timedelta(seconds=60)
+        latest = self.now() + _CLOCKS_DIFFER
         shards = [self._shard(shard, wanted, latest) for shard in self.stream.shards()]
         for _, found in heapq.merge(*shards, key=lambda each: each[0]):
             yield found
@@ -117,7 +119,7 @@ class Reader:
 
     def _records(self, shard: str, latest: datetime) -> Iterator[StreamRecord]:
         after = TRIM_HORIZON
-        while page := self.stream.read(shard, after=after, limit=100):
+        while page := self.stream.read(shard, after=after, limit=_PAGE):
             for record in page:
                 if record.arrived_at > latest:
                     return

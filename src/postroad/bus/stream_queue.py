@@ -93,6 +93,7 @@ class Window:
 
 Unpack = Callable[[bytes], bytes]
 _LOOK_FOR_SHARDS_SECONDS = 30.0
+_RETRY_SECONDS = 5.0
 _OK = AckResult(ok=True)
 
 
@@ -309,7 +310,7 @@ class StreamQueue:
                 body = self._unpack(entry.record.data)
             except TransportError as error:
                 # The store of large bodies does not answer: the shard waits for it.
-                window.give_back(given[index:], now + 5.0, str(error))
+                window.give_back(given[index:], now + _RETRY_SECONDS, str(error))
                 break
             record = entry.record
             message_id = f"{record.shard}-{record.sequence}"

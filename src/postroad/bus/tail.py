@@ -22,7 +22,9 @@ from postroad.receiving import read_envelope
 from postroad.topics import Topic
 
 _MOST = 10
+_SLICE_SECONDS = 0.5
 _ORPHAN_AFTER = 60.0
+_POLL_SECONDS = 20.0
 
 
 def tail(
@@ -90,7 +92,7 @@ def _inlet(
 
 def _next(inlet: Inlet, now: float, left: int | None, deadline: float | None) -> list[Delivery]:
     queue = inlet.queue()
-    wait = 0.5 if queue.traits.short_waits else 20.0
+    wait = _SLICE_SECONDS if queue.traits.short_waits else _POLL_SECONDS
     if deadline is not None:
         wait = min(wait, max(0.0, deadline - time.monotonic()))
     for chore in inlet.chores:

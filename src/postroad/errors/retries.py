@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from postroad.errors.root import InvalidInput
 
 _LONGEST_AFTER = 43_200
+_LONGEST_CHAIN = 20
 
 
 class Retryable(Exception):
@@ -76,7 +77,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
     """Yield the error, then its cause or its context, and theirs; each once."""
     each: BaseException | None = error
     seen: set[int] = set()
-    while each is not None and id(each) not in seen and len(seen) < 20:
+    while each is not None and id(each) not in seen and len(seen) < _LONGEST_CHAIN:
         seen.add(id(each))
         yield each
         each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)

@@ -75,6 +75,9 @@ class NotFound(PostroadError):
     remedy = "Name an id that was submitted under this tenant."
 
 
+_NAMED_MEMBERS: Final = 3
+
+
 def text_of(error: BaseException) -> str:
     """Return `str(error)`, also of an exception of the user's whose `__str__` itself fails.
 
@@ -87,7 +90,7 @@ def text_of(error: BaseException) -> str:
     if not isinstance(error, BaseExceptionGroup):
         return text
     # Whoever shows the text removes secrets and bounds its length; a secret that was cut here would not be recognised.
-    members = (named(member).partition("\n")[0] for member in islice(_members(error), 3))
+    members = (named(member).partition("\n")[0] for member in islice(_members(error), _NAMED_MEMBERS))
     return f"{text}: {'; '.join(members)}"
 
 

@@ -18,6 +18,7 @@ OUTBOX = "outbox"
 """The publisher of an event whose message does not name one."""
 TASK_ROW = "postroad.task"
 """The type of an outbox row that holds a task: it is submitted, not published."""
+_FIRST_KEY = "transferId"
 _encode = msgspec.json.Encoder().encode
 
 
@@ -125,7 +126,7 @@ class DomainEvent:
 
 def ordering_key(key: Mapping[str, str]) -> str:
     """Return the text that orders events of this key: its transferId, else its values in name order, joined by '/'."""
-    if (transfer := key.get("transferId")) is not None:
+    if (transfer := key.get(_FIRST_KEY)) is not None:
         return transfer
     return "/".join(key[name] for name in sorted(key))
 

@@ -196,6 +196,7 @@ def _children(value: Any, path: str) -> Iterator[tuple[str, object]]:
     return ((f"{path}[{index}]", child) for index, child in enumerate(value))
 
 
+_SHOWN_REASON = 300
 _PLACE = re.compile(r" - at (?:`key` in )?`\$(?P<place>[^`]*)`")
 _LONE_SURROGATE = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})")
 _MISSING = re.compile(r"missing required field `(?P<name>[^`]*)`")
@@ -218,7 +219,7 @@ def refusal(error: Exception, *, root: str = "", size: int = 0, remedy: str | No
     # A hook's own places come before the place at which msgspec called it.
     places, missing = reversed(_PLACE.findall(text)), _MISSING.search(text)
     path = (root + "".join(places) + (f".{missing['name']}" if missing else "")).removeprefix(".")
-    reason = _PLACE.sub("", text)[:300] or type(error).__name__
+    reason = _PLACE.sub("", text)[:_SHOWN_REASON] or type(error).__name__
     text = f"{path}: {reason}" if path else f"the message is not valid: {reason}"
     return InvalidMessage(text, field=path or None, remedy=remedy)
 

@@ -25,7 +25,10 @@ from postroad.telemetry import counted, counter, get_logger
 _standard = logging.getLogger("postroad.notifications")
 _log = get_logger("notifications")
 _LEAST_DELAY, _MOST_DELAY = 1.0, 900.0
+_MOST_RELEASE = 43_200.0
 _STALE_BEFORE_END = 3_600.0
+# Without a queue of dead letters a rejected message stays in its queue: nothing is deleted unseen.
+_NOT_REJECTED_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +47,7 @@ class RetryPolicy:
     def pause(self, receive_count: int, chance: float, asked: float = 0.0) -> float:
         """Return the seconds before the next try, give or take a fifth; more if the provider asked for more."""
         delay = self.delays[min(receive_count, len(self.delays)) - 1] if self.delays else 0.0
-        return min(max(delay * (0.8 + 0.4 * chance), asked), 43_200.0)
+        return min(max(delay * (0.8 + 0.4 * chance), asked), _MOST_RELEASE)
 
     def is_stale(self, made_at: datetime, now: datetime) -> bool:
         most = max(self.retention - _STALE_BEFORE_END, self.retention / 2)
@@ -52,8 +55,7 @@ class RetryPolicy:
 
 
 def rejected(reason: str, error: str) -> Reject:
-    # Without a queue of dead letters a rejected message stays in its queue: nothing is deleted unseen.
-    return Reject(reason, error, after=300.0)
+    return Reject(reason, error, after=_NOT_REJECTED_SECONDS)
 
 
 def decide_push(
@@ -96,6 +98,7 @@ def _open(attempt: Attempt) -> str:
 _Received = tuple[Delivery, OfflineMessage]
 DATABASE: Final = "database"
 """What a retry is about if the database failed, which will fail the next message too."""
+_OF_THE_DATABASE: Final = (TransportError, ConfigurationError, StorageFull)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +177,7 @@ def _read(delivery: Delivery) -> _Received | Reject:
 def _failed(error: Exception, delivery: Delivery, retries: RetryPolicy) -> Outcome:
     """Retry while the database is down, however often; give up on other failures after the last try."""
     log_traceback(error, message_id=delivery.message_id)
-    is_database = isinstance(error, TransportError | ConfigurationError | StorageFull)
+    is_database = isinstance(error, _OF_THE_DATABASE)
     if retries.is_last(delivery.receive_count) and not is_database:
         return rejected("handler_failed", explain(error))
     pause = retries.pause(delivery.receive_count, CHANCE.random())

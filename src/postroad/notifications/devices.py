@@ -81,6 +81,7 @@ def checked_platform(value: object) -> Platform | None:
 
 PUSH_ID: Final = "PushId"
 """The attribute of a message that holds the id of its push."""
+_HEX: Final = 32
 
 
 def event_id_of(user_id: str, message_id: str) -> UUID:
@@ -118,4 +119,4 @@ def user_hash(user_id: str) -> str:
 
 
 def _hash(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:32]
+    return hashlib.sha256(data).hexdigest()[:_HEX]

@@ -82,6 +82,7 @@ class Autoscaler:
 
 
 Answer = tuple[int, dict[str, Any]]
+_STALLED_SECONDS: Final = 60.0
 _CHECKS: Final = {"push": "sqsPushQueue", "offline": "sqsOfflineQueue"}
 
 
@@ -97,7 +98,7 @@ class Health:
 
     def short(self) -> Answer:
         """Say whether every receiver works. It asks nobody else: an outage elsewhere must not restart all workers."""
-        longest = max(60.0, 3 * self._worker.wait)
+        longest = max(_STALLED_SECONDS, 3 * self._worker.wait)
         turned = [receiver.turned_at for receiver in self._worker.receivers.values()]
         stalled = any(at is not None and self._monotonic() - at > longest for at in turned)
         return (503, self._said("stalled")) if stalled else (200, self._said("ok"))

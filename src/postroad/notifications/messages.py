@@ -16,11 +16,17 @@ from postroad.events import MAX_BYTES, checked_bytes, repeated_key, sendable
 PUSH: Final = "push_notification"
 OFFLINE: Final = "offline_message"
 DEFAULT_SOUND: Final = "default"
+_MAX_TITLE: Final = 1_024
+_MAX_BODY: Final = 4_096
 _MAX_ID: Final = 256
 _MAX_TOKENS: Final = 500
 _MAX_BADGE: Final = 2**31 - 1
+_SHOWN: Final = 200
+_FCM_NAMES: Final = ("from", "message_type")
+_FCM_PREFIXES: Final = ("google.", "gcm.")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _TOKEN = re.compile(r"[A-Za-z0-9._:~=+-]{1,1024}")
+_MOMENT = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +50,8 @@ class PushPayload:
     threadId: str | None = None
 
     def __post_init__(self) -> None:
-        check_text(self.title, "payload.title", most=1_024)
-        check_text(self.body, "payload.body", most=4_096)
+        check_text(self.title, "payload.title", most=_MAX_TITLE)
+        check_text(self.body, "payload.body", most=_MAX_BODY)
         object.__setattr__(self, "data", _checked_data(self.data))
         if self.sound is not None:
             check_id(self.sound, "payload.sound")
@@ -196,7 +202,7 @@ def _read_object(body: str | bytes) -> dict[str, Any]:
         data = checked_bytes(body, MAX_BYTES)
         found, repeated = msgspec.json.decode(data), repeated_key(data)
     except (msgspec.MsgspecError, InvalidMessage, ValueError, RecursionError) as error:
-        raise InvalidNotification(f"the notification is not valid JSON: {str(error)[:200]}") from error
+        raise InvalidNotification(f"the notification is not valid JSON: {str(error)[:_SHOWN]}") from error
     if repeated is not None:
         raise InvalidNotification(f"the key {repeated!r} is given twice")
     if not isinstance(found, dict):
@@ -259,7 +265,7 @@ def _checked_data(value: object) -> dict[str, str]:
         check_text(each, f"payload.data.{name[:80]}")
         if name == "aps":
             raise _refused("payload.data.aps", "is a name that APNs reserves")
-        if name in ("from", "message_type") or name.startswith(("google.", "gcm.")):
+        if name in _FCM_NAMES or name.startswith(_FCM_PREFIXES):
             raise _refused(f"payload.data.{name[:80]}", "is a name that FCM reserves")
     return dict(value)
 
@@ -268,7 +274,7 @@ def _checked_moment(value: object) -> datetime:
     """Return the moment in UTC, of an ISO 8601 text with a time zone or a datetime that has one."""
     if isinstance(value, str):
         try:
-            value = msgspec.convert(value, Annotated[datetime, msgspec.Meta(tz=True)])
+            value = msgspec.convert(value, _MOMENT)
         except (msgspec.ValidationError, ValueError) as error:
             raise _refused("timestamp", "is not a moment like 2024-01-15T10:30:00Z") from error
     if not isinstance(value, datetime):

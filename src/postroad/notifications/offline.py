@@ -14,6 +14,9 @@ from postroad.telemetry import counter, get_logger
 
 Stored = Literal["stored", "duplicate"]
 _TITLE = "New message"
+_MOST_CHARACTERS = 1_000
+# Both providers accept 4,096 bytes in all; title, data and field names need the rest.
+_MOST_BYTES = 2_048
 _log = get_logger("notifications")
 
 
@@ -58,9 +61,8 @@ class OfflineProcessor:
     def _push(self, message: OfflineMessage, tokens: Sequence[str]) -> PushNotification:
         body = _TITLE
         if self._include_content:
-            text = f"{self._name(message.senderId)}: {message.content}"[:1_000]
-            # Both providers accept 4,096 bytes in all; title, data and field names need the rest.
-            body = text.encode()[:2_048].decode(errors="ignore")
+            text = f"{self._name(message.senderId)}: {message.content}"[:_MOST_CHARACTERS]
+            body = text.encode()[:_MOST_BYTES].decode(errors="ignore")
         payload = PushPayload(_TITLE, body, {"conversationId": message.conversationId})
         return PushNotification(message.userId, tuple(tokens), payload, message.timestamp)
 

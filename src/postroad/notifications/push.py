@@ -73,6 +73,10 @@ FAILED: Final = ("retry", "auth")
 """Outcomes that count as a failure of the provider."""
 
 
+_LONGEST_SECONDS: Final = 300.0
+_REMEMBERED_CONNECTIONS: Final = 16
+
+
 class ProviderBreaker(CircuitBreaker):
     """Counts consecutive failures of a provider, and then pauses it for all threads; after that one push probes."""
 
@@ -82,9 +86,9 @@ class ProviderBreaker(CircuitBreaker):
         check(failures, Count, "breaker_failures", ConfigurationError)
         check(seconds, Seconds, "breaker_seconds", ConfigurationError)
         config = CircuitBreakerConfig(failure_threshold=failures, recovery_timeout_seconds=seconds)
-        super().__init__(config, monotonic, longest=300.0)
+        super().__init__(config, monotonic, longest=_LONGEST_SECONDS)
         self._losing = threading.Lock()
-        self._lost_connections: deque[int] = deque(maxlen=16)
+        self._lost_connections: deque[int] = deque(maxlen=_REMEMBERED_CONNECTIONS)
 
     def failed(self, lost_connection: int | None = None) -> None:
         """Count that the provider did not answer or refuses everything; pushes of one lost connection count once."""

@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 from postroad.arguments import Count, Seconds, check_settings
 
 BreakerState = Literal["closed", "open", "half_open"]
+_ASK_AGAIN = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +83,7 @@ class CircuitBreaker:
                 return self._left()
             if state == "half_open":
                 if self._probes >= self._config.half_open_requests:
-                    return min(1.0, self._config.recovery_timeout_seconds)
+                    return min(_ASK_AGAIN, self._config.recovery_timeout_seconds)
                 self._probes += 1
             return None
 

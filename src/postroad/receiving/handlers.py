@@ -94,6 +94,7 @@ _waiting: contextvars.ContextVar[asyncio.AbstractEventLoop | None] = contextvars
     "postroad_waiting_loop", default=None
 )
 """The loop that awaits the blocking call of this thread, so that handlers may run on it."""
+_LOOK_SECONDS = 0.5
 
 
 class LoopThread:
@@ -116,7 +117,7 @@ class LoopThread:
         if (home := self._free_home()) is not None:
             home.call_soon_threadsafe(_start, awaitable, future, context)
             while not future.done():
-                wait_for([future], timeout=0.5)
+                wait_for([future], timeout=_LOOK_SECONDS)
                 if home.is_closed() and not future.done():
                     future.set_exception(CancelledError("the event loop of the handlers was closed"))
             return future.result()

@@ -19,6 +19,9 @@ from postroad.queues import AckResult, Delivery, Queue
 Observe = Callable[..., None]
 """Called as `observe(what, delivery, **fields)` for each thing that happens to a message."""
 _IDLE_SECONDS = 5.0
+_AFTER_FAILURE = 1.0
+# A clock that moves only when a test moves it wakes nobody.
+_LOOK_AGAIN = 0.02
 
 
 class Chore(Protocol):
@@ -73,7 +76,7 @@ class Housekeeper:
                 except Exception as error:
                     # One chore must not end the others, nor keep this thread busy with failing.
                     self._observe("chore_failed", None, error=error)
-                    time.sleep(1.0)
+                    time.sleep(_AFTER_FAILURE)
 
     def _wait(self) -> bool:
         """Wait until something is due; False ends the thread."""
@@ -85,11 +88,14 @@ class Housekeeper:
                 self._planned = math.inf if due is None else due
                 left = _IDLE_SECONDS if due is None else due - self._clock.monotonic()
                 if due is not None and not isinstance(self._clock, SystemClock):
-                    # A clock that moves only when a test moves it wakes nobody.
-                    left = min(left, 0.02)
+                    left = min(left, _LOOK_AGAIN)
                 if not self._changed.wait(left) and due is None and self._next_due() is None:
                     self._running = False
                     return False
+
+
+# Leases that are due within this part of the visibility are extended together with those that are due now.
+_SOON = 0.1
 
 
 @dataclass(slots=True, eq=False)
@@ -156,8 +162,7 @@ class Leases:
 
     def run(self) -> None:
         with self._extending:
-            # Leases that are due within a tenth of the visibility are extended together with those that are due now.
-            soon = self.clock.monotonic() + self.visibility * 1.1 - self.extend_every
+            soon = self.clock.monotonic() + self.visibility * (1 + _SOON) - self.extend_every
             with self._lock:
                 due = [held for held in self._held.values() if self._coverable(held) and held.covered_until <= soon]
             for queue in {id(held.queue): held.queue for held in due}.values():
@@ -197,6 +202,11 @@ class Leases:
             self.observe("chore_failed", None, error=error)
 
 
+_MOST_ACKS = 10
+_LATEST_SECONDS = 0.05
+_ACK_ATTEMPTS = 3
+
+
 @dataclass(slots=True)
 class _Waiting:
     queue: Queue
@@ -221,7 +231,7 @@ class Acks:
             first = self._first_at is None
             if first:
                 self._first_at = self.clock.monotonic()
-            full = len(self._waiting) >= 10
+            full = len(self._waiting) >= _MOST_ACKS
         if full:
             self.flush()
         elif first:
@@ -230,7 +240,7 @@ class Acks:
     def due(self) -> float | None:
         """Return when the first of those that wait has waited long enough."""
         first_at = self._first_at
-        return None if first_at is None else first_at + 0.05
+        return None if first_at is None else first_at + _LATEST_SECONDS
 
     def flush(self) -> None:
         with self._lock:
@@ -250,7 +260,7 @@ class Acks:
             each.attempts += 1
             if result.ok:
                 continue
-            if each.attempts < 3 and not isinstance(result.error, StaleReceipt):
+            if each.attempts < _ACK_ATTEMPTS and not isinstance(result.error, StaleReceipt):
                 again.append(each)
             else:
                 why = result.error or StaleReceipt("the message was not acked")
@@ -260,6 +270,11 @@ class Acks:
                 self._waiting += again
                 self._first_at = self._first_at or self.clock.monotonic()
             self.wake()
+
+
+_MOST_SPARED = 10_000
+# Another receiver may have received a message that was expected here.
+_GIVE_UP_SECONDS = 30.0
 
 
 @dataclass(slots=True, eq=False)
@@ -280,7 +295,7 @@ class Attempts:
         with self._lock:
             for delivery in deliveries:
                 self._spared[delivery.message_id] = self._spared.pop(delivery.message_id, 0) + 1
-            while len(self._spared) > 10_000:
+            while len(self._spared) > _MOST_SPARED:
                 del self._spared[next(iter(self._spared))]
 
     def number(self, delivery: Delivery) -> int:
@@ -306,6 +321,5 @@ class Attempts:
             return most
         now = self._clock.monotonic()
         with self._lock:
-            # Another receiver may have received a message that was expected here.
-            self._expected = {key: due for key, due in self._expected.items() if due > now - 30.0}
+            self._expected = {key: due for key, due in self._expected.items() if due > now - _GIVE_UP_SECONDS}
             return 1 if any(due <= now + wait for due in self._expected.values()) else most

@@ -25,8 +25,11 @@ from postroad.telemetry import tracing
 Group = list[Held]
 """Messages that are handled one after another."""
 Steps = Generator[Sequence[Delivery], Sequence[Outcome], None]
+_CANCEL_SECONDS = 0.5
 # The longest wait where waiting costs nothing, so that a stop is noticed soon.
 SLICE_SECONDS = 0.5
+# How long a stop waits for the transport to take messages back when its own time is over.
+_GRACE_SECONDS = 0.2
 _inside: ContextVar[Work | None] = ContextVar("postroad_receiver", default=None)
 
 
@@ -142,7 +145,7 @@ class Work:
             for future in late:
                 future.cancel()
             with self._changed:
-                self._changed.wait_for(lambda: not self._begun, 0.5)
+                self._changed.wait_for(lambda: not self._begun, _CANCEL_SECONDS)
         return ended
 
     def _forget(self, future: Future[None]) -> None:
@@ -389,8 +392,7 @@ class Loop:
             return
         thread = threading.Thread(target=action, name="postroad-stop", daemon=True)
         thread.start()
-        # The transport has a moment to take messages back even then.
-        thread.join(max(0.2, deadline - time.monotonic()))
+        thread.join(max(_GRACE_SECONDS, deadline - time.monotonic()))
 
     def _run(self) -> None:
         backoff = Backoff()

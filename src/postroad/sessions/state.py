@@ -81,6 +81,9 @@ class Slices:
         return {cls: self.get(cls) for cls in {**self._values, **self._tails}}
 
 
+MOST_IDS = 10_000
+
+
 class Ledger:
     """The steps taken for each of the last 10,000 event ids."""
 
@@ -105,7 +108,7 @@ class Ledger:
         return {event_id: steps for event_id, steps in chosen.items() if steps}
 
     def _forget(self) -> None:
-        while len(self._steps) > 10_000:
+        while len(self._steps) > MOST_IDS:
             self._steps.popitem(last=False)
 
 

@@ -146,6 +146,7 @@ _LABEL_FORM = "1 to 64 letters, digits, '-' or '_'"
 _ID = r"[A-Za-z0-9_.:-]{1,256}"
 _ID_FORM = "1 to 256 letters, digits, '_', '.', ':' or '-'"
 _HOST = r"[A-Za-z0-9._:\[\]-]{1,253}"
+_MODULE = r"[^\W\d]\w*(\.[^\W\d]\w*)*"
 _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*\*?"
 _LONGEST = 43_200.0
 
@@ -177,7 +178,7 @@ class Settings:
     """Names that a Host header may have, apart from loopback names. Set it behind a proxy."""
     read_only: bool = _setting(False, truth)
     """Whether the HTTP API refuses every change."""
-    load: tuple[str, ...] = _setting((), names(r"[^\W\d]\w*(\.[^\W\d]\w*)*", "a list of module names"))
+    load: tuple[str, ...] = _setting((), names(_MODULE, "a list of module names"))
     """Modules that `postroad up` imports for their events, tasks and buses."""
     concurrency: int = _setting(3, whole(1, 256))
     """How many tasks `postroad up` runs at once."""

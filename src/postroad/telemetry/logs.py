@@ -25,6 +25,7 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARN
 _NOT_SHOWN = frozenset({"event", "service", "level", "ts", "exc_info", "stack_info"})
 # The attributes that a record of the standard library already has.
 _RESERVED = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "exc_info", "stack_info"})
+_MAX_ERROR = 500
 HIDDEN: Final = "***"
 _KEY: Final = re.compile(
     r"""(?<![\w-])(?![\w-]{0,60}(?:Error|Exception)\b)      # the class of an error is not the name of a secret
@@ -224,7 +225,7 @@ def recorded(
     try:
         yield done
     except BaseException as error:
-        text = legible(redact(f"{type(error).__name__}: {error}"))[:500]
+        text = legible(redact(f"{type(error).__name__}: {error}"))[:_MAX_ERROR]
         failure = {"interrupted": True} if isinstance(error, KeyboardInterrupt) else {}
         # The caller has to see the first error.
         with suppress(ConfigurationError):

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 MAX_ENTRIES: Final = 10
 ATTEMPTS: Final = 3
+_BACKOFF_SECONDS: Final = 0.1
+_CONCURRENT: Final = 16
+_ACTIVE: Final = Pair("active")
 
 
 @dataclass(slots=True)
@@ -90,7 +93,7 @@ def release(
             return ReleaseResult(dropped=len(own))
         return _Release(recipients[subscriber_id], store, lanes, sleep, dispatch_delay > 0).deliver(own)
 
-    with ThreadPoolExecutor(min(16, max(1, len(by_subscriber)))) as pool:
+    with ThreadPoolExecutor(min(_CONCURRENT, max(1, len(by_subscriber)))) as pool:
         for part in pool.map(work, by_subscriber):
             result.add(part)
     return result
@@ -184,7 +187,7 @@ class _Release:
             return
         pairs = self._store.pairs(self._recipient.agent_id, {row.producer_id for row in rows})
         # What waits of a subscription that ended is sent.
-        active = {row.producer_id for row in rows if pairs.get(row.producer_id, Pair("active")).state == "active"}
+        active = {row.producer_id for row in rows if pairs.get(row.producer_id, _ACTIVE).state == "active"}
         in_sequence = sorted(rows, key=lambda each: (each.producer_id, int(each.sequence)))
         unsent = self._send(merged(row for row in in_sequence if row.producer_id in active))
         withheld = [row for row in in_sequence if row.producer_id not in active]
@@ -222,7 +225,7 @@ class _Release:
         done = [False] * len(batch)
         for attempt in range(ATTEMPTS):
             if attempt:
-                self._sleep(0.1 * 2**attempt)
+                self._sleep(_BACKOFF_SECONDS * 2**attempt)
             left = [place for place, ok in enumerate(done) if not ok]
             errors = self._lanes.send(self._recipient, [messages[place] for place in left])
             for place, error in zip(left, errors, strict=True):

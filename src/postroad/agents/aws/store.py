@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -25,6 +25,10 @@ from postroad.clock import Clock
 from postroad.connections import AwsConnection
 from postroad.errors import InvalidInput, PostroadError
 from postroad.queues import Delivery, OutgoingMessage, PeekedMessage, Queue, QueueTraits, SendResult, SQSQueues
+
+_SAMPLE: Final = 100
+_VISIBILITY: Final = 60.0
+SWEEP_EVERY: Final = 60.0
 
 
 class AwsAgentStore:
@@ -110,7 +114,7 @@ class AwsAgentStore:
     def sweep(self) -> None:
         """Do what the function `sweeper` does elsewhere; DynamoDB removes what has expired by itself."""
         now = self._clock.monotonic()
-        if now - self._swept_at >= 60.0:
+        if now - self._swept_at >= SWEEP_EVERY:
             self._swept_at = now
             self.drain()
 
@@ -141,7 +145,7 @@ class AwsAgentStore:
         if after is not None:
             return []
         self._sqs(agent_id)
-        sample = self._queues.queue(DEAD_QUEUE).peek(limit=100, force=True)
+        sample = self._queues.queue(DEAD_QUEUE).peek(limit=_SAMPLE, force=True)
         return [message for message in sample if _field(message.body, "subscriberId") == agent_id][:limit]
 
     def deliveries(self, name: str) -> Sequence[EventDelivery]:
@@ -206,7 +210,7 @@ def _redrive(dead: Queue, target: Queue, is_own: Callable[[Delivery], bool], lim
     """Move the agent's own dead letters behind what waits for it, at most `limit`; return how many."""
     moved, held, seen_before = 0, list[Delivery](), set[str]()
     while limit is None or moved < limit:
-        batch = dead.receive(max_messages=10, visibility=60.0)
+        batch = dead.receive(max_messages=10, visibility=_VISIBILITY)
         if not batch:
             foreign = [each for each in held if each.message_id not in seen_before]
             if not foreign or not dead.stats().visible:

@@ -31,6 +31,8 @@ _WAITS: Final = "attribute_exists(heldFrom) OR attribute_exists(replay)"
 _NOTHING_WAITS: Final = f"{_EXISTS} AND attribute_not_exists(heldFrom) AND attribute_not_exists(replay)"
 _BATCH: Final = 25
 _ATTEMPTS: Final = 10
+_KEPT: Final = timedelta(days=15)
+"""Longer than a message stays in its queue."""
 
 
 class DynamoSubscriptions:
@@ -156,8 +158,7 @@ class DynamoSubscriptions:
         self._tables.update(AGENTS, key, "SET discarded = :none", unset, {":none": {"M": {}}})
         item = self._tables.item(AGENTS, key) or {}
         highest = max(until, discarded_of(item).get(producer_id, -1))
-        # Longer than a message stays in its queue.
-        oldest = self._clock.now().astimezone(UTC) - timedelta(days=15)
+        oldest = self._clock.now().astimezone(UTC) - _KEPT
         entries = item.get("discarded", {}).get("M", {})
         over = [
             name

@@ -41,6 +41,8 @@ T = TypeVar("T")
 
 EVERY_QUEUE: Final = "a*"
 """The channel on which a change of very many queues is announced."""
+_LONGEST_PEEK: Final = 1_000
+_LOOK_AGAIN: Final = 0.05
 _LONGEST_PAUSE: Final = 3_600.0
 _HEAD: Final = "coalesce((SELECT head FROM agent_lane WHERE agent_lane.lane = ?1), 0)"
 _DUE: Final = f"""
@@ -105,7 +107,7 @@ class SQLiteAgentQueue:
         self._channels = (channel(agent), EVERY_QUEUE)
         self.name = queue_name(agent_id)
         # A clock that only moves when a test moves it wakes nobody.
-        self._look_every = _LONGEST_PAUSE if isinstance(self._engine.clock, SystemClock) else 0.05
+        self._look_every = _LONGEST_PAUSE if isinstance(self._engine.clock, SystemClock) else _LOOK_AGAIN
 
     def send(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
         raise nobody_sends(self.name)
@@ -158,7 +160,7 @@ class SQLiteAgentQueue:
         return self._write(Leases.reject, deliveries, reason, error, durable=True, relieves=True)
 
     def peek(self, *, limit: int = 10, after: str | None = None, force: bool = False) -> list[PeekedMessage]:
-        check(limit, whole_number(1, 1_000), "limit")
+        check(limit, whole_number(1, _LONGEST_PEEK), "limit")
         return self._engine.read(lambda connection: self._peek(connection, limit, after))
 
     def _peek(self, connection: apsw.Connection, limit: int, after: str | None) -> list[PeekedMessage]:

@@ -23,6 +23,8 @@ from postroad.streams import Shard, Stream, shard_of
 
 MOST_WOKEN: Final = 1_000
 """So many queues are woken by name: the names of a hundred thousand would cost more memory than the rows do."""
+_SWEEP_EVERY: Final = 60.0
+_ALL: Final = 1 << 31
 _SHARDS: Final = """
 SELECT shard.id FROM stream_shards AS shard JOIN streams ON streams.id = shard.stream WHERE streams.name = ?
 """
@@ -69,6 +71,7 @@ ON CONFLICT DO UPDATE SET newest_ms = max(newest_ms, excluded.newest_ms)
 """
 _UNHOLD: Final = "DELETE FROM agent_held_row WHERE place = ?"
 _RENUMBER: Final = "UPDATE agent_event SET place = ?2 WHERE place = ?1"
+_STEP: Final = 1_000
 _LISTENERS: Final = "SELECT subscriber FROM agent_pair WHERE producer = ? LIMIT ?"
 _HELD_FOR: Final = "SELECT lane FROM agent_held_row WHERE place = ? LIMIT ?"
 
@@ -143,7 +146,7 @@ class SQLiteAgentStore:
 
     def sweep(self) -> None:
         now = self._engine.clock.monotonic()
-        if now - self._swept_at < 60.0:
+        if now - self._swept_at < _SWEEP_EVERY:
             return
         now_us, monotonic_us = self._engine.now_us(), self._engine.monotonic_us()
         sweep = partial(message_groups.sweep, now_us=now_us, monotonic_us=monotonic_us)
@@ -174,7 +177,7 @@ class SQLiteAgentStore:
         return AgentHistory(self._engine, self._reader).deliveries(name)
 
     def redrive(self, agent_id: str, limit: int | None) -> int:
-        most, now_us = 1 << 31 if limit is None else limit, self._engine.monotonic_us()
+        most, now_us = _ALL if limit is None else limit, self._engine.monotonic_us()
         return self._engine.write(lambda tx: message_groups.redrive(tx, active(tx.connection, agent_id), most, now_us))
 
     def _newest(self, producer_id: str) -> int:
@@ -224,7 +227,7 @@ class SQLiteAgentStore:
     def _release(self, tx: Transaction, arrived_until_us: int) -> int:
         """Release the held events that arrived until then, merged by time; return how many rows."""
         released = 0
-        while due := every(tx.connection, _DUE, (HELD, arrived_until_us, 1_000)):
+        while due := every(tx.connection, _DUE, (HELD, arrived_until_us, _STEP)):
             place = next_places(tx, len(due))
             for event in merged(_HeldEvent(held, str(producer), at) for held, producer, at in due):
                 tx.connection.execute(_RELEASE, (event.place, place, event.occurred_ms))

@@ -17,6 +17,8 @@ from postroad.errors import ConfigurationError
 
 # Below the 350 seconds after which load balancers and NAT gateways of AWS drop idle connections silently.
 IDLE_SECONDS: Final = 300.0
+_NEXT_ADDRESS_SECONDS: Final = 0.25
+_LOCAL_NAMES: Final = ("localhost",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class Provider:
         proxy = proxy_for(self.base_url)
         if proxy is None:
             trust = self.trust if is_secure else None
-            return await asyncio.open_connection(url.host, port, ssl=trust, happy_eyeballs_delay=0.25)
+            return await asyncio.open_connection(url.host, port, ssl=trust, happy_eyeballs_delay=_NEXT_ADDRESS_SECONDS)
         reader, writer = await _tunnel(proxy, url.host, port)
         await writer.start_tls(self.trust, server_hostname=url.host)
         return reader, writer
@@ -107,6 +109,6 @@ async def _tunnel(proxy: str, host: str, port: int) -> tuple[asyncio.StreamReade
 
 def _is_local(host: str) -> bool:
     try:
-        return host == "localhost" or ip_address(host).is_loopback
+        return host in _LOCAL_NAMES or ip_address(host).is_loopback
     except ValueError:
         return False

@@ -21,6 +21,8 @@ from postroad.notifications.devices import TokenResult
 
 _SECONDS = re.compile(r"\d{1,9}")
 _UNPRINTABLE = re.compile(r"[^ -~]")
+_MOST_OF_A_REASON: Final = 100
+_MOST_IN_A_ROW: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class MismatchCounter:
             if result.outcome != "dead_token" or result.reason not in self._reasons:
                 return result
             self._in_a_row += 1
-            return replace(result, outcome="auth") if self._in_a_row >= 5 else result
+            return replace(result, outcome="auth") if self._in_a_row >= _MOST_IN_A_ROW else result
 
 
 class SharedToken:
@@ -98,7 +100,7 @@ def document(answer: Answer) -> dict[str, Any]:
 
 def printable(value: object) -> str:
     """Return a text of the provider in a form that is fit for a log line."""
-    return _UNPRINTABLE.sub("?", value)[:100] if isinstance(value, str) else ""
+    return _UNPRINTABLE.sub("?", value)[:_MOST_OF_A_REASON] if isinstance(value, str) else ""
 
 
 def unanswered(answer: Answer, token: str) -> TokenResult:

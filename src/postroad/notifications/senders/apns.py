@@ -33,6 +33,8 @@ from postroad.notifications.senders.answers import (
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
+_REUSED_SECONDS: Final = 50 * 60
+_SOONEST_SECONDS: Final = 20 * 60
 _DEAD_TOKENS: Final = frozenset({"BadDeviceToken", "DeviceTokenNotForTopic"})
 _REFUSED_TEAM: Final = frozenset({"ExpiredProviderToken", "InvalidProviderToken"})
 _REFUSED_TOPIC: Final = frozenset({"BadTopic", "MissingTopic", "TopicDisallowed"})
@@ -196,8 +198,8 @@ def _team_token(key: str, *, key_id: str, team_id: str, clock: Clock) -> SharedT
 
     return SharedToken(
         sign,
-        is_old=lambda: clock.monotonic() - signed_at >= 50 * 60,
-        may_renew=lambda: clock.monotonic() - renewed_at >= 20 * 60,
+        is_old=lambda: clock.monotonic() - signed_at >= _REUSED_SECONDS,
+        may_renew=lambda: clock.monotonic() - renewed_at >= _SOONEST_SECONDS,
     )
 
 

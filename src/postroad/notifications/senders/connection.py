@@ -23,6 +23,7 @@ from h2.exceptions import H2Error
 from postroad.notifications.senders.addresses import IDLE_SECONDS, Provider
 from postroad.notifications.senders.answers import Answer
 
+_READ_BYTES: Final = 65_536
 _MOST_BYTES: Final = 65_536
 _HEADER_BYTES: Final = 9
 _GOAWAY: Final = 7
@@ -137,7 +138,7 @@ class Connection:
     async def _read(self, reader: asyncio.StreamReader) -> None:
         why = "ConnectionLost"
         try:
-            while data := await reader.read(65_536):
+            while data := await reader.read(_READ_BYTES):
                 self._received(data)
         except OSError:
             pass
