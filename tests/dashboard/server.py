@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,6 +45,13 @@ class Served:
     def send(self, queue: str, *bodies: str) -> None:
         messages = [{"body": body, "attributes": {"EventType": "order.placed"}} for body in bodies]
         assert self.client.post(f"/queues/{queue}/messages", json={"messages": messages}).status_code == 200
+
+    def sent(self) -> int:
+        """Return how many messages all queues were sent, as the engine counts them."""
+        metrics = self.client.get("/metrics").text
+        return sum(
+            int(float(n)) for n in re.findall(r'^postroad_messages_total\{.*outcome="sent".*\} (\S+)$', metrics, re.M)
+        )
 
     def fail(self, queue: str, count: int, error: str) -> None:
         """Send messages and let them die of the error."""

@@ -36,7 +36,9 @@ def test_bars_leave_out_what_is_zero_and_keep_the_smallest_visible() -> None:
     assert path == "M100 100V98h98V100zM200 100V0h98V100z"
 
 
-@pytest.mark.parametrize(("most", "top"), [(0, 1), (1, 1), (2, 2), (3, 5), (7, 10), (11, 20), (420, 500), (999, 1_000)])
+@pytest.mark.parametrize(
+    ("most", "top"), [(0, 1), (1, 1), (2, 2), (3, 3), (4, 5), (7, 10), (11, 20), (220, 300), (420, 500), (999, 1_000)]
+)
 def test_the_scale_ends_at_a_round_number(most: int, top: int) -> None:
     assert bars([most], 10, 10)[1] == top
     assert area([most, 0], 10, 10)[1] == top

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -188,13 +189,32 @@ def test_ctrl_c_while_the_file_is_opened_again_after_a_fork_lets_nobody_wait_for
     def interrupt() -> None:
         raise KeyboardInterrupt
 
+    def write() -> None:
+        engine.write(lambda tx: None)
+
+    def write_in_a_block() -> None:
+        with engine.transaction():
+            engine.write(lambda tx: None)
+
+    def refuse(write: Callable[[], None]) -> None:
+        with pytest.raises(ConfigurationError, match="could not be opened again after a fork"):
+            write()
+        refused.append(write)
+
+    refused: list[Callable[[], None]] = []
     engine = Engine(path)
     engine.before_fork()
+    waiting = [threading.Thread(target=refuse, args=(each,), daemon=True) for each in (write, write_in_a_block)]
+    for thread in waiting:
+        thread.start()
+    eventually(lambda: len(engine._turns._waiting) == 2)
     monkeypatch.setattr(engine, "_open", interrupt)
     engine.after_fork_in_parent()
+    for thread in waiting:
+        thread.join(20)
 
-    with pytest.raises(ConfigurationError, match="could not be opened again after a fork"):
-        engine.write(lambda tx: None)
+    assert set(refused) == {write, write_in_a_block}
+    refuse(write)
 
 
 def test_a_log_that_is_removed_right_after_another_change_beside_it_is_missed(backend: Backend, path: Path) -> None:

@@ -248,3 +248,35 @@ def test_a_closed_engine_says_so(engine: Engine) -> None:
 
     with pytest.raises(ConfigurationError, match="closed"):
         engine.write(_add(1))
+
+
+def test_an_ack_that_waits_while_the_engine_is_closed_is_told_so(engine: Engine) -> None:
+    started, go_on = threading.Event(), threading.Event()
+    refused: list[str] = []
+
+    def hold(tx: Transaction) -> None:
+        started.set()
+        assert go_on.wait(120)
+
+    def ack() -> None:
+        with pytest.raises(ConfigurationError) as caught:
+            engine.write(_add(1), durable=False)
+        refused.append(str(caught.value))
+
+    holder = threading.Thread(target=engine.write, args=(hold,), kwargs={"durable": False}, daemon=True)
+    # A close needs the disk, and is served before those who do not.
+    behind = [threading.Thread(target=work, daemon=True) for work in (ack, engine.close)]
+    holder.start()
+    assert started.wait(120)
+    for number, thread in enumerate(behind, start=1):
+        thread.start()
+        eventually(partial(_are_waiting, engine, number))
+    go_on.set()
+    for thread in (holder, *behind):
+        thread.join(20)
+
+    assert ["is closed" in text for text in refused] == [True]
+
+
+def _are_waiting(engine: Engine, number: int) -> bool:
+    return len(engine._turns._waiting) == number

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 from tests.waiting import eventually
 
 from postroad import connect
-from postroad.engine.transaction import Request, Transaction, Turns
+from postroad.engine.engine import Engine
+from postroad.engine.transaction import Request, Transaction, Turns, one
 from postroad.engine.wakeup import Listener, Listeners
 from postroad.queues import OutgoingMessage, QueueSpec
 from postroad.queues.sqlite.claims import Parking, Waiter
@@ -105,6 +107,48 @@ class Interrupting(Transaction):
     def after_rollback(self, action: Any) -> None:
         super().after_rollback(action)
         raise KeyboardInterrupt
+
+
+def test_ctrl_c_while_a_fork_waits_for_another_threads_turn_leaves_the_parent_usable(tmp_path: Path) -> None:
+    begun, interrupted, go_on = threading.Event(), threading.Event(), threading.Event()
+
+    def hold(tx: Transaction) -> None:
+        begun.set()
+        assert go_on.wait(120)
+
+    engine = Engine(tmp_path / "file.db")
+    holder = threading.Thread(target=engine.write, args=(hold,), daemon=True)
+    holder.start()
+    assert begun.wait(120)
+    main = threading.get_ident()
+    interrupter = threading.Thread(target=_interrupt_when_waiting, args=(engine, main, interrupted))
+    interrupter.start()
+
+    # Python calls both around os.fork(), and drops what they raise.
+    with pytest.raises(KeyboardInterrupt):
+        try:
+            engine.before_fork()
+        finally:
+            interrupted.set()
+    interrupter.join()
+    engine.after_fork_in_parent()
+    go_on.set()
+
+    holder.join(120)
+    done = threading.Thread(target=engine.write, args=(lambda tx: None,), daemon=True)
+    done.start()
+    done.join(20)
+    assert not done.is_alive()
+    assert engine.read(lambda connection: one(connection, "SELECT 1")) == (1,)
+    engine.close()
+
+
+def _interrupt_when_waiting(engine: Engine, thread: int, interrupted: threading.Event) -> None:
+    eventually(lambda: bool(engine._turns._waiting))
+    # Python may miss a signal that comes just before it blocks, as a user's first Ctrl-C: press again.
+    while not interrupted.is_set():
+        signal.pthread_kill(thread, signal.SIGINT)
+        interrupted.wait(0.2)
 
 
 @pytest.mark.parametrize("interrupted_in", ["noting", "leasing"])

@@ -56,6 +56,26 @@ def test_no_more_threads_run_than_allowed(threads: Threads) -> None:
     assert asyncio.run(call()) == {"test-0", "test-1"}
 
 
+def test_while_no_thread_can_be_started_those_that_run_do_the_work(
+    threads: Threads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def call() -> list[str]:
+        with monkeypatch.context() as full:
+            full.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(RuntimeError):
+                await threads.run(lambda: "never")
+        await threads.run(lambda: None)
+        with monkeypatch.context() as full:
+            full.setattr(threading.Thread, "start", refuse)
+            work = [threads.run(lambda: threading.current_thread().name) for _ in range(3)]
+            return await asyncio.gather(*work)
+
+    assert asyncio.run(call()) == ["test-0"] * 3
+
+
 def test_a_caller_that_is_cancelled_leaves_the_thread_to_others(threads: Threads) -> None:
     go_on = threading.Event()
 

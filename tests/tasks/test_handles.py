@@ -279,3 +279,18 @@ def test_an_end_is_on_the_disk_before_it_is_told(tmp_path: Path, monkeypatch: py
             handle.wait(SECONDS)
 
         assert synced
+
+
+def test_an_end_is_told_inside_a_transaction_of_the_caller(tmp_path: Path) -> None:
+    async def main() -> None:
+        with postroad.connect(f"sqlite:///{tmp_path / 'p.db'}") as backend:
+            handle = TaskProducer(backend).submit("echo")
+            handle.cancel()
+
+            with backend.transaction():
+                with pytest.raises(TaskRunCancelled):
+                    handle.wait(SECONDS)
+                with pytest.raises(TaskRunCancelled):
+                    await asyncio.wait_for(_of(handle), SECONDS)
+
+    asyncio.run(main())

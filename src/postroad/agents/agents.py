@@ -10,22 +10,7 @@ from typing import Any, TypeVar
 
 from postroad.agents import model
 from postroad.agents.handlers import AgentProgram
-from postroad.agents.model import (
-    Accept,
-    Agent,
-    AgentEvent,
-    AgentPublishResult,
-    AgentSettings,
-    Deleted,
-    LaneStats,
-    Order,
-    Page,
-    Registered,
-    Subscription,
-    check_agent_id,
-    is_agent_id,
-    not_found,
-)
+from postroad.agents.model import Accept, Agent, AgentEvent, AgentPublishResult, Order, Page, Registered, Subscription
 from postroad.agents.port import AgentRecord, AgentStore, NewAgent
 from postroad.agents.runner import Runner, beside
 from postroad.agents.stream import Published, publish
@@ -68,7 +53,7 @@ class Agents:
         agents.publish([AgentEvent("ann", "order.placed", {"id": 7})])
     """
 
-    def __init__(self, store: AgentStore, stream: Stream, settings: AgentSettings, clock: Clock) -> None:
+    def __init__(self, store: AgentStore, stream: Stream, settings: model.AgentSettings, clock: Clock) -> None:
         self._clock = clock
         self._store = store
         self._stream = stream
@@ -114,7 +99,7 @@ class Agents:
             AgentExists: The id is taken.
             AgentDeleted: The id belonged to an agent that was deleted.
         """
-        chosen = uuid7().hex if agent_id is None else check_agent_id(agent_id, field="agentId")
+        chosen = uuid7().hex if agent_id is None else model.check_agent_id(agent_id, field="agentId")
         return self._register([chosen], order, accept, principal_arn)[0]
 
     def register_many(
@@ -136,7 +121,7 @@ class Agents:
         page = _page(limit, cursor, self._store.registry.page, lambda record: record.agent_id)
         return Page([_agent(record, ()) for record in page.items], page.next_cursor)
 
-    def delete(self, agent_id: str) -> Deleted:
+    def delete(self, agent_id: str) -> model.Deleted:
         """Remove `agent_id`: its token first, then its subscriptions, its queue with what waits in it, and itself."""
         return self._store.registry.delete(_known_id(agent_id))
 
@@ -146,14 +131,14 @@ class Agents:
         token = model.new_token(_known_id(agent_id))
         former_until = self._clock.now().timestamp() + overlap
         if not self._store.registry.set_token(agent_id, model.digest(token), former_until=former_until):
-            raise not_found(agent_id)
+            raise model.not_found(agent_id)
         return token
 
     def renew_token(self, agent_id: str) -> str:
         """Return a new token of `agent_id` in place of the newest one, which is void at once, as when it was lost."""
         token = model.new_token(_known_id(agent_id))
         if not self._store.registry.set_token(agent_id, model.digest(token), former_until=None):
-            raise not_found(agent_id)
+            raise model.not_found(agent_id)
         return token
 
     def authenticate(self, token: str) -> str | None:
@@ -198,7 +183,7 @@ class Agents:
 
     def unsubscribe(self, listener_id: str, producer_id: str, *, discard: bool = False) -> bool:
         """End `listener_id`'s subscription to `producer_id`; `discard` removes its waiting events. False if none."""
-        if not (is_agent_id(listener_id) and is_agent_id(producer_id)):
+        if not (model.is_agent_id(listener_id) and model.is_agent_id(producer_id)):
             return False
         return self._store.subscriptions.remove(listener_id, producer_id, discard=discard)
 
@@ -270,7 +255,7 @@ class Agents:
         self._record(agent_id)
         return AgentHandle(self, agent_id)
 
-    def stats(self, agent_id: str) -> LaneStats:
+    def stats(self, agent_id: str) -> model.LaneStats:
         """Return the counters of the queue of `agent_id`."""
         return self._store.stats(_known_id(agent_id))
 
@@ -308,7 +293,7 @@ class Agents:
     def _record(self, agent_id: str) -> AgentRecord:
         record = self._store.registry.get(_known_id(agent_id))
         if record is None:
-            raise not_found(agent_id)
+            raise model.not_found(agent_id)
         return record
 
 
@@ -383,8 +368,8 @@ def _page(
 
 def _known_id(agent_id: Any) -> str:
     """Return the id if it is valid; an agent with another one cannot exist."""
-    if not is_agent_id(agent_id):
-        raise not_found(agent_id)
+    if not model.is_agent_id(agent_id):
+        raise model.not_found(agent_id)
     return str(agent_id)
 
 

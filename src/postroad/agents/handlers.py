@@ -9,7 +9,7 @@ import threading
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 import msgspec
@@ -27,6 +27,7 @@ from postroad.receiving import (
     completed,
     in_thread,
     is_async,
+    key_of,
     log_traceback,
     name_of,
     outcome_of,
@@ -34,9 +35,6 @@ from postroad.receiving import (
 )
 from postroad.signals import stopped_by_sigterm
 from postroad.telemetry import get_logger, tracing
-
-INVALID: Final = "invalid"
-_MOST_REMEMBERED: Final = 10_000
 
 
 class ReceivedEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -79,15 +77,6 @@ class _Registered:
     function: Handler
     producer: str | None
     event_type: str | None
-
-    @property
-    def key(self) -> Hashable:
-        """What tells the handler from others; an object that cannot be hashed is only equal to itself."""
-        try:
-            hash(self.function)
-        except TypeError:
-            return id(self.function)
-        return self.function
 
     def takes(self, event: ReceivedEvent) -> bool:
         types = None if self.event_type is None else (self.event_type,)
@@ -198,8 +187,8 @@ class AgentProgram(abc.ABC):
         try:
             event = msgspec.structs.replace(_event.decode(delivery.body), receive_count=delivery.receive_count)
         except msgspec.MsgspecError as error:
-            return Reject(INVALID, describe(error))
-        wanted = {each.key: each.function for each in self._registered if each.takes(event)}
+            return Reject("invalid", describe(error))
+        wanted = {key_of(each.function): each.function for each in self._registered if each.takes(event)}
         if not wanted:
             get_logger("agents").info("agent_event_unhandled", agent=event.subscriber_id, type=event.event_type)
             return Ack(label="unhandled")
@@ -244,7 +233,7 @@ class AgentProgram(abc.ABC):
         with self._lock:
             progress = self._progress.pop(message_id, None) or _Progress()
             self._progress[message_id] = progress
-            while len(self._progress) > _MOST_REMEMBERED:
+            while len(self._progress) > 10_000:
                 del self._progress[next(iter(self._progress))]
         return progress
 

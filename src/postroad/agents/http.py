@@ -12,29 +12,9 @@ import msgspec
 from postroad import errors
 from postroad.agents.tables import nobody_sends, queue_name
 from postroad.backoff import Backoff
-from postroad.errors import (
-    AgentNotFound,
-    ConfigurationError,
-    Forbidden,
-    NotSupported,
-    OutcomeUnknown,
-    PostroadError,
-    RateLimited,
-    StaleReceipt,
-    TransportError,
-    Unauthorized,
-    Unavailable,
-)
-from postroad.queues import (
-    AckResult,
-    Delivery,
-    OutgoingMessage,
-    PeekedMessage,
-    QueueStats,
-    QueueTraits,
-    SendResult,
-    legible,
-)
+from postroad.errors import ConfigurationError, NotSupported, OutcomeUnknown, PostroadError, RateLimited
+from postroad.queues import AckResult, Delivery, OutgoingMessage, PeekedMessage, QueueStats, QueueTraits, SendResult
+from postroad.telemetry import legible
 
 if TYPE_CHECKING:
     import httpx
@@ -42,15 +22,8 @@ if TYPE_CHECKING:
 SETTLE_SECONDS: Final = 10.0
 """For how long one attempt to settle messages is repeated; a receiver makes three within a lease."""
 _ANSWER_SECONDS: Final = 10.0
-_MOST_LEASED: Final = 10
 _MOST_SETTLED: Final = 100
 _VISIBILITY: Final = 30.0
-_LONGEST_REASON: Final = 500
-_TOO_SOON: Final = 429
-_SERVER_FAILED: Final = 500
-_TIMED_OUT: Final = 408
-_REFUSED: Final = 400
-_FATAL: Final = (Unauthorized, Forbidden, AgentNotFound)
 _BY_SLUG: Final = {getattr(errors, name).slug: getattr(errors, name) for name in errors.__all__}
 
 
@@ -122,7 +95,7 @@ class Server:
         while True:
             try:
                 return self._attempt(method, path, body, wait), repeated
-            except (TransportError, RateLimited) as error:
+            except (errors.TransportError, RateLimited) as error:
                 repeated |= isinstance(error, OutcomeUnknown)
                 pause = error.retry_after if isinstance(error, RateLimited) else backoff.next()
                 if time.monotonic() + pause > until:
@@ -141,10 +114,10 @@ class Server:
             )
         except self._unsent as error:
             text = f"{self._url} cannot be reached: {error}"
-            raise Unavailable(text, remedy="Start the server, or correct its address.") from error
+            raise errors.Unavailable(text, remedy="Start the server, or correct its address.") from error
         except self._failed as error:
             raise OutcomeUnknown(f"{self._url} did not answer: {type(error).__name__}: {error}") from error
-        if answer.status_code >= _REFUSED:
+        if answer.status_code >= 400:
             raise _refusal(self._url, answer)
         return answer.content
 
@@ -162,10 +135,10 @@ def _refusal(url: str, answer: httpx.Response) -> PostroadError:
     except msgspec.MsgspecError:
         problem = _Problem()
     text = problem.detail or problem.title or f"{url} answered {answer.status_code}"
-    if answer.status_code == _TOO_SOON:
+    if answer.status_code == 429:
         seconds = answer.headers.get("Retry-After", "")
         return RateLimited(text, retry_after=float(seconds) if seconds.isdecimal() else 1.0)
-    if answer.status_code >= _SERVER_FAILED or answer.status_code == _TIMED_OUT:
+    if answer.status_code >= 500 or answer.status_code == 408:
         return OutcomeUnknown(text, remedy=problem.remedy)
     return _error(problem, text)
 
@@ -214,11 +187,11 @@ class HttpAgentQueue:
     def receive(self, *, max_messages: int = 10, wait: float = 0.0, visibility: float | None = None) -> list[Delivery]:
         """Lease events; while the server is away this raises, and the receiver asks again later."""
         visibility = _VISIBILITY if visibility is None else visibility
-        body = {"max_messages": min(max_messages, _MOST_LEASED), "wait": wait, "visibility": visibility}
+        body = {"max_messages": min(max_messages, 10), "wait": wait, "visibility": visibility}
         try:
             self._read_order()
             answer, _ = self._server.call("POST", f"{self._path}/leases", body, patience=0.0, wait=wait)
-        except _FATAL as error:
+        except (errors.Unauthorized, errors.Forbidden, errors.AgentNotFound) as error:
             self._on_fatal(error)
             raise
         found = msgspec.json.decode(answer, type=_LeasedBatch).deliveries
@@ -234,14 +207,14 @@ class HttpAgentQueue:
     def release(
         self, deliveries: Sequence[Delivery], *, after: float = 0.0, error: str | None = None
     ) -> list[AckResult]:
-        return self._settle("releases", deliveries, after=after, error=_legible(error))
+        return self._settle("releases", deliveries, after=after, error=error and legible(error))
 
     def undo(self, deliveries: Sequence[Delivery], *, after: float = 0.0) -> list[AckResult]:
         """Give back what was not handled; a server on AWS counts the receive all the same."""
         return self._settle("releases", deliveries, after=after, count=False)
 
     def reject(self, deliveries: Sequence[Delivery], *, reason: str, error: str | None = None) -> list[AckResult]:
-        return self._settle("rejections", deliveries, reason=reason[:_LONGEST_REASON], error=_legible(error))
+        return self._settle("rejections", deliveries, reason=reason[:500], error=error and legible(error))
 
     def send(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
         raise nobody_sends(self.name)
@@ -294,8 +267,4 @@ def _result(settled: _Settled, *, repeated: bool) -> AckResult:
         return AckResult(True)
     error = _error(settled.error or _Problem(), (settled.error and settled.error.detail) or "it was not settled")
     # The attempt whose answer was lost has settled it; if not, the event comes again, and is known.
-    return AckResult(True) if repeated and isinstance(error, StaleReceipt) else AckResult(False, error)
-
-
-def _legible(error: str | None) -> str | None:
-    return None if error is None else legible(error)
+    return AckResult(True) if repeated and isinstance(error, errors.StaleReceipt) else AckResult(False, error)

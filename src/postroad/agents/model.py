@@ -15,15 +15,7 @@ from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 from msgspec import Meta
 
 from postroad.arguments import check, seconds_between, whole_number
-from postroad.errors import (
-    AgentDeleted,
-    AgentExists,
-    AgentNotFound,
-    ConfigurationError,
-    InvalidEvent,
-    InvalidInput,
-    InvalidName,
-)
+from postroad.errors import AgentNotFound, ConfigurationError, InvalidEvent, InvalidInput, InvalidName
 from postroad.queues import MAX_VISIBILITY
 from postroad.settings import dispatch_delay_text
 from postroad.streams import Name
@@ -329,13 +321,6 @@ def not_found(agent_id: object) -> AgentNotFound:
     return AgentNotFound(f"agent {str(agent_id)[:80]!r} does not exist")
 
 
-def taken(agent_id: str, *, deleted: bool) -> AgentDeleted | AgentExists:
-    """Return the error for an id that cannot be registered."""
-    if deleted:
-        return AgentDeleted(f'agent "{agent_id}" was deleted; its id is never given again', field="agentId")
-    return AgentExists(f'agent "{agent_id}" exists', field="agentId")
-
-
 def new_token(agent_id: str) -> str:
     """Return a new secret. A token names its agent, so that it is looked up by id and compared with a stored hash."""
     return f"pr_{agent_id}.{secrets.token_urlsafe(32)}"
@@ -365,11 +350,8 @@ def normal_time(value: object, field: str = "timestamp") -> str:
             return now_text(parsed)
     except (ValueError, OverflowError):
         pass
-    raise InvalidEvent(
-        f"{field}: {repr(value)[:60]} is not a time of ISO 8601 with a zone, from 1970 to 9999",
-        field=field,
-        remedy="Write a time such as 2025-07-01T12:00:00.000Z, or leave it out.",
-    )
+    why = f"{field}: {repr(value)[:60]} is not a time of ISO 8601 with a zone, from 1970 to 9999"
+    raise InvalidEvent(why, field=field, remedy="Write a time such as 2025-07-01T12:00:00.000Z, or leave it out.")
 
 
 def now_text(now: datetime) -> str:

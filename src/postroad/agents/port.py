@@ -11,6 +11,7 @@ import msgspec
 from postroad.agents.model import Accept, Deleted, EventDelivery, LaneStats, Order, Subscription
 from postroad.agents.stream import Rejected, StreamEvent
 from postroad.engine import Listener
+from postroad.errors import AgentDeleted, AgentExists
 from postroad.queues import PeekedMessage, Queue
 
 Mover = Literal["runner", "functions", "any"]
@@ -40,6 +41,13 @@ class NewAgent(msgspec.Struct, frozen=True):
     accept: Accept
     token_hash: str
     principal_arn: str | None = None
+
+
+def taken(agent_id: str, *, deleted: bool) -> AgentDeleted | AgentExists:
+    """Return the error for an id that cannot be registered."""
+    if deleted:
+        return AgentDeleted(f'agent "{agent_id}" was deleted; its id is never given again', field="agentId")
+    return AgentExists(f'agent "{agent_id}" exists', field="agentId")
 
 
 class FanOut(NamedTuple):

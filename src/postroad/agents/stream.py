@@ -10,18 +10,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from postroad.agents.model import (
-    MAX_EVENT_TYPE,
-    AgentEvent,
-    AgentPublishResult,
-    check_agent_id,
-    is_agent_id,
-    milliseconds,
-    normal_time,
-    not_found,
-    now_text,
-    time_text,
-)
+from postroad.agents import model
+from postroad.agents.model import AgentEvent, AgentPublishResult
 from postroad.clock import Clock
 from postroad.errors import AgentNotFound, EventTooLarge, HeldBack, InvalidEvent, InvalidMessage, PostroadError
 from postroad.events import NUL, checked_bytes, place_of_nul, refuse_what_json_cannot_hold, sendable, uuid7
@@ -116,7 +106,7 @@ def publish(
     traceparent: str | None = None,
 ) -> list[Published]:
     """Put the events on the stream; after one of an agent fails, its later ones of this call are not sent."""
-    registered = known({event.agent_id for event in events if is_agent_id(event.agent_id)})
+    registered = known({event.agent_id for event in events if model.is_agent_id(event.agent_id)})
     outcomes: list[Published | None] = [None] * len(events)
     stopped: set[str] = set()
     records: list[tuple[int, str, Record]] = []
@@ -126,7 +116,7 @@ def publish(
                 raise HeldBack(f'an earlier event of agent "{event.agent_id}" failed')
             event_id, data = encode_event(event, now=clock.now(), traceparent=traceparent)
             if event.agent_id not in registered:
-                raise not_found(event.agent_id)
+                raise model.not_found(event.agent_id)
         except PostroadError as error:
             stopped.add(str(event.agent_id))
             outcomes[index] = Published(event.event_id, error=error)
@@ -139,12 +129,12 @@ def publish(
 
 def encode_event(event: AgentEvent, *, now: datetime, traceparent: str | None = None) -> tuple[str, bytes]:
     """Return the event's id and its JSON for the stream, or raise `InvalidEvent` with the field that is invalid."""
-    check_agent_id(event.agent_id, field="agentId")
-    event_type = _printable(event.event_type, "eventType", MAX_EVENT_TYPE)
+    model.check_agent_id(event.agent_id, field="agentId")
+    event_type = _printable(event.event_type, "eventType", model.MAX_EVENT_TYPE)
     event_id = str(uuid7()) if event.event_id is None else _printable(event.event_id, "eventId", _MAX_EVENT_ID)
     wire = WireEvent(
         agentId=event.agent_id,
-        timestamp=now_text(now) if event.timestamp is None else normal_time(event.timestamp),
+        timestamp=model.now_text(now) if event.timestamp is None else model.normal_time(event.timestamp),
         eventType=event_type,
         data=msgspec.Raw(_data(event.data)),
         eventId=event_id,
@@ -221,7 +211,7 @@ def _event(record: StreamRecord, stream: str) -> StreamEvent:
     data = checked_bytes(record.data, len(record.data))
     _check_size(len(data))
     wire = msgspec.json.decode(data, type=_Wire)
-    check_agent_id(_present(wire.agentId, "agentId"), field="agentId")
+    model.check_agent_id(_present(wire.agentId, "agentId"), field="agentId")
     if wire.agentId != record.key:
         raise PostroadError(f"agentId: {wire.agentId!r} is not the partition key {record.key!r}")
     event_id = event_id_of(stream, record.shard, record.sequence) if wire.eventId is None else wire.eventId
@@ -230,10 +220,10 @@ def _event(record: StreamRecord, stream: str) -> StreamEvent:
     return StreamEvent(
         producer_id=record.key,
         event_id=_printable(event_id, "eventId", _MAX_EVENT_ID),
-        event_type=_printable(_present(wire.eventType, "eventType"), "eventType", MAX_EVENT_TYPE),
+        event_type=_printable(_present(wire.eventType, "eventType"), "eventType", model.MAX_EVENT_TYPE),
         # A record without a time happened when it arrived.
-        occurred_ms=milliseconds(
-            now_text(record.arrived_at) if wire.timestamp is None else normal_time(wire.timestamp)
+        occurred_ms=model.milliseconds(
+            model.now_text(record.arrived_at) if wire.timestamp is None else model.normal_time(wire.timestamp)
         ),
         data=_object(wire.data),
         shard=record.shard,
@@ -267,7 +257,7 @@ def refused(event: Any, reason: str, *, shard: str = "") -> Rejected:
     """Return an event (or a row made of one) that a store or queue will never accept, as it was on the stream."""
     wire = WireEvent(
         agentId=event.producer_id,
-        timestamp=time_text(event.occurred_ms),
+        timestamp=model.time_text(event.occurred_ms),
         eventType=event.event_type,
         data=msgspec.Raw(event.data),
         eventId=event.event_id,

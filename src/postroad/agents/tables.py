@@ -64,10 +64,8 @@ def rejects(name: str = REJECTED_QUEUE) -> QueueSpec:
 
 def nobody_sends(name: str) -> NotSupported:
     """Return the error for a message that is sent to an agent's queue."""
-    return NotSupported(
-        f'nobody sends to "{name}": events come from the stream',
-        remedy="Publish the event under its agent's id, and subscribe this agent to it.",
-    )
+    why = f'nobody sends to "{name}": events come from the stream'
+    return NotSupported(why, remedy="Publish the event under its agent's id, and subscribe this agent to it.")
 
 
 def queue_name(agent_id: str) -> str:
@@ -195,10 +193,8 @@ class Tables:
 
 
 def _no_table(message: str) -> PostroadError:
-    return ConfigurationError(
-        f"a table of agents is missing: {message}",
-        remedy="Make what agents need: `postroad agent provision`.",
-    )
+    why = f"a table of agents is missing: {message}"
+    return ConfigurationError(why, remedy="Make what agents need: `postroad agent provision`.")
 
 
 _READS: Final = frozenset({"Creating", "Enabling", "Enabled", "Updating"})
@@ -230,10 +226,8 @@ class AgentSetup:
         if stream is None:
             missing.append(f"stream {self._stream!r}")
         if missing:
-            raise ConfigurationError(
-                f"agents lack the {' and the '.join(missing)}",
-                remedy="Make what is missing with `postroad agent provision`.",
-            )
+            why = f"agents lack the {' and the '.join(missing)}"
+            raise ConfigurationError(why, remedy="Make what is missing with `postroad agent provision`.")
         if mover != "runner":
             self._check_functions(mover, stream or {}, tables[SUBSCRIBER_EVENTS.name] or {})
         return True

@@ -13,6 +13,8 @@ from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.connections import AwsConnection, Make, translated
 from postroad.errors import ConfigurationError, OutcomeUnknown, PostroadError, StorageDamaged, Unavailable
 
+_MAX_DELETE = 1_000
+
 
 class S3Blobs:
     """Blobs as objects of one bucket, which must exist.
@@ -92,7 +94,7 @@ class S3Blobs:
         limit = self._clock.now() - timedelta(seconds=older_than)
         with translated(f"S3 list of {prefix!r}", self._known(prefix)):
             pages: Any = self._connection.s3.get_paginator("list_objects_v2").paginate(
-                Bucket=self.bucket, Prefix=prefix, PaginationConfig={"PageSize": 1_000}
+                Bucket=self.bucket, Prefix=prefix, PaginationConfig={"PageSize": _MAX_DELETE}
             )
             for page in pages:
                 if keys := [found["Key"] for found in page.get("Contents", ()) if found["LastModified"] < limit]:

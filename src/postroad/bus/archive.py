@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Self
 from uuid import UUID
 
-import msgspec
-
 from postroad.backoff import Backoff
 from postroad.blobs import BlobRef, Blobs
 from postroad.bus.endpoints import dead_spec
 from postroad.bus.groups import Names, ensure, names_of, open_topic
-from postroad.bus.replay import (
-    PREFIX,
-    ArchivedEvent,
-    Deliver,
-    Reader,
-    Reference,
-    ReplayReport,
-    Unreadable,
-    deliverer,
-    export,
-    replay,
-    selection,
-)
+from postroad.bus.replay import ArchivedEvent, Reader, ReplayReport, Unreadable, deliverer, export, replay, selection
 from postroad.bus.tail import order_key
 from postroad.errors import InvalidMessage, MessageTooLarge, NotPermitted, NotSupported, PostroadError, describe
 from postroad.events import Codec
@@ -152,7 +138,12 @@ class Archive:
         return self.replay_untyped(deliverer(to, self._codec), rate=rate, dry_run=dry_run, **wanted)
 
     def replay_untyped(
-        self, deliver: Deliver, *, rate: float | None = None, dry_run: bool = False, **wanted: Any
+        self,
+        deliver: Callable[[ArchivedEvent], None],
+        *,
+        rate: float | None = None,
+        dry_run: bool = False,
+        **wanted: Any,
     ) -> ReplayReport:
         """Pass each event once, without its class, to a function.
 
@@ -193,7 +184,7 @@ class Archive:
             return
         self._prune_at = now + _PRUNE_SECONDS
         with suppress(PostroadError):
-            self._blobs.prune(f"{PREFIX}topic={self._base}/", older_than=self._retention)
+            self._blobs.prune(f"{self._reader.prefix}topic={self._base}/", older_than=self._retention)
 
     def _readable(self, found: Iterator[ArchivedEvent | Unreadable]) -> Iterator[ArchivedEvent]:
         for each in found:
@@ -260,8 +251,8 @@ class Archive:
             if self._blobs is None:
                 text = f"body: {len(data)} bytes is above the limit of the archive's stream"
                 raise MessageTooLarge(text, field="body")
-            key = f"{PREFIX}topic={self._base}/{envelope.created_at:%Y%m%d}/{envelope.event_id.hex}"
-            data = msgspec.json.encode(Reference(self._blobs.put(key, data)))
+            key = f"topic={self._base}/{envelope.created_at:%Y%m%d}/{envelope.event_id.hex}"
+            data = self._reader.reference(self._blobs, key, data)
         return Record(key=delivery.group or order_key(envelope), data=data)
 
     def __enter__(self) -> Self:

@@ -33,10 +33,12 @@ class _Ends:
     A client of their own for sends gives up within the publisher's time limit; another one waits for long polls.
     """
 
-    def __init__(self, place: str | None, config: BusConfig, blobs: Blobs | None, clock: Clock, **given: Any) -> None:
+    def __init__(
+        self, place: str | None, config: BusConfig | None, blobs: Blobs | None, clock: Clock | None, **given: Any
+    ) -> None:
         self._region, self._endpoint = _where(place)
-        self._timeout = max(0.1, config.publish_timeout_seconds)
-        self._config, self._blobs, self._clock = config, blobs, clock
+        self.config, self._blobs, self.clock = checked_config(config), blobs, clock or SYSTEM_CLOCK
+        self._timeout = max(0.1, self.config.publish_timeout_seconds)
         self._given = {name: client for name, client in given.items() if client is not None}
         self._made: list[AwsConnection] = []
 
@@ -53,13 +55,14 @@ class _Ends:
         """Return the queue; with blobs it sends large bodies by reference."""
         if self._blobs is None:
             return queue
-        return OverflowingQueue(queue, self._blobs, clock=self._clock, limit=self._config.max_message_bytes)
+        return OverflowingQueue(queue, self._blobs, clock=self.clock, limit=self.config.max_message_bytes)
 
     def of_queue(self, url: str, topic: Topic | None = None) -> dict[str, Any]:
         """Return the end that receives from a queue, with its dead letters; a start subscribes it to the topic."""
-        queues, letters = self._queues, self._config.dead_letter_queue_url
-        dead = None if letters is None else GivenDeadLetters(self.overflowing(queues.queue(letters)), self._clock)
-        return {"inlet": given_queue(self.overflowing(queues.queue(url)), topic), "dead_letters": dead}
+        queues, letters = self._queues, self.config.dead_letter_queue_url
+        dead = None if letters is None else GivenDeadLetters(self.overflowing(queues.queue(letters)), self.clock)
+        inlet = given_queue(self.overflowing(queues.queue(url)), topic)
+        return {"inlet": inlet, "dead_letters": dead, "config": self.config, "clock": self.clock}
 
     def of_topic(self, service: str, url: str | None, topic: Callable[..., Topic]) -> dict[str, Any]:
         """Return the ends of a bus on what `topic(connection, queues)` returns; without a URL it only publishes."""
@@ -68,8 +71,9 @@ class _Ends:
             connection = SimpleNamespace(**{service: client, "once": lambda _: client})
         made = topic(connection, None if url is None else self._queues)
         more = {"longest": self.longest(service), "close": self.close}
-        outlet = topic_outlet(made, self._blobs, self._config, self._clock, **more)
-        return {"outlet": outlet, "inlet": None} | ({} if url is None else self.of_queue(url, made))
+        outlet = topic_outlet(made, self._blobs, self.config, self.clock, **more)
+        receiving = {"inlet": None, "config": self.config, "clock": self.clock}
+        return {"outlet": outlet, **(receiving if url is None else self.of_queue(url, made))}
 
     def close(self) -> None:
         for connection in self._made:
@@ -77,7 +81,7 @@ class _Ends:
 
     @cached_property
     def _queues(self) -> SQSQueues:
-        return SQSQueues(self._given.get("sqs") or self._connect(), self._clock)
+        return SQSQueues(self._given.get("sqs") or self._connect(), self.clock)
 
     def _connect(self, **options: Any) -> AwsConnection:
         connection = AwsConnection(self._region, self._endpoint, **options)
@@ -155,24 +159,20 @@ class SQSEventBus(RemoteEventBus):
         breaker: CircuitBreakerConfig | None = None,
     ) -> None:
         url = checked_url(queue_url)
-        config = checked_config(config)
-        clock = SYSTEM_CLOCK if clock is None else clock
         ends = _Ends(url, config, blobs, clock, sqs=client)
-        outgoing = SQSQueues(ends.publishing("sqs"), clock).queue(url, attempts=1)
+        outgoing = SQSQueues(ends.publishing("sqs"), ends.clock).queue(url, attempts=1)
         super().__init__(
             outlet=Outlet(
                 name=outgoing.name,
                 send=ends.overflowing(outgoing).send,
                 fifo=outgoing.name.endswith(".fifo"),
-                limit=limit_of(config, blobs, MAX_MESSAGE_BYTES),
+                limit=limit_of(ends.config, blobs, MAX_MESSAGE_BYTES),
                 longest=ends.longest("sqs"),
                 close=ends.close,
             ),
             **ends.of_queue(url),
-            config=config,
             local_bus=local_bus,
             registry=registry,
-            clock=clock,
             breaker=breaker,
         )
         self.queue_url = url
@@ -235,17 +235,13 @@ class SNSEventBus(RemoteEventBus):
     ) -> None:
         if not str(topic_arn).startswith("arn:"):
             raise ConfigurationError(f"topic_arn: {topic_arn!r} is not the ARN of a topic", field="topic_arn")
-        config = checked_config(config)
-        clock = SYSTEM_CLOCK if clock is None else clock
         url = None if queue_url is None else checked_url(queue_url)
         ends = _Ends(url or topic_arn, config, blobs, clock, sns=sns_client, sqs=sqs_client)
         topic = partial(SNSTopic, name=topic_arn.rpartition(":")[2], arn=topic_arn, attempts=1)
         super().__init__(
             **ends.of_topic("sns", url, topic),
-            config=config,
             local_bus=local_bus,
             registry=registry,
-            clock=clock,
             breaker=breaker,
         )
 
@@ -282,8 +278,6 @@ class EventBridgeEventBus(RemoteEventBus):
         clock: Clock | None = None,
         breaker: CircuitBreakerConfig | None = None,
     ) -> None:
-        config = checked_config(config)
-        clock = SYSTEM_CLOCK if clock is None else clock
         url = None if queue_url is None else checked_url(queue_url)
         place = event_bus_name if event_bus_name.startswith("arn:") else url
         ends = _Ends(place, config, blobs, clock, events=events_client, sqs=sqs_client)
@@ -298,10 +292,8 @@ class EventBridgeEventBus(RemoteEventBus):
         )
         super().__init__(
             **ends.of_topic("events", url, topic),
-            config=config,
             local_bus=local_bus,
             registry=registry,
-            clock=clock,
             breaker=breaker,
         )
 
@@ -328,11 +320,8 @@ class EventBridgeEventBus(RemoteEventBus):
             for name, values in payload.items():
                 given: object = values
                 if isinstance(given, str | bytes | Mapping) or not isinstance(given, Collection) or not values:
-                    raise InvalidInput(
-                        f"payload.{name}: {values!r} is not a collection of one or more values",
-                        field=f"payload.{name}",
-                        remedy="Give the values to choose in a list.",
-                    )
+                    why = f"payload.{name}: {values!r} is not a collection of one or more values"
+                    raise InvalidInput(why, field=f"payload.{name}", remedy="Give the values to choose in a list.")
             pattern["detail"] = {"payload": {name: list(values) for name, values in payload.items()}}
         return pattern
 

@@ -21,11 +21,8 @@ def check_template(text: object) -> None:
     names = ", ".join(f"${{{name}}}" for name in FIELDS)
     template = Template(text) if isinstance(text, str) and text else None
     if template is None or not template.is_valid() or not set(template.get_identifiers()) <= set(FIELDS):
-        raise ConfigurationError(
-            f"message_group_id: {text!r} is not a template over {names}",
-            field="message_group_id",
-            remedy=f"Use some of {names}, or a fixed text.",
-        )
+        why = f"message_group_id: {text!r} is not a template over {names}"
+        raise ConfigurationError(why, field="message_group_id", remedy=f"Use some of {names}, or a fixed text.")
 
 
 Echo = Literal["settle", "dispatch", "release"]

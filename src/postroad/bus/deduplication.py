@@ -19,7 +19,7 @@ from postroad.bus.subscriptions import EventHandler, Subscription
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError, DuplicateInProgress
 from postroad.events import EventRegistry
-from postroad.receiving import HANDLER_FAILED, context_of
+from postroad.receiving import HANDLER_FAILED, context_of, key_of
 
 _Window = Annotated[float, Meta(ge=0, description="a number of seconds of 0 or more")]
 
@@ -201,11 +201,7 @@ class _Once:
     def __init__(self, handler: EventHandler, cache: DeduplicationCache) -> None:
         self._handler = handler
         self._cache = cache
-        self._name: Hashable = handler
-        try:
-            hash(handler)
-        except TypeError:
-            self._name = id(handler)
+        self._name = key_of(handler)
 
     def __repr__(self) -> str:
         return repr(self._handler)

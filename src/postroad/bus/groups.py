@@ -63,11 +63,8 @@ def is_group(group: object) -> bool:
 def check_group(group: object) -> None:
     """Raise InvalidName for what cannot be the name of a group."""
     if not is_group(group):
-        raise InvalidName(
-            f"group: {group!r} cannot name a group",
-            field="group",
-            remedy="Use letters, digits, '_' and single '-'; 'archive', 'dead' and 'p-…' are taken.",
-        )
+        remedy = "Use letters, digits, '_' and single '-'; 'archive', 'dead' and 'p-…' are taken."
+        raise InvalidName(f"group: {group!r} cannot name a group", field="group", remedy=remedy)
 
 
 def names_of(topic: object, *, fifo: bool = False) -> Names:
@@ -75,11 +72,8 @@ def names_of(topic: object, *, fifo: bool = False) -> Names:
     last = re.split("[:/]", topic)[-1] if isinstance(topic, str) and topic.startswith("arn:") else topic
     base = last.removesuffix(".fifo") if isinstance(last, str) else ""
     if not isinstance(last, str) or _WORD.fullmatch(base) is None:
-        raise InvalidName(
-            f"topic: {topic!r} is not a topic name",
-            field="topic",
-            remedy="Use letters, digits, '_' and '-', or the ARN of a topic; a name of a FIFO topic ends in '.fifo'.",
-        )
+        remedy = "Use letters, digits, '_' and '-', or the ARN of a topic; a name of a FIFO topic ends in '.fifo'."
+        raise InvalidName(f"topic: {topic!r} is not a topic name", field="topic", remedy=remedy)
     return Names(base, fifo or last.endswith(".fifo"))
 
 

@@ -71,11 +71,8 @@ class KinesisEventBus(RemoteEventBus):
             )
         check(consumer, Name | None, "consumer", InvalidName)
         if dead_letter is not None and not _has_methods_of(Queue, dead_letter):
-            raise ConfigurationError(
-                f"dead_letter: {type(dead_letter).__name__} is not a queue",
-                field="dead_letter",
-                remedy="Pass backend.queue(name).",
-            )
+            why = f"dead_letter: {type(dead_letter).__name__} is not a queue"
+            raise ConfigurationError(why, field="dead_letter", remedy="Pass backend.queue(name).")
         config = checked_config(config)
         clock = SYSTEM_CLOCK if clock is None else clock
         codec = Codec(default_registry if registry is None else registry, clock=clock)

@@ -323,11 +323,8 @@ class RemoteEventBus(HandlingBus):
 
     def _receiving(self) -> Receiver:
         if self._receiver is None:
-            raise ConfigurationError(
-                f"queue_url: the bus {self.name!r} has no queue to receive from",
-                field="queue_url",
-                remedy="Give queue_url, or only publish.",
-            )
+            why = f"queue_url: the bus {self.name!r} has no queue to receive from"
+            raise ConfigurationError(why, field="queue_url", remedy="Give queue_url, or only publish.")
         return self._receiver
 
     def _open(self, receiver: Receiver) -> None:

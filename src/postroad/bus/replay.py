@@ -126,6 +126,10 @@ class Reader:
                 yield record
             after = page[-1].sequence
 
+    def reference(self, blobs: Blobs, key: str, data: bytes) -> bytes:
+        """Put an envelope that is too large for the stream into a blob, and return the record that refers to it."""
+        return msgspec.json.encode(Reference(blobs.put(self.prefix + key, data)))
+
     def whole(self, data: bytes) -> bytes:
         """Return the envelope, or fetch it if the record is a reference, whose one key no envelope has."""
         if not data.startswith(b'{"postroad_blob"'):
@@ -193,11 +197,8 @@ def deliverer(to: object, codec: Codec) -> Deliver:
     elif callable(to):
         act = to
     else:
-        raise InvalidInput(
-            f"to: {type(to).__name__} is neither a function nor a bus nor something with reduce(event)",
-            field="to",
-            remedy="Pass a function, a bus or a session.",
-        )
+        why = f"to: {type(to).__name__} is neither a function nor a bus nor something with reduce(event)"
+        raise InvalidInput(why, field="to", remedy="Pass a function, a bus or a session.")
 
     def deliver(archived: ArchivedEvent) -> None:
         envelope = archived.envelope

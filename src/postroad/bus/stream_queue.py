@@ -69,9 +69,6 @@ class Window:
             given.append(entry)
         return given
 
-    def settle(self, entry: Entry) -> None:
-        entry.done, entry.given = True, False
-
     def give_back(self, entries: Collection[Entry], ready_at: float, error: str | None) -> None:
         """Give these entries out again later, before those behind them; the error is that of the first of them."""
         for entry in entries:
@@ -198,7 +195,7 @@ class StreamQueue:
             taken = [self._given.pop(delivery.receipt, None) for delivery in deliveries]
             for each in taken:
                 if each is not None:
-                    each[0].settle(each[1])
+                    each[1].done, each[1].given = True, False
             windows = {id(each[0]): each[0] for each in taken if each is not None}
             lost = {key for key, window in windows.items() if not self._moved(window)}
         return [_stale() if each is None or id(each[0]) in lost else _OK for each in taken]

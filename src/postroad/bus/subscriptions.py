@@ -96,40 +96,28 @@ class Subscription:
 def check_types(event_types: Sequence[object]) -> None:
     """Raise ConfigurationError if there are no types, or if one of them can never be the class of an event."""
     if not event_types:
-        raise ConfigurationError(
-            "event_types: there is none",
-            field="event_types",
-            remedy="Name the classes of the events, as in @bus.on(OrderPlaced); on_any takes every event.",
-        )
+        remedy = "Name the classes of the events, as in @bus.on(OrderPlaced); on_any takes every event."
+        raise ConfigurationError("event_types: there is none", field="event_types", remedy=remedy)
     for each in event_types:
         why = never_an_event(each) if isinstance(each, type) else "is not a class"
         if why is not None:
             shown = each.__qualname__ if isinstance(each, type) else repr(each)
-            raise ConfigurationError(
-                f"event_types: {shown} {why}",
-                field="event_types",
-                remedy="Name the classes of events, as in @bus.on(OrderPlaced), which @postroad.event declares.",
-            )
+            remedy = "Name the classes of events, as in @bus.on(OrderPlaced), which @postroad.event declares."
+            raise ConfigurationError(f"event_types: {shown} {why}", field="event_types", remedy=remedy)
 
 
 def check_handler_name(name: object) -> None:
     """Raise ConfigurationError for what cannot be the name of a handler."""
     if not (isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME and name.isprintable()):
-        raise ConfigurationError(
-            f"name: {name!r} is not 1 to {_LONGEST_NAME} printable characters",
-            field="name",
-            remedy="Give a short name, such as 'ledger'.",
-        )
+        why = f"name: {name!r} is not 1 to {_LONGEST_NAME} printable characters"
+        raise ConfigurationError(why, field="name", remedy="Give a short name, such as 'ledger'.")
 
 
 def check_handler(handler: object, *, with_connection: bool) -> None:
     """Raise ConfigurationError for what cannot be called with the event, and with an inbox the connection."""
     if not callable(handler):
-        raise ConfigurationError(
-            f"handler: {handler!r:.80} cannot be called",
-            field="handler",
-            remedy="Give a function that takes the event, as in @bus.on(OrderPlaced) above one.",
-        )
+        remedy = "Give a function that takes the event, as in @bus.on(OrderPlaced) above one."
+        raise ConfigurationError(f"handler: {handler!r:.80} cannot be called", field="handler", remedy=remedy)
     if not _takes(handler, 2 if with_connection else 1):
         what = "the event and the connection" if with_connection else "the event alone"
         raise ConfigurationError(
@@ -166,11 +154,8 @@ def check_declared(declared: Subscription, others: Sequence[Subscription]) -> No
             remedy="Give a function that returns, or use `async for event in bus.events(…)`.",
         )
     if declared.limits.timeout is not None and not is_async(handler):
-        raise ConfigurationError(
-            f"timeout: {declared.name} is not async, and a thread cannot be interrupted",
-            field="timeout",
-            remedy="Make the handler `async def`, or leave the timeout out.",
-        )
+        why = f"timeout: {declared.name} is not async, and a thread cannot be interrupted"
+        raise ConfigurationError(why, field="timeout", remedy="Make the handler `async def`, or leave the timeout out.")
     for other in others:
         if other.name == declared.name and _are_confused(declared, other):
             raise ConfigurationError(

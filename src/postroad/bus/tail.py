@@ -76,11 +76,8 @@ def _inlet(
     with suppress(QueueNotFound):
         existed = store.queue(names.group(group)) is not None
     if existed and filter is not None:
-        raise InvalidInput(
-            f"type: the group {group!r} exists; taking some of its events would change what its members get",
-            field="type",
-            remedy="Leave out --type, or --group.",
-        )
+        why = f"type: the group {group!r} exists; taking some of its events would change what its members get"
+        raise InvalidInput(why, field="type", remedy="Leave out --type, or --group.")
     shared = GroupQueue(store, port, names, config, filter, group)
     try:
         yield shared.inlet

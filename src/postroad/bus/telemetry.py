@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from prometheus_client import Counter, Histogram
 
 _standard = logging.getLogger("postroad.bus")
-_MINUTE = 60.0
-_MOST_REMEMBERED = 1_000
+_logger = cache(get_logger)
 # The log line and the counter of health, by the label of an outcome, else by what the receiver did with the message.
 _LABELS: dict[str | None, tuple[str, str | None]] = {
     "echo": ("bus_echo", None),
@@ -75,7 +74,7 @@ class BusTelemetry:
 
     def __init__(self, bus: str) -> None:
         self._bus = bus
-        self._counter, self._logger = tracing.counter("postroad_bus_events_total"), _logger()
+        self._counter, self._logger = tracing.counter("postroad_bus_events_total"), _logger("bus")
         self._outcomes: dict[str, Counter] = {}
         self._again_at: dict[tuple[str, str], float] = {}
         self.queue = bus
@@ -124,9 +123,9 @@ class BusTelemetry:
         now = time.monotonic()
         if now < self._again_at.get((event, about), 0.0):
             return False
-        if len(self._again_at) >= _MOST_REMEMBERED:
+        if len(self._again_at) >= 1_000:
             self._again_at.clear()
-        self._again_at[event, about] = now + _MINUTE
+        self._again_at[event, about] = now + 60.0
         return True
 
     def observe(
@@ -184,8 +183,3 @@ class BusTelemetry:
         """Return the counters of health, and the error of the transport while it fails, else that of a handler."""
         with self._lock:
             return {**self._counts, "last_error": self._transport_error or self.handler_error}
-
-
-@cache
-def _logger() -> Any:
-    return get_logger("bus")

@@ -109,10 +109,8 @@ class Bus(RemoteEventBus):
             # Python calls this only for attributes that are missing; a bound bus has them all.
             if name.startswith("__") or self.is_bound:
                 raise AttributeError(name)
-            raise ConfigurationError(
-                f"the bus {self.topic!r} has no store yet",
-                remedy="Call bind(backend) first, or run it with postroad.run(bus).",
-            )
+            why = f"the bus {self.topic!r} has no store yet"
+            raise ConfigurationError(why, remedy="Call bind(backend) first, or run it with postroad.run(bus).")
 
     def set_concurrency(self, concurrency: int) -> None:
         """Let `concurrency` handlers run at the same time, instead of the number in the config.
@@ -121,11 +119,8 @@ class Bus(RemoteEventBus):
             ConfigurationError: The bus is bound already, or the number is out of bounds.
         """
         if self.is_bound:
-            raise ConfigurationError(
-                f"concurrency: the bus {self.topic!r} is bound already",
-                field="concurrency",
-                remedy="Give it in the config of the bus.",
-            )
+            why = f"concurrency: the bus {self.topic!r} is bound already"
+            raise ConfigurationError(why, field="concurrency", remedy="Give it in the config of the bus.")
         self._declared_config = replace(self._declared_config, concurrency=concurrency)
 
     def bind(self, backend: Any) -> Self:
@@ -190,11 +185,8 @@ def _inbox_handlers(
             remedy="Give a group, as in backend.bus('orders', 'billing', inbox=inbox).",
         )
     if local:
-        raise ConfigurationError(
-            "local: handlers with an inbox run only on receipt, in a transaction",
-            field="local",
-            remedy="Leave `local` out.",
-        )
+        why = "local: handlers with an inbox run only on receipt, in a transaction"
+        raise ConfigurationError(why, field="local", remedy="Leave `local` out.")
     return InboxHandlers(inbox, f"{topic}/{group}", transaction=transaction, windows=windows)
 
 
@@ -206,11 +198,8 @@ def _filter(
         given: object = event_types
         is_collection = isinstance(given, Collection) and not isinstance(given, type | str)
         if not is_collection or not all(isinstance(each, type) for each in event_types):
-            raise InvalidInput(
-                f"event_types: {event_types!r} is not a collection of classes",
-                field="event_types",
-                remedy="Give the classes of the events in a list.",
-            )
+            why = f"event_types: {event_types!r} is not a collection of classes"
+            raise InvalidInput(why, field="event_types", remedy="Give the classes of the events in a list.")
         wanted["EventType"] = [registry.register(each) for each in event_types]
     return check_filter(wanted if wanted or attributes is not None else None)
 

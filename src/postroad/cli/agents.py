@@ -27,7 +27,9 @@ from postroad.telemetry import counted, legible, recorded
 AgentId = Annotated[str, argument("ID", "The agent.")]
 Listener = Annotated[str, argument("LISTENER", "The agent that subscribes.")]
 Producer = Annotated[str, argument("PRODUCER", "The agent that publishes.")]
+_MAX_OVERLAP = 86_400.0
 _SLICE_SECONDS = 1.0
+_FOREVER = 315_360_000.0
 
 
 @contextmanager
@@ -76,15 +78,18 @@ def show(call: Call, agent_id: AgentId) -> None:
         stats = views.agent_stats(agents.stats(agent_id))
     shown = {**msgspec.to_builtins(document), **msgspec.to_builtins(stats)}
     del shown["subscriptions"]
-    # `inFlight` is shown as `in flight`.
-    names = (re.sub("[A-Z]", lambda each: f" {each[0].lower()}", name) for name in shown)
-    lines = [f"{name}: {'-' if value is None else value}" for name, value in zip(names, shown.values(), strict=True)]
+    lines = [f"{_words(name)}: {'-' if value is None else value}" for name, value in shown.items()]
     subscriptions = [
         f"listens to {each.producer_id} ({each.state})"
         + (f": {', '.join(each.event_types)}" if each.event_types else "")
         for each in document.subscriptions
     ]
     call.show(document, *map(legible, [*lines, *subscriptions]))
+
+
+def _words(name: str) -> str:
+    """Return `in flight` for `inFlight`."""
+    return re.sub("[A-Z]", lambda each: f" {each[0].lower()}", name)
 
 
 @verb("agent token", "ann --overlap 0")
@@ -94,7 +99,7 @@ def token(
     overlap: Annotated[float, duration_option("How long the previous token stays valid, up to 1d.")] = 600,
 ) -> None:
     """Give an agent a new token, which is shown only once; with --overlap 0 the previous one is revoked at once."""
-    check(overlap, seconds_between(0, 86_400.0), "overlap")
+    check(overlap, seconds_between(0, _MAX_OVERLAP), "overlap")
     with call.backend() as backend:
         made = backend.agents().rotate_token(agent_id, overlap=overlap)
         until = agents_model.now_text(backend.clock.now() + timedelta(seconds=overlap))
@@ -259,7 +264,7 @@ def tail(
         queue = agents.queue(agent_id)
         held: list[queues.Delivery] = []
         try:
-            for delivery in _deliveries(queue, max_, float("inf") if wait is None else wait):
+            for delivery in _deliveries(queue, max_, _FOREVER if wait is None else wait):
                 write_json(views.agent_delivery(delivery))
                 if no_ack:
                     held.append(delivery)

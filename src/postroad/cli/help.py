@@ -34,6 +34,7 @@ PANELS: Final = {
 _PANEL_OF: Final = {words: panel for panel, all_words in PANELS.items() for words in all_words}
 _SHARED_OPTIONS: Final = {"url", "config", "json", "no_color", "help"}
 _NARROWEST, _WIDEST = 40, 120
+_LONGEST_NAME = 26
 _BOLD, _CYAN = "1", "36"
 _WORDS = re.compile(r"""(?:[^\s'"]|'[^']*'|"[^"]*")+""")
 Row = tuple[str, str]
@@ -119,9 +120,7 @@ def meaning(param: Any) -> str:
     if choices and not any(choice in text for choice in choices):
         text += f": {', '.join(choices[:-1])} or {choices[-1]}"
     default = "" if param.is_flag or not param.show_default else _default_text(param)
-    least, most = getattr(param.type, "min", None), getattr(param.type, "max", None)
-    bounds = "" if least is None or most is None else f"{least:,} to {most:,}"
-    notes = "required" if param.required else ", ".join(filter(None, (default, bounds)))
+    notes = "required" if param.required else ", ".join(filter(None, (default, _range_text(param.type))))
     return f"{text} ({notes})." if notes else f"{text}."
 
 
@@ -138,6 +137,11 @@ def _default_text(param: Any) -> str:
     if not isinstance(value, int | float):
         return str(value)
     return short_duration(value) if param.metavar == "DURATION" else f"{value:,}".removesuffix(".0")
+
+
+def _range_text(kind: Any) -> str:
+    least, most = getattr(kind, "min", None), getattr(kind, "max", None)
+    return "" if least is None or most is None else f"{least:,} to {most:,}"
 
 
 class _Page:
@@ -161,7 +165,7 @@ class _Page:
     def tables(self, given: Iterable[tuple[str, Sequence[Row]]]) -> None:
         """Add headings with rows below them; in all, the texts begin in the same column."""
         tables = [(heading, rows) for heading, rows in given if rows]
-        most = min(26, self._width // 3)
+        most = min(_LONGEST_NAME, self._width // 3)
         column = max((len(name) for _, rows in tables for name, _ in rows if len(name) <= most), default=most)
         for heading, rows in tables:
             self.heading(heading)

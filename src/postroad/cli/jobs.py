@@ -121,6 +121,7 @@ def _body(file: str, known: set[str]) -> dict[str, Any]:
 
 
 ScheduleName = Annotated[str, argument("NAME", "The schedule, which has the name of its task.")]
+_LATE = timedelta(minutes=1)
 
 
 @verb("schedule list", "--json")
@@ -137,7 +138,7 @@ def list_schedules(call: Call) -> None:
 def _schedule_rows(found: list[tasks.ScheduleShown], now: datetime) -> Iterator[list[Any]]:
     for each in found:
         following: Any = rich_text.Text("paused", "yellow") if each.paused else _time(each.next_at)
-        if each.next_at is not None and each.next_at < now - timedelta(minutes=1):
+        if each.next_at is not None and each.next_at < now - _LATE:
             following = rich_text.Text(f"{_time(each.next_at)}, late: no worker runs it", "red")
         yield [
             rich_text.Text(each.name, "bold"),

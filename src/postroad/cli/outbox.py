@@ -37,6 +37,7 @@ from postroad.telemetry import counted, legible
 EventId = Annotated[str, argument("EVENT_ID", "The event.")]
 Key = Annotated[str | None, option("K", "Only this key.")]
 EventType = Annotated[str | None, option("T", "Only this event type.", "--type")]
+_LAST_SEQ = 2**63 - 1
 
 
 @verb("outbox init", "--dsn postgresql://app@db/app")
@@ -112,7 +113,7 @@ def failed(
             cells: Iterator[list[Any]] = ([each.group, each.event_type, each.count, each.error] for each in found)
             call.show({"items": found, "next_cursor": None}, table(["GROUP", "TYPE", ">ROWS", "ERROR"], cells, nothing))
             return
-        rows = outbox.failed(limit=limit + 1, after=None if after is None else min(int(after), 2**63 - 1))
+        rows = outbox.failed(limit=limit + 1, after=None if after is None else min(int(after), _LAST_SEQ))
     cursor = str(rows[limit - 1].seq) if len(rows) > limit else None
     shown = rows[:limit]
     cells = ([row.event_id, row.event_type, row.lane, row.attempts, row.last_error] for row in shown)

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 
+_DRAIN_SECONDS = 86_400.0
+
+
 def pauses(text: str) -> tuple[float, ...]:
     """Return seconds that are separated by commas."""
     try:
@@ -99,7 +102,7 @@ def run(
             if once:
                 report = dispatcher.run_once()
             else:
-                report = dispatcher.drain(86_400.0, stop=stop) if drain else dispatcher.run(stop)
+                report = dispatcher.drain(_DRAIN_SECONDS, stop=stop) if drain else dispatcher.run(stop)
     write_json(report)
 
 

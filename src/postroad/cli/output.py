@@ -38,6 +38,7 @@ from postroad.telemetry import legible
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+_PIPE_WIDTH = 400
 TELL_EVERY_SECONDS = 10.0
 """How often long work says in a pipe what it does."""
 
@@ -81,7 +82,7 @@ def console(stream: TextIO, *, color: bool, terminal: bool = True) -> Console:
 
     return Console(
         file=stream,
-        width=shutil.get_terminal_size().columns if terminal else 400,
+        width=shutil.get_terminal_size().columns if terminal else _PIPE_WIDTH,
         color_system="standard" if terminal and color else None,
         force_terminal=terminal,
         no_color=not color,

@@ -17,6 +17,7 @@ from postroad.errors import ConfigurationError
 
 App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 """An application of WSGI (PEP 3333)."""
+_POLL_SECONDS = 0.1
 
 
 class ProbeServer(ThreadingMixIn, WSGIServer):
@@ -38,7 +39,7 @@ class ProbeServer(ThreadingMixIn, WSGIServer):
     @contextmanager
     def answering(self, app: App) -> Iterator[None]:
         self.set_app(app)
-        thread = threading.Thread(target=self.serve_forever, args=(0.1,), name="postroad-probes", daemon=True)
+        thread = threading.Thread(target=self.serve_forever, args=(_POLL_SECONDS,), name="postroad-probes", daemon=True)
         thread.start()
         try:
             yield

@@ -22,6 +22,7 @@ from postroad.settings import Settings, beside
 from postroad.telemetry import configure_logs, counted, legible
 
 Port = Annotated[int | None, option("PORT", "The port to listen on (8787); 0 picks a free one.")]
+_SECONDS: Final = 10.0
 _COLORS: Final = {"running": "green", "starting": "yellow", "failed": "red"}
 _LEAST_SECONDS: Final = 1.0
 _SAID: Final = {"healthy": "healthy: nothing to repair yet", "repaired": "repaired", "redriven": "repaired"}
@@ -50,7 +51,7 @@ def status(call: Call) -> None:
     """Show the parts of the `postroad up` that runs on this data; exit 1 if one has failed, 3 if none runs."""
     settings = call.settings()
     url = _address(settings)
-    found = _ask(url, up_command.token_of(settings) or http.read_secret(beside(settings.url, "token")))
+    found = _ask(url, _token(settings))
     rows = (
         (
             part.name,
@@ -79,6 +80,10 @@ def _address(settings: Settings) -> str:
         raise _not_running(f"no `postroad up` runs on {settings.url}") from None
 
 
+def _token(settings: Settings) -> str:
+    return up_command.token_of(settings) or http.read_secret(beside(settings.url, "token"))
+
+
 def _ask(url: str, token: str) -> views.Status:
     import urllib.error
     import urllib.request
@@ -87,7 +92,7 @@ def _ask(url: str, token: str) -> views.Status:
     # The server is on this machine, where no proxy leads.
     open_directly = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
     try:
-        with open_directly(request, timeout=10.0) as answer:
+        with open_directly(request, timeout=_SECONDS) as answer:
             return msgspec.json.decode(answer.read(), type=views.Status)
     except urllib.error.HTTPError as error:
         with error:

@@ -22,6 +22,7 @@ from postroad.engine import APPLICATION_ID, FIXED_VERSION, ReadOnlyFile, is_open
 from postroad.errors import ConfigurationError, PostroadError, SchemaMismatch, StorageDamaged, StorageFull, Unavailable
 
 _BUSY_SECONDS: Final = 5.0
+_READABLE: Final = partial(str, encoding="utf-8", errors="backslashreplace")
 
 
 class FileSession:
@@ -121,7 +122,7 @@ class ApplicationFile:
             address, uri=True, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
         # One text that is not UTF-8 must not hide all the rows that are read with it.
-        connection.text_factory = partial(str, encoding="utf-8", errors="backslashreplace")
+        connection.text_factory = _READABLE
         try:
             self._refuse_the_engines_own(connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID)
         except BaseException:

@@ -32,6 +32,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 ATTEMPTS = 5
 _FIRST_PAUSE = 0.1
+_LOOK_AHEAD = 2_000
 Make = Callable[[str], PostroadError]
 """Makes the adapter's own error for a code of AWS from AWS's message."""
 
@@ -262,7 +263,7 @@ class _Run(Generic[T, R]):
         batch: list[int] = []
         size = 0
         keys: set[str] = set()
-        for index in islice(self.waiting, 2_000):
+        for index in islice(self.waiting, _LOOK_AHEAD):
             entry = self._entries[index]
             if entry.key in keys:
                 continue

@@ -32,6 +32,7 @@ PRIVATE: Final[Any] = {
 }
 _FIRST_REGION: Final = "us-east-1"
 _TABLE_WAIT: Final[Any] = {"Delay": 1, "MaxAttempts": 900}
+_STREAM_WAIT: Final[Any] = {"Delay": 1, "MaxAttempts": 300}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +215,7 @@ def make_stream(client: KinesisClient, name: str, shards: int) -> Mapping[str, A
 
 
 def wait_for_stream(client: KinesisClient, name: str) -> None:
-    client.get_waiter("stream_exists").wait(StreamName=name, WaiterConfig={"Delay": 1, "MaxAttempts": 300})
+    client.get_waiter("stream_exists").wait(StreamName=name, WaiterConfig=_STREAM_WAIT)
 
 
 def make_bucket(client: S3Client, name: str, region: str) -> None:

@@ -31,6 +31,7 @@ ACCEPTED_ASYNC = (
     "psycopg AsyncConnection, asyncpg Connection, SQLAlchemy AsyncConnection or AsyncSession, aiosqlite Connection"
 )
 _IDLE, _IN_ERROR = 0, 3
+_MOST_IDLE = 4
 _NO_TABLES = ("42P01", "42703", "3F000")
 _DEADLOCK = "40P01"
 _NO_TABLES_OF_SQLITE = ("no such table", "no such column")
@@ -327,7 +328,7 @@ class IdleConnections(Generic[C]):
     def keep(self, connection: C) -> bool:
         """Keep the connection for later, unless there are enough; return whether it was kept."""
         with self._lock:
-            if len(self._idle) < 4:
+            if len(self._idle) < _MOST_IDLE:
                 self._idle.append(connection)
                 return True
             return False
@@ -342,12 +343,13 @@ def _close_all(connections: list[Any]) -> None:
         connections.pop().close()
 
 
+_POSTGRES = ("postgresql://", "postgres://")
 _SQLITE = "sqlite:///"
 
 
 def dialect_of(dsn: object) -> Dialect:
     """Return the kind of database that a DSN names, or raise `ConfigurationError`."""
-    if isinstance(dsn, str) and dsn.startswith(("postgresql://", "postgres://")):
+    if isinstance(dsn, str) and dsn.startswith(_POSTGRES):
         return "postgresql"
     if isinstance(dsn, str) and dsn.startswith(_SQLITE) and len(dsn) > len(_SQLITE):
         return "sqlite"

@@ -24,6 +24,9 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 20_000,
 }
+_BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
+_BEGIN_READING: Final = "BEGIN READ ONLY"
+_SHOWN: Final = 300
 _NO_TABLES = (pg.UndefinedTable, pg.UndefinedColumn, pg.UndefinedFunction)
 
 
@@ -60,10 +63,10 @@ class PostgresDatabase:
         self._idle: IdleConnections[psycopg.Connection[Row]] = IdleConnections()
 
     def transaction(self) -> AbstractContextManager[PostgresSession]:
-        return self._transaction("BEGIN ISOLATION LEVEL READ COMMITTED")
+        return self._transaction(_BEGIN)
 
     def reading(self) -> AbstractContextManager[PostgresSession]:
-        return self._transaction("BEGIN READ ONLY")
+        return self._transaction(_BEGIN_READING)
 
     def connect(self) -> psycopg.Connection[Row]:
         """Return a connection in autocommit mode, which the caller must close."""
@@ -142,7 +145,10 @@ class PostgresDatabase:
 
 
 def _text(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
+    return " ".join(str(error).split())[:_SHOWN]
+
+
+_SERVER: Final = b"SELECT pg_backend_pid()"
 
 
 def shares_servers(database: PostgresDatabase) -> bool:
@@ -162,5 +168,5 @@ def shares_servers(database: PostgresDatabase) -> bool:
 
 
 def _server(connection: psycopg.Connection[Row]) -> int:
-    [pid] = connection.execute(b"SELECT pg_backend_pid()").fetchall()[0]
+    [pid] = connection.execute(_SERVER).fetchall()[0]
     return int(pid)

@@ -91,7 +91,7 @@ def _top(values: Sequence[int]) -> int:
     most = max(values, default=0)
     size = 1
     while True:
-        for factor in (1, 2, 5):
+        for factor in (1, 2, 3, 5):
             if most <= factor * size:
                 return factor * size
         size *= 10

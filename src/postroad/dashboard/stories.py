@@ -157,8 +157,6 @@ def later(at: str, before: str) -> Markup:
 
 def visible(value: Any) -> Any:
     """Return a text with control characters and direction marks escaped, so that data cannot rearrange a page."""
-    return _UNSEEN.sub(_escaped, value) if type(value) is str else value
-
-
-def _escaped(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape").decode()
+    if type(value) is not str:
+        return value
+    return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), value)

@@ -13,18 +13,23 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import apsw
 
 from postroad import failpoints
 from postroad.errors import OutcomeUnknown, PostroadError, StorageDamaged, StorageFull, Unavailable
 
+if TYPE_CHECKING:
+    from postroad.engine.file import BusyHandler
+
 MOST_HEAD_ROOM: Final = 4_194_304
 LEAST_HEAD_ROOM: Final = 1_048_576
 CHECKPOINT_PAGES: Final = 4_000
 CHECKPOINT_COMMITS: Final = 250
 """SQLite looks a page up in its log by walking over all copies of it, and each commit adds a copy of the same few."""
+RESTART_SECONDS: Final = 0.002
+"""How long a restart of the log may wait for those who read it; nobody can write meanwhile."""
 SHORT_PAGES: Final = 32
 """Half of a quarter of the smallest head-room: neither a log nor a growth of so many pages uses it up."""
 # A directory that changes twice within one tick of the clock, or of its file system, shows the same time for both.
@@ -301,9 +306,9 @@ class Checkpoints:
         self._looked_at = -SHORT_PAGES
         self._is_short_of_room = False
 
-    def follow(self, writer: apsw.Connection) -> None:
-        """Count the pages in the writer's log after each commit."""
-        self._writer, self._pages, self._commits = writer, 0, 0
+    def follow(self, writer: apsw.Connection, busy: BusyHandler) -> None:
+        """Count the pages in the writer's log after each commit. `busy` waits for the writer's locks."""
+        self._writer, self._busy, self._pages, self._commits = writer, busy, 0, 0
         writer.set_wal_hook(self._count)
 
     def is_look_due(self) -> bool:
@@ -352,19 +357,22 @@ class Checkpoints:
         self._pages = 0
 
     def _count(self, _: apsw.Connection, __: str, pages: int) -> int:
-        # Fewer pages than before: another process has copied the log.
-        self._commits = self._commits + 1 if pages > self._pages else 1
+        self._commits += 1
+        if pages <= self._pages:
+            # Another process has copied the log, and it began again.
+            self._commits, self._due_at = 1, CHECKPOINT_PAGES
         self._pages = pages
         return apsw.SQLITE_OK
 
     def _run(self) -> None:
         self._expect_in_place()
-        try:
-            pages, copied = self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-        except apsw.Error:
-            # Another process copies it, or the disk is full: the log holds everything; the next commit tries again.
-            pages, copied = self._pages, 0
-        failpoints.hit("engine.checkpoint.mid")
-        self._pages = self._commits = 0
-        # A long reader keeps the log from starting again: trying at every commit would only cost time.
-        self._due_at = CHECKPOINT_PAGES if copied >= pages else pages + CHECKPOINT_PAGES // 4
+        # If another process copies it, a long reader keeps it or the disk is full, the log holds everything; trying
+        # again at every commit would only cost time.
+        self._commits, self._due_at = 0, self._pages + CHECKPOINT_PAGES // 4
+        with suppress(apsw.Error):
+            self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            failpoints.hit("engine.checkpoint.mid")
+            # What other processes have committed meanwhile is copied too, or their log would never begin again.
+            with self._busy.briefly(RESTART_SECONDS):
+                self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+            self._pages, self._due_at = 0, CHECKPOINT_PAGES

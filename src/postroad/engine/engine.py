@@ -49,7 +49,7 @@ class Engine:
         self._unit_error: Exception | None = None
         self._unusable: str | None = None
         self._looked_at: ReadOnlyFile | None = None
-        self._reading = threading.Lock()
+        self._reading = threading.RLock()  # Only its owner can release it.
         self._forking: Request | None = None
         self._prepared: set[str] = set()
         self._counters = AllCounters()
@@ -69,10 +69,8 @@ class Engine:
         if schema.part in self._prepared:
             return
         version, boot = self.read(lambda connection: schema.stored(connection, self.path))
-        if version == len(schema.steps) and (self.read_only or boot == self.clock.boot_id()):
-            self._prepared.add(schema.part)
-            return
-        self.write(lambda tx: schema.migrate(tx, self.clock.boot_id(), self.path, after_reboot), relieves=True)
+        if version != len(schema.steps) or not (self.read_only or boot == self.clock.boot_id()):
+            self.write(lambda tx: schema.migrate(tx, self.clock.boot_id(), self.path, after_reboot), relieves=True)
         self._prepared.add(schema.part)
 
     def keep(self, counters: Counters) -> None:
@@ -95,13 +93,13 @@ class Engine:
         self._check_writable()
         if self._joined is not None and self._joined_by == threading.get_ident():
             return self._join(self._joined, work)
-        if relieves is None:
-            relieves = not durable
+        relieves = not durable if relieves is None else relieves
         kept_quarters = 0 if removes else 4 if not relieves else 2 if durable else 1
         request = Request(work, durable=durable, kept_quarters=kept_quarters)
         interruption: BaseException | None = None
         try:
             if self._turns.join(request):
+                self._check_writable()  # It may have been closed while this thread waited.
                 self._run(request.group)
                 self._bring_to_disk(request)
         finally:
@@ -158,6 +156,7 @@ class Engine:
             yield
             return
         with self._own_turn() as turn:
+            self._check_writable()
             if durable:
                 self._disk.expect_to_keep()
             tx = self._begin_alone()
@@ -197,8 +196,7 @@ class Engine:
                 self._in_unit, self._unit_error = True, None
                 result = unit()
             finally:
-                self._joined = self._joined_by = None
-                self._in_unit = False
+                self._joined, self._joined_by, self._in_unit = None, None, False
             if self._unit_error is not None:
                 raise self._unit_error
             return result
@@ -248,9 +246,17 @@ class Engine:
         """Wait for the running turn and close the file, unless the turn is the forking thread's own."""
         if self._unusable is not None or self._writing_by == threading.get_ident():
             return
-        self._forking = Request(None, durable=True)
-        self._turns.join(self._forking)
-        self._reading.acquire()
+        forking = Request(None, durable=True)
+        try:
+            self._turns.join(forking)
+            self._reading.acquire()
+            self._forking = forking
+        except BaseException:
+            # Python drops it and forks all the same: the file stays open, as it does in a transaction of this thread.
+            with contextlib.suppress(RuntimeError):
+                self._reading.release()
+            self._turns.finish(forking)
+            raise
         self._close_file()
 
     def after_fork_in_parent(self) -> None:
@@ -272,7 +278,7 @@ class Engine:
 
     def after_fork_in_child(self) -> Sequence[object]:
         """Refuse all use, and return the connections that are still open, which this process must never close."""
-        still_open = self._unusable is None and self._forking is None
+        still_open = self._unusable is None and self._forking is None and self._looked_at is None
         self._unusable = f"{self.path}: this backend was opened before fork(); a child opens its own with connect()"
         self._listeners.abandon()
         return (self._writer, self._reader) if still_open else ()
@@ -290,8 +296,8 @@ class Engine:
             self._open_for_writing()
 
     def _open_for_writing(self) -> None:
-        self._writer, self._reader = open_pair(self.path, self._disk)
-        self._checkpoints.follow(self._writer)
+        self._writer, busy, self._reader = open_pair(self.path, self._disk)
+        self._checkpoints.follow(self._writer, busy)
         self._counters.drop()
         self._reserve.open(self._writer)
 
@@ -309,8 +315,7 @@ class Engine:
             self._disk.expect_in_place()
 
     def _check_writable(self) -> None:
-        if self._unusable is not None or self._disk.displaced is not None:
-            self._check_usable()
+        self._check_usable()
         if self._looked_at is not None:
             raise self._looked_at.refusal()
 
@@ -351,7 +356,7 @@ class Engine:
         mark = tx.mark()
         self._writer.execute("SAVEPOINT joined")
         try:
-            result = work(tx)
+            return work(tx)
         except BaseException as error:
             if self._writer.in_transaction:
                 self._writer.execute("ROLLBACK TO joined")
@@ -363,7 +368,6 @@ class Engine:
         finally:
             if self._writer.in_transaction:
                 self._writer.execute("RELEASE joined")
-        return result
 
     def _bring_to_disk(self, leader: Request) -> None:
         """Let the next one lead, and wait for the disk on behalf of all of the group that need it."""
@@ -407,8 +411,7 @@ class Engine:
         try:
             self._begin(tx)
             for request in group:
-                if request.work is None:
-                    continue
+                assert request.work is not None
                 if request.durable:
                     self._disk.expect_to_keep()
                 tx.durable = request.durable
@@ -441,8 +444,7 @@ class Engine:
 
     def _begin(self, tx: Transaction) -> None:
         self._current, self._writing_by = tx, threading.get_ident()
-        tx.news = self._listeners.news
-        tx.cursor = self._writer.cursor()
+        tx.news, tx.cursor = self._listeners.news, self._writer.cursor()
         tx.cursor.execute("BEGIN IMMEDIATE")
         if tx.kept_quarters == 4:
             self._reserve.require(self._writer)
@@ -450,10 +452,8 @@ class Engine:
     def _commit(self, tx: Transaction) -> None:
         tx.finish()
         self._counters.store(tx)
-        if tx.kept_quarters:
-            look = self._checkpoints.is_look_due()
-            if look or tx.kept_quarters == 4:
-                self._reserve.require_growth(self._writer, quarters=tx.kept_quarters, look=look)
+        if tx.kept_quarters and ((look := self._checkpoints.is_look_due()) or tx.kept_quarters == 4):
+            self._reserve.require_growth(self._writer, quarters=tx.kept_quarters, look=look)
         tx.committing = True
         tx.cursor.execute("COMMIT")
 

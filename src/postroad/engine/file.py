@@ -60,13 +60,25 @@ class BusyHandler:
 
     def __init__(self) -> None:
         self._since = 0.0
+        self._brief_until = 0.0
 
     def __call__(self, tries: int) -> bool:
         now = time.monotonic()
         if tries == 0:
             self._since = now
         time.sleep(0.0001 if tries < 50 else 0.001)
+        if self._since < self._brief_until:
+            return now < self._brief_until
         return now - self._since < BUSY_SECONDS
+
+    @contextmanager
+    def briefly(self, seconds: float) -> Iterator[None]:
+        """Wait no longer than this in the block. Should Ctrl-C skip its end, the time ends by itself."""
+        self._brief_until = time.monotonic() + seconds
+        try:
+            yield
+        finally:
+            self._brief_until = 0.0
 
 
 def resolved(path: Path) -> Path:
@@ -229,17 +241,19 @@ def _refused(path: Path, why: str, remedy: str = "") -> ConfigurationError:
     return ConfigurationError(f"{path}: {why}", field="url", remedy=remedy)
 
 
-def open_pair(path: Path, disk: Disk) -> tuple[apsw.Connection, apsw.Connection]:
-    """Open the file for a writer and a reader, and its log for syncs."""
+def open_pair(path: Path, disk: Disk) -> tuple[apsw.Connection, BusyHandler, apsw.Connection]:
+    """Open the file for a writer, with what waits for its locks, and a reader; and its log for syncs."""
     with ExitStack() as opened:
         writer = opened.enter_context(closing(open_file(path, cache_kib=WRITER_CACHE_KIB)))
+        busy = BusyHandler()
+        writer.set_busy_handler(busy)
         reader = opened.enter_context(closing(open_file(path, cache_kib=READER_CACHE_KIB)))
         try:
             disk.open()
         except OSError as error:
             raise translate(error, path) from error
         opened.pop_all()
-    return writer, reader
+    return writer, busy, reader
 
 
 def close_pair(writer: apsw.Connection, reader: apsw.Connection, disk: Disk) -> None:

@@ -36,10 +36,8 @@ def frozen_dataclass(cls: type) -> type:
         options = {name: getattr(params, name) for name in ("init", "repr", "eq", "order", "unsafe_hash")}
         return _slotted(_without_dataclass(cls), **options)
     except (TypeError, ValueError) as error:
-        raise InvalidInput(
-            f"{cls.__qualname__} cannot become a frozen dataclass: {error}",
-            remedy="Declare the fields as for @dataclass(frozen=True, slots=True).",
-        ) from error
+        why = f"{cls.__qualname__} cannot become a frozen dataclass: {error}"
+        raise InvalidInput(why, remedy="Declare the fields as for @dataclass(frozen=True, slots=True).") from error
 
 
 def _slotted(cls: type, **options: bool) -> type:
@@ -115,11 +113,8 @@ def event(cls: Any = None, /, *, name: str | None = None, version: int = 1) -> A
 
     def decorate(cls: type[T]) -> type[T]:
         if not isinstance(cls, type):
-            raise InvalidInput(
-                f"@event: {cls!r} is not a class",
-                field="cls",
-                remedy="Write @event above a class; with a name it is @event(name='orders.placed').",
-            )
+            remedy = "Write @event above a class; with a name it is @event(name='orders.placed')."
+            raise InvalidInput(f"@event: {cls!r} is not a class", field="cls", remedy=remedy)
         refuse_models_with_validators(cls)
         if issubclass(cls, _HAVE_A_FORM_OF_THEIR_OWN) or getattr(cls, "_is_protocol", False):
             raise InvalidInput(
@@ -178,11 +173,8 @@ def lifted(cls: type, payload: dict[str, Any], version: int) -> dict[str, Any]:
     current = copy.deepcopy(payload)
     for step in range(version, identity.version):
         if step not in identity.upcasters:
-            raise InvalidMessage(
-                f"version: nothing lifts {cls.__qualname__} from version {step} to {step + 1}",
-                field="version",
-                remedy=f"Register @upcast({cls.__name__}, from_version={step}).",
-            )
+            why = f"version: nothing lifts {cls.__qualname__} from version {step} to {step + 1}"
+            raise InvalidMessage(why, field="version", remedy=f"Register @upcast({cls.__name__}, from_version={step}).")
         try:
             current = identity.upcasters[step](current)
         except Exception as error:
@@ -208,8 +200,5 @@ def _refuse_gaps(name: str, from_version: int, version: int, known: dict[int, Up
         why = f"{name} would have a gap: register the upcast from version {missing} first"
     else:
         return
-    raise InvalidInput(
-        f"from_version: {why}",
-        field="from_version",
-        remedy="Each version before the class's own is lifted by exactly one upcast, without gaps.",
-    )
+    remedy = "Each version before the class's own is lifted by exactly one upcast, without gaps."
+    raise InvalidInput(f"from_version: {why}", field="from_version", remedy=remedy)

@@ -275,7 +275,6 @@ class UUID7Source:
 uuid7 = UUID7Source()
 os.register_at_fork(after_in_child=uuid7.forget)
 
-
 _new = object.__new__
 _set = object.__setattr__
 
@@ -387,10 +386,8 @@ def not_an_event(event: object) -> PostroadError:
     if isinstance(event, msgspec.Struct) or is_model(cls) or (is_dataclass(event) and not isinstance(event, type)):
         return UnknownEventType(f"event_type: {cls.__qualname__} is not registered", field="event_type")
     shown = f"the class {event.__qualname__} itself" if isinstance(event, type) else cls.__qualname__
-    return InvalidMessage(
-        f"{shown} is not an event",
-        remedy="Pass an instance of a class with @event, or of a registered dataclass, pydantic model or Struct.",
-    )
+    remedy = "Pass an instance of a class with @event, or of a registered dataclass, pydantic model or Struct."
+    return InvalidMessage(f"{shown} is not an event", remedy=remedy)
 
 
 def as_uuid(value: object) -> UUID:

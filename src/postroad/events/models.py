@@ -22,22 +22,16 @@ def is_model(cls: object) -> bool:
 def fault_of_model(cls: Any) -> InvalidInput | None:
     """Return the error for a model that is no object in JSON, or that could not read what it has written."""
     if cls.__pydantic_root_model__:
-        return InvalidInput(
-            f"cls: {cls.__qualname__} is a RootModel, and the payload of an event is a JSON object",
-            field="cls",
-            remedy="Derive it from BaseModel, with the value in a field.",
-        )
+        why = f"cls: {cls.__qualname__} is a RootModel, and the payload of an event is a JSON object"
+        return InvalidInput(why, field="cls", remedy="Derive it from BaseModel, with the value in a field.")
     config = cls.model_config
     by_name = config.get("populate_by_name") or config.get("validate_by_name")
     for name, field in cls.model_fields.items():
         written, read = field.serialization_alias or name, field.validation_alias or name
         # An AliasChoices has several names.
         if written not in getattr(read, "choices", [read]) and not (by_name and written == name):
-            return InvalidInput(
-                f"cls: {cls.__qualname__}.{name} is written as {written!r} and read as {read!r}",
-                field=name,
-                remedy="Give the field one `alias` instead of two, or none.",
-            )
+            why = f"cls: {cls.__qualname__}.{name} is written as {written!r} and read as {read!r}"
+            return InvalidInput(why, field=name, remedy="Give the field one `alias` instead of two, or none.")
     return None
 
 

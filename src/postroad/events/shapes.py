@@ -65,11 +65,8 @@ def checked_name(name: object) -> str:
     """Return the name if a message and its attributes can carry it, else raise InvalidName."""
     if isinstance(name, str) and 0 < len(name) <= MAX_NAME_LENGTH and name.isprintable() and " " not in name:
         return name
-    raise InvalidName(
-        f"name: {str(name)[:80]!r} cannot name an event",
-        field="name",
-        remedy=f"Use 1 to {MAX_NAME_LENGTH} printable characters without spaces, such as 'orders.placed'.",
-    )
+    remedy = f"Use 1 to {MAX_NAME_LENGTH} printable characters without spaces, such as 'orders.placed'."
+    raise InvalidName(f"name: {str(name)[:80]!r} cannot name an event", field="name", remedy=remedy)
 
 
 def field_types(annotation: Any) -> list[tuple[Field[Any], Any]]:

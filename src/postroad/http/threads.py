@@ -42,10 +42,10 @@ class Threads:
         done: asyncio.Future[Result] = loop.create_future()
         context = copy_context()
         self._unfinished += 1
-        if self._unfinished > len(self._threads) < self._most:
-            self._start()
-        self._give(lambda: context.run(_finish, work, loop, done))
         try:
+            if self._unfinished > len(self._threads) < self._most:
+                self._start()
+            self._give(lambda: context.run(_finish, work, loop, done))
             return await done
         finally:
             self._unfinished -= 1
@@ -72,7 +72,13 @@ class Threads:
         thread = threading.Thread(
             target=self._serve, args=(own,), name=f"{self._name}-{len(self._threads)}", daemon=True
         )
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:
+            # The machine has too many: those that run do the work.
+            if not self._threads:
+                raise
+            return
         self._threads.append(thread)
         self._idle.append(own)
 

@@ -204,31 +204,34 @@ _FAILURES = {
     "receive_failed": "notification_paused",
 }
 """The log line of each failure around a message."""
+_COUNTED: Final = {"retried": "retried", "deferred": "deferred", "rejected": "dead_lettered"}
+"""The counter of what the receiver did with a message that is not done."""
 
 
 class EventLog:
     """The log lines and counters of the consumer of one queue."""
 
-    def __init__(self, queue: str, handler: str) -> None:
-        self._queue, self._handler = queue, handler
+    def __init__(self, queue: str, handler: str, counts: Counts) -> None:
+        self._queue, self._handler, self._counts = queue, handler, counts
 
     def observe(self, what: str, delivery: Delivery | None, /, **fields: Any) -> None:
         about = {"queue": self._queue} if delivery is None else self._about(delivery)
         if what in ("retried", "rejected"):
             about |= {"error": fields["error"], "attempt": fields["attempt"], "handler": self._handler}
             about["duration_ms"] = fields["duration_ms"]
+        outcome = fields["label"] if what == "acked" else _COUNTED.get(what)
+        if outcome is not None:
+            counter("notifications").labels(self._queue, outcome).inc()
+        if what in _COUNTED:
+            self._counts.add(_COUNTED[what])
         if what == "acked":
-            self._count(fields["label"])
             if _standard.isEnabledFor(logging.INFO):
-                _log.info("notification_settled", outcome=fields["label"], **about)
+                _log.info("notification_settled", outcome=outcome, **about)
         elif what == "retried":
-            self._count("retried")
             _log.warning("notification_retried", retry_in_seconds=round(fields["after"], 3), **about)
         elif what == "deferred":
-            self._count("deferred")
             _log.info("notification_deferred", after_seconds=round(fields["after"], 3), **about)
         elif what == "rejected":
-            self._count("dead_lettered")
             _log.warning("notification_dead_lettered", reason=fields["reason"], **about)
         elif what == "released":
             for each in fields["deliveries"]:
@@ -237,9 +240,6 @@ class EventLog:
             _log.warning("notification_stop_timed_out", messages=fields["messages"], **about)
         elif what in _FAILURES:
             _log.warning(_FAILURES[what], error=describe(fields["error"]), **about)
-
-    def _count(self, outcome: str) -> None:
-        counter("notifications").labels(self._queue, outcome).inc()
 
     def _about(self, delivery: Delivery) -> dict[str, object]:
         return {"queue": self._queue, "message_id": delivery.message_id, "receives": delivery.receive_count}

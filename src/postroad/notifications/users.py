@@ -79,10 +79,8 @@ def show_user(store: NotificationStore, user_id: str) -> UserShown:
         is_known = devices or session.rows(store.sql.any_message, (user_id,))
         results = session.rows(store.sql.device_results, (msgspec.json.encode(list(owned_since)).decode(), _MOST))
     if not is_known:
-        raise NotFound(
-            f'nothing is known of user "{user_id[:300]}"',
-            remedy="A user is known from the first device or message on, until the message is pruned.",
-        )
+        why = f'nothing is known of user "{user_id[:300]}"'
+        raise NotFound(why, remedy="A user is known from the first device or message on, until the message is pruned.")
     return UserShown(
         user_id=user_id,
         devices=[_device(row) for row in devices],

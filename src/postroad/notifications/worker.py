@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 from msgspec import Meta
 
 from postroad.arguments import check, seconds_between, whole_number
-from postroad.clock import SYSTEM_CLOCK
 from postroad.connections import dialect_of, path_of
 from postroad.errors import ConfigurationError, describe
 from postroad.notifications.consumers import (
@@ -31,30 +30,13 @@ from postroad.notifications.store import KEEP_DELIVERED, KEEP_RESULTS, KEEP_UNDE
 from postroad.outbox import DispatcherConfig, OutboxDispatcher
 from postroad.ports import Store
 from postroad.queues import Delivery, Queue, check_name
-from postroad.receiving import (
-    Breaker,
-    Counts,
-    DeadLetters,
-    Decide,
-    DecideTogether,
-    GivenDeadLetters,
-    Hooks,
-    OwnDeadLetters,
-    Receiver,
-    name_of,
-)
+from postroad.receiving import Counts, Decide, DecideTogether, Hooks, Receiver, name_of
 from postroad.settings import data_path
 from postroad.telemetry import get_logger
 
 STOP_SECONDS: Final = 5.0
-_GRACE_SECONDS: Final = 0.1
 _SLICE_SECONDS: Final = 0.25
 _SWEEP_SECONDS: Final = 60.0
-_MOST_BATCH: Final = 10
-_LONGEST_COVER: Final = 43_200.0
-_AFTER_A_BUG_SECONDS: Final = 300.0
-_MOST_THREADS: Final = 1_000
-_COUNTED: Final = {"retried": "retried", "deferred": "deferred", "rejected": "dead_lettered"}
 
 _Delays = Annotated[
     tuple[Annotated[float, Meta(ge=0, le=43_200)], ...], Meta(description="numbers of seconds from 0 to 43200")
@@ -150,8 +132,8 @@ class NotificationWorker:
         keep_results: float | None = KEEP_RESULTS,
         keep_undelivered: float | None = KEEP_UNDELIVERED,
     ) -> None:
-        check(batch, whole_number(1, _MOST_BATCH), "batch", ConfigurationError)
-        check(concurrency, whole_number(1, _MOST_THREADS), "concurrency", ConfigurationError)
+        check(batch, whole_number(1, 10), "batch", ConfigurationError)
+        check(concurrency, whole_number(1, 1_000), "concurrency", ConfigurationError)
         check(wait, seconds_between(0, 20), "wait", ConfigurationError)
         check(retry_delays, _Delays, "retry_delays", ConfigurationError)
         self._keep = {
@@ -221,8 +203,12 @@ class NotificationWorker:
                 for receiver in self.receivers.values():
                     receiver.check()
         finally:
-            self._wind_up()
-        sweeping.join(_GRACE_SECONDS)
+            deadline = time.monotonic() + STOP_SECONDS
+            for finish in self._halted():
+                finish(max(0.0, deadline - time.monotonic()))
+            if self._relay is not None:
+                self._relay.stop(max(0.1, deadline - time.monotonic()))
+        sweeping.join(0.1)
 
     def close(self) -> None:
         """Release the messages that are held; store, backend and senders stay open."""
@@ -249,13 +235,6 @@ class NotificationWorker:
         if any(pruned):
             _log.info("notification_pruned", **pruned._asdict())
 
-    def _wind_up(self) -> None:
-        deadline = time.monotonic() + STOP_SECONDS
-        for finish in self._halted():
-            finish(max(0.0, deadline - time.monotonic()))
-        if self._relay is not None:
-            self._relay.stop(max(0.1, deadline - time.monotonic()))
-
     def _halted(self) -> list[Callable[[float], bool]]:
         """Begin nothing more, and return what ends the rest."""
         finishing = [receiver.halt() for receiver in self.receivers.values()]
@@ -273,60 +252,47 @@ class NotificationWorker:
             return None
         queue = self._backend.queue(queue_name(given, field=field))
         if queue.traits.fifo:
-            raise ConfigurationError(
-                f"{field}: {queue.name!r} is FIFO, and pushes that wait for their provider need a standard queue",
-                field=field,
-                remedy="Name a standard queue.",
-            )
+            why = f"{field}: {queue.name!r} is FIFO, and pushes that wait for their provider need a standard queue"
+            raise ConfigurationError(why, field=field, remedy="Name a standard queue.")
         return queue
 
-    def _letters(self, queue: Queue | None, given: str | None, field: str) -> DeadLetters:
-        """Return the queue's own dead letters, or those that were named if it has none."""
+    def _letters(self, queue: Queue | None, given: str | None, field: str) -> Queue | None:
+        """Return the queue of dead letters that was named; None for those of the queue itself, if it has any."""
         name = None if given is None else queue_name(given, field=field)
         if name is None or queue is None or queue.traits.max_receives is not None:
-            return OwnDeadLetters()
-        return GivenDeadLetters(self._backend.queue(name), SYSTEM_CLOCK)
+            return None
+        return self._backend.queue(name)
 
-    def _offline_receiver(self, processor: OfflineProcessor, letters: DeadLetters) -> Receiver | None:
+    def _offline_receiver(self, processor: OfflineProcessor, letters: Queue | None) -> Receiver | None:
         if self.offline_queue is None:
             return None
         consumer = OfflineConsumer(processor=processor, retries=self._retries(self.offline_queue), counts=self._counts)
         decide = consumer if self._batch > 1 else lambda delivery: consumer([delivery])[0]
         # On one thread and in one transaction: they all write to one database, and wait for nothing else.
-        return self._receiver(self.offline_queue, processor, decide, letters, concurrency=1, together=self._batch)
+        return self._receiver(self.offline_queue, type(processor), decide, letters, together=self._batch)
 
-    def _push_receiver(self, concurrency: int, letters: DeadLetters) -> Receiver | None:
+    def _push_receiver(self, concurrency: int, letters: Queue | None) -> Receiver | None:
         if self.push_queue is None:
             return None
         if not self.breakers:
             why = "no sender is configured; pushes are queued and not sent"
             _log.warning("notification_consumer_disabled", queue="push_queue", why=why)
             return None
-        processor, retries = self._processor, self._retries(self.push_queue)
-        consumer = PushConsumer(processor=processor, retries=retries, counts=self._counts)
-        breaker = ProviderBreakers(self.breakers.values())
-        return self._receiver(self.push_queue, processor, consumer, letters, concurrency=concurrency, breaker=breaker)
+        retries, breaker = self._retries(self.push_queue), ProviderBreakers(self.breakers.values())
+        consumer = PushConsumer(processor=self._processor, retries=retries, counts=self._counts)
+        options = {"concurrency": concurrency, "breaker": breaker}
+        return self._receiver(self.push_queue, PushProcessor, consumer, letters, **options)
 
     def _retries(self, queue: Queue) -> RetryPolicy:
         retention = self._backend.queue_spec(queue.name).retention
         return RetryPolicy(delays=self._delays, max_receives=queue.traits.max_receives, retention=retention)
 
     def _receiver(
-        self,
-        queue: Queue,
-        processor: OfflineProcessor | PushProcessor,
-        decide: Decide | DecideTogether,
-        letters: DeadLetters,
-        *,
-        concurrency: int,
-        together: int = 1,
-        breaker: Breaker | None = None,
+        self, queue: Queue, handler: type, decide: Decide | DecideTogether, letters: Queue | None, **options: Any
     ) -> Receiver:
-        event_log = EventLog(queue.name, name_of(type(processor)))
+        event_log = EventLog(queue.name, name_of(handler), self._counts)
 
         def observe(what: str, delivery: Delivery | None, /, **fields: Any) -> None:
-            if what in _COUNTED:
-                self._counts.add(_COUNTED[what])
             if what == "retried" and fields["about"] is DATABASE:
                 self._database_failed = True
             event_log.observe(what, delivery, **fields)
@@ -334,21 +300,19 @@ class NotificationWorker:
         return Receiver(
             queue,
             decide,
-            concurrency=concurrency,
             batch=self._batch,
-            together=together,
             wait=self.wait,
             visibility=self._visibility,
-            retry_delays=(_AFTER_A_BUG_SECONDS,),
+            retry_delays=(300.0,),
             dead_letters=letters,
-            breaker=breaker,
             hooks=Hooks(
                 observe=observe,
                 ready=self._check_database,
-                longest=_LONGEST_COVER,
+                longest=43_200.0,
                 idle_pause=self._pause,
                 releases_late=True,
             ),
+            **options,
         )
 
     def _check_database(self) -> None:
@@ -375,11 +339,8 @@ def refuse_engine_file(backend_url: str, database_url: str, *, field: str = "url
     except OSError:
         is_same = engine.absolute().resolve() == own.absolute().resolve()
     if is_same:
-        raise ConfigurationError(
-            f"{field}: {own} is the backend's own file {engine}",
-            field=field,
-            remedy="Name another file; the backend needs its file for itself.",
-        )
+        why = f"{field}: {own} is the backend's own file {engine}"
+        raise ConfigurationError(why, field=field, remedy="Name another file; the backend needs its file for itself.")
 
 
 def relay(store: NotificationStore, push_queue: Queue) -> OutboxDispatcher:

@@ -20,6 +20,7 @@ from postroad.settings import actor as settings_actor, audit_path, default_url
 
 FIRST_PREV = "0" * 64
 RECOVERED = "recovered"
+_BLOCK = 4_096
 _KEYS = frozenset({"seq", "at", "actor", "action", "target", "detail", "prev", "hash"})
 
 
@@ -191,7 +192,7 @@ def backwards(file: BinaryIO, size: int) -> Iterator[bytes]:
     """Yield the lines from the last to the first, beginning with what follows the last line end."""
     tail, start = b"", size
     while start > 0:
-        begin = max(0, start - 4_096)
+        begin = max(0, start - _BLOCK)
         file.seek(begin)
         tail, *lines = (file.read(start - begin) + tail).split(b"\n")
         yield from reversed(lines)

@@ -21,9 +21,11 @@ FREE_GB: Final = 1
 SCALES: Final[Mapping[str, int]] = {"Dev": 1_000, "10k DAU": 100_000, "100k DAU": 1_000_000}
 """Messages a day of deployments of three sizes."""
 _CHUNK_BYTES: Final = 65_536
+_MOST_IN_BATCH: Final = 10
 _MOST_BYTES: Final = 1_048_576
 _MOST_WAIT: Final = 20
 _MOST: Final = 10**15
+_DAY_SECONDS: Final = 86_400
 _Amount = Annotated[float, Meta(ge=0, le=_MOST, description=f"a number of 0 or more and at most {_MOST:g}")]
 _Days = Annotated[float, Meta(gt=0, le=_MOST, description=f"a number above 0 and at most {_MOST:g}")]
 _Wait = Annotated[float, Meta(gt=0, le=_MOST_WAIT, description=f"a number above 0 and at most {_MOST_WAIT:g}")]
@@ -99,9 +101,9 @@ def estimate_cost(
     check(days, _Days, "days")
     check(body_bytes, _Bytes, "body_bytes")
     for name, batch in (("send_batch", send_batch), ("receive_batch", receive_batch), ("delete_batch", delete_batch)):
-        check(batch, whole_number(1, 10), name)
+        check(batch, whole_number(1, _MOST_IN_BATCH), name)
     per_message = _carried(send_batch, body_bytes) + _carried(receive_batch, body_bytes) + Fraction(1, delete_batch)
-    polls = Fraction(pollers) * Fraction(days) * 86_400 / Fraction(poll_wait)
+    polls = Fraction(pollers) * Fraction(days) * _DAY_SECONDS / Fraction(poll_wait)
     requests = math.ceil(Fraction(messages_per_day) * Fraction(days) * per_message + polls)
     billable = max(0, requests - FREE_REQUESTS)
     request_usd = Fraction(billable, 1_000_000) * (PRICE_OF_FIFO_MILLION if fifo else PRICE_OF_MILLION)

@@ -20,6 +20,8 @@ from postroad.ports import Store
 from postroad.telemetry import get_logger, recorded
 
 _FASTEST = 500
+_NAMED_IDS = 100
+_SAMPLES = 5
 _PAGE = 500
 _MOST_RECEIVED = 10_000
 """How many messages are read by default where peeking is receiving."""
@@ -130,7 +132,7 @@ def _joined(group: FailureGroup, message: queues.PeekedMessage) -> FailureGroup:
         count=group.count + 1,
         first_sent_at=min(group.first_sent_at, message.sent_at),
         last_sent_at=max(group.last_sent_at, message.sent_at),
-        sample_ids=(*group.sample_ids, message.message_id)[:5],
+        sample_ids=(*group.sample_ids, message.message_id)[:_SAMPLES],
     )
 
 
@@ -317,6 +319,6 @@ def _fields(match: queues.Match | None) -> dict[str, Any] | None:
     """Return what is set in the match, with as many ids as the audit record has room for."""
     if match is None:
         return None
-    shortened = {"attributes": dict(match.attributes), "ids": list(match.ids)[:100]}
+    shortened = {"attributes": dict(match.attributes), "ids": list(match.ids)[:_NAMED_IDS]}
     given = msgspec.to_builtins(msgspec.structs.replace(match, **shortened))
     return {name: value for name, value in given.items() if value}

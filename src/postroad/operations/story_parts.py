@@ -22,6 +22,7 @@ _GONE: Final = "nothing: it is gone"
 _FOR_EVER: Final = 1e9
 _WELL: Final = ("acked", "redriven", "released")
 _FAILURES: Final = ("failed", "dead")
+_NOT_SETTLED: Final = "its receiver did not settle it before its lease ended"
 
 
 class Part(NamedTuple):
@@ -107,7 +108,7 @@ def _standing(located: Located | None, settled: Sequence[Settled]) -> tuple[Verd
     if located.head is not None:
         return "blocked", f"it waits in queue {queue} behind its key's head", f"waits for its key's head {located.head}"
     times = counted(message.receive_count, "receive")
-    error = located.error if located.lease_ended_at is None else "its receiver did not settle it before its lease ended"
+    error = located.error if located.lease_ended_at is None else _NOT_SETTLED
     failed = f"it is in queue {queue} after {times}: {_first_line(error) or 'no error recorded'}"
     if located.due_seconds > _FOR_EVER:
         return "blocked", f"it was set aside in queue {queue}: {_first_line(located.error)}", f"purge queue {queue}"

@@ -12,6 +12,7 @@ from postroad.receiving.handlers import (
     handling,
     in_thread as in_thread,
     is_async as is_async,
+    key_of as key_of,
     name_of as name_of,
     read_envelope as read_envelope,
     settled as settled,

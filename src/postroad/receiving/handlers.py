@@ -9,7 +9,7 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor, wait as wait_for
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -277,6 +277,15 @@ def name_of(handler: _Callable) -> str:
     """Return the handler's name for logs and inboxes: `module.qualname`."""
     module = getattr(handler, "__module__", None) or type(handler).__module__
     return f"{module}.{getattr(handler, '__qualname__', None) or type(handler).__qualname__}"
+
+
+def key_of(handler: _Callable) -> Hashable:
+    """Return what tells the handler from others; an object that cannot be hashed is only equal to itself."""
+    try:
+        hash(handler)
+    except TypeError:
+        return id(handler)
+    return handler
 
 
 _IDLE_SECONDS = 5.0

@@ -6,9 +6,9 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, is_dataclass
 from datetime import datetime
 from typing import Any, Self, cast
@@ -55,7 +55,7 @@ class SQSMainLoopClient:
         self._pending: dict[UUID, PendingRequest] = {}
         self._lock = threading.Lock()
         self._closed = False
-        self._releases: list[Callable[[], None]] = []
+        self._opened = ExitStack()
         self._registry = registry_of(request_bus)
         registry_of(response_bus)
         response_bus.subscribe(MainLoopCompleted, self._on_completed)
@@ -76,7 +76,8 @@ class SQSMainLoopClient:
         requests = backend.bus(topic, group, config=BusConfig.from_env(publisher_id=str(uuid4())))
         responses = backend.bus(f"{name}-responses", attributes={"ReplyTo": [requests.publisher_id]})
         client = cls(request_bus=requests, response_bus=responses)
-        client._releases += [requests.close, responses.close]
+        for bus in (responses, requests):
+            client._opened.callback(bus.close)
         try:
             responses.start_receiver()
         except BaseException:
@@ -153,9 +154,7 @@ class SQSMainLoopClient:
         self._response_bus.unsubscribe(MainLoopFailed, self._on_failed)
         for pending in waiting:
             pending.future.cancel()
-        releases, self._releases = self._releases, []
-        for release in releases:
-            release()
+        self._opened.close()
 
     def _on_completed(self, event: object) -> None:
         completed = cast(MainLoopCompleted[Any], event)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import ExitStack
 from datetime import datetime
 from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
@@ -74,7 +75,7 @@ class MainLoop(ABC, Generic[RequestT, OutputT]):
         self._response_bus = bus if response_bus is None else response_bus
         self._config = config or MainLoopConfig()
         self._clock = clock
-        self._releases: list[Callable[[], None]] = []
+        self._opened = ExitStack()
         registry_of(bus)
         registry_of(self._response_bus)
         self._is_async = is_async(adapter.evaluate)
@@ -114,7 +115,8 @@ class MainLoop(ABC, Generic[RequestT, OutputT]):
         requests = backend.bus(f"{name}-requests", group, config=bus_config)
         responses = backend.bus(f"{name}-responses", config=bus_config)
         loop = cls(adapter=adapter, bus=requests, response_bus=responses, config=config)
-        loop._releases += [requests.close, responses.close]
+        for bus in (responses, requests):
+            loop._opened.callback(bus.close)
         try:
             requests.start_receiver()
         except BaseException:
@@ -138,7 +140,11 @@ class MainLoop(ABC, Generic[RequestT, OutputT]):
         self, request: RequestT, *, budget: Budget | None = None, deadline: datetime | None = None
     ) -> tuple[PromptResponse[OutputT], Session]:
         """Do what `execute` does, and await an adapter that is async."""
-        limits = self._limits(budget, deadline)
+        latest = checked_deadline(deadline) or self._config.deadline
+        if latest is not None and latest <= self._clock.now():
+            raise DeadlineExceeded(f"the deadline {latest.isoformat()} had passed before the work began")
+        limits = {"deadline": latest, "budget": budget or self._config.budget}
+        limits = {name: value for name, value in limits.items() if value is not None}
         session = await self._run(self.create_session)
         try:
             evaluated = self._adapter.evaluate(self.create_prompt(request), session=session, **limits)
@@ -188,16 +194,7 @@ class MainLoop(ABC, Generic[RequestT, OutputT]):
     def close(self) -> None:
         """Take no more requests, and close what `serve` opened. Closing twice changes nothing."""
         self._bus.unsubscribe(MainLoopRequest, self._handler)
-        releases, self._releases = self._releases, []
-        for release in releases:
-            release()
-
-    def _limits(self, budget: Budget | None, deadline: datetime | None) -> dict[str, Any]:
-        latest = checked_deadline(deadline) or self._config.deadline
-        if latest is not None and latest <= self._clock.now():
-            raise DeadlineExceeded(f"the deadline {latest.isoformat()} had passed before the work began")
-        limits = {"deadline": latest, "budget": budget or self._config.budget}
-        return {name: value for name, value in limits.items() if value is not None}
+        self._opened.close()
 
     def _fail(self, asked: MainLoopRequest[RequestT], error: Exception) -> None:
         self._response_bus.publish(MainLoopFailed(asked.request_id, error)).raise_if_errors()

@@ -14,14 +14,7 @@ from uuid import UUID, uuid4
 
 from postroad.bus import EventBus, InProcessEventBus, PublishResult
 from postroad.events import Codec
-from postroad.sessions.slices import (
-    Reducer,
-    SliceAccessor,
-    Values,
-    checked_slice_class,
-    is_dataclass_type,
-    slice_of_step,
-)
+from postroad.sessions.slices import Reducer, SliceAccessor, Values, checked_slice_class, is_dataclass_type
 from postroad.sessions.state import Ledger, Slices, Snapshot, State, Subscription
 from postroad.sessions.vocabulary import TELEMETRY, event_id_of, known, registry_of, session_id_of, utc_now
 
@@ -70,7 +63,8 @@ class Session:
                 raise ValueError(f"created_at: {created_at!r} has no time zone; use datetime.now(UTC)")
         _require(tags is None or isinstance(tags, Mapping), "tags: {!r} is not a mapping of text to text", tags)
         for name, value in (tags or {}).items():
-            _require(_is_text(name) and _is_text(value), "tags: {!r}: {!r} is not text", name, value)
+            are_texts = all(isinstance(each, str) for each in (name, value))
+            _require(are_texts, "tags: {!r}: {!r} is not text", name, value)
         if scope not in ("all", "own"):
             raise ValueError(f"scope: {scope!r} is neither 'all' nor 'own'")
         _require(parent is None or isinstance(parent, Session), "parent: {!r} is not a session", parent)
@@ -166,7 +160,7 @@ class Session:
                 if include_all or cls not in TELEMETRY
             }
             left_out = set() if include_all else {known(cls, self._state.registry) for cls in TELEMETRY}
-            applied = self._state.ledger.entries(lambda step: slice_of_step(step) not in left_out)
+            applied = self._state.ledger.entries(without=left_out)
         return Snapshot(self.session_id, utc_now(), self.tags, slices, applied, self._codec)
 
     def restore(self, snapshot: Snapshot | str) -> None:
@@ -305,7 +299,3 @@ def _require(ok: bool, text: str, *values: object) -> None:
 def _check_event(event: object) -> None:
     if isinstance(event, type) or not dataclasses.is_dataclass(event):
         raise TypeError(f"event: {event!r} is not an instance of a dataclass")
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -71,7 +71,7 @@ def reducer(*, on: type) -> Callable[[Method], Method]:
 
 def reductions_of(cls: type, name: str, initial: Callable[[], Any] | None) -> list[Reduction]:
     """Return the reducers that the class declares; each gets the latest value, or `initial()` if there is none."""
-    found = list(_declared(cls))
+    found = [(event, name) for name in dir(cls) for event in getattr(inspect.getattr_static(cls, name), _EVENTS, ())]
     events = [event for event, _ in found]
     if not found:
         raise ValueError(f"{cls.__qualname__} has no method with @reducer(on=…)")
@@ -106,12 +106,6 @@ def function_step(cls: type, reduce: Reducer[Any]) -> Step:
         return result
 
     return step
-
-
-def _declared(cls: type) -> Iterator[tuple[type, str]]:
-    for name in dir(cls):
-        for event in getattr(inspect.getattr_static(cls, name), _EVENTS, ()):
-            yield event, name
 
 
 def _method_step(cls: type, method: str, initial: Callable[[], Any] | None) -> Step:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Self
@@ -13,7 +13,7 @@ import msgspec
 
 from postroad.errors import InvalidSnapshot
 from postroad.events import Codec, Envelope, EventRegistry, checked_bytes, codec
-from postroad.sessions.slices import Reducer, Reduction, Values, function_step, reductions_of, step_name
+from postroad.sessions.slices import Reducer, Reduction, Values, function_step, reductions_of, slice_of_step, step_name
 from postroad.sessions.vocabulary import known, values_in
 from postroad.telemetry import get_logger
 
@@ -99,10 +99,13 @@ class Ledger:
         self._steps.setdefault(event_id, set()).add(step)
         self._forget()
 
-    def entries(self, wanted: Callable[[str], bool] = lambda _: True) -> dict[str, tuple[str, ...]]:
-        """Return each id with the wanted steps taken for it, oldest first, without ids that have none."""
-        chosen = ((event_id, sorted(filter(wanted, steps))) for event_id, steps in self._steps.items())
-        return {event_id: tuple(steps) for event_id, steps in chosen if steps}
+    def entries(self, *, without: Collection[str] = ()) -> dict[str, tuple[str, ...]]:
+        """Return each id with the steps taken for it, oldest first, without those that changed some of the slices."""
+        chosen = {
+            event_id: tuple(sorted(step for step in steps if slice_of_step(step) not in without))
+            for event_id, steps in self._steps.items()
+        }
+        return {event_id: steps for event_id, steps in chosen.items() if steps}
 
     def _forget(self) -> None:
         while len(self._steps) > MOST_IDS:

@@ -10,18 +10,7 @@ from typing import Any
 
 from postroad.errors import ConfigurationError
 from postroad.settings.environment import Environment, Variable, agent_polls, agent_rate, alerts_allow_loopback
-from postroad.settings.settings import (
-    BY_ENV,
-    BY_NAME,
-    IN_FILE,
-    KNOWN_BESIDES,
-    PREFIX,
-    TABLES,
-    Key,
-    Refused,
-    Settings,
-    Source,
-)
+from postroad.settings.settings import BY_ENV, BY_NAME, IN_FILE, KNOWN, PREFIX, TABLES, Key, Refused, Settings, Source
 
 FILE_NAME = "postroad.toml"
 
@@ -47,12 +36,13 @@ def load(
     # Only some processes use these, but a bad value should not wait for one of them.
     for read in (agent_rate, agent_polls, alerts_allow_loopback):
         read(environment)
+    given = {name: value for name, value in (flags or {}).items() if value is not None}
     values: dict[str, Any] = {}
     sources: dict[str, Source] = {}
     layers: tuple[tuple[Source, dict[str, Any]], ...] = (
         ("file", _from_file(file)),
         ("env", _from_environment(environment)),
-        ("flag", _from_flags(flags or {})),
+        ("flag", {name: _read(BY_NAME[name], value, f"flag --{BY_NAME[name].flag}") for name, value in given.items()}),
     )
     for source, layer in layers:
         values |= layer
@@ -87,11 +77,6 @@ def no_color() -> bool:
     return Variable("NO_COLOR")() is not None or Variable("TERM")() == "dumb"
 
 
-def _from_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
-    given = {name: value for name, value in flags.items() if value is not None}
-    return {name: _read(BY_NAME[name], value, f"flag --{BY_NAME[name].flag}") for name, value in given.items()}
-
-
 def _from_environment(env: Mapping[str, str]) -> dict[str, Any]:
     values = {variable: env[variable] for variable in BY_ENV if env.get(variable)}
     # Platforms that link services announce a service named "postroad" under the name of our own setting.
@@ -105,17 +90,13 @@ def _from_environment(env: Mapping[str, str]) -> dict[str, Any]:
 
 def _unknown_variables(env: Mapping[str, str]) -> Iterator[str]:
     """Yield a warning for each variable that is not ours; refuse one that is a misspelt name of ours."""
-    known = {*BY_ENV, *KNOWN_BESIDES}
+    known = {*BY_ENV, *KNOWN}
     for variable in sorted(env):
         if not variable.startswith(PREFIX) or variable in known:
             continue
         if (meant := nearest(variable, known)) is not None:
-            raise ConfigurationError(
-                f"variable {variable} is not a setting",
-                field=variable,
-                nearest=meant,
-                remedy="Rename or unset the variable.",
-            )
+            why = f"variable {variable} is not a setting"
+            raise ConfigurationError(why, field=variable, nearest=meant, remedy="Rename or unset the variable.")
         yield f"variable {variable} is not a setting of Postroad; it is ignored"
 
 
@@ -146,10 +127,8 @@ def _parse(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"file {path} is not UTF-8 text at byte {error.start}") from error
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigurationError(
-            f"file {path} is not TOML: {error}",
-            remedy='Write one setting a line, such as: port = 8787 or stage = "dev".',
-        ) from error
+        remedy = 'Write one setting a line, such as: port = 8787 or stage = "dev".'
+        raise ConfigurationError(f"file {path} is not TOML: {error}", remedy=remedy) from error
 
 
 def _key_of_file(name: str, path: Path) -> Key:
@@ -161,12 +140,8 @@ def _key_of_file(name: str, path: Path) -> Key:
         )
     if name not in IN_FILE:
         keys = ", ".join(key for key in IN_FILE if key != "token")
-        raise ConfigurationError(
-            f"{name}: not a setting (file {path})",
-            field=name,
-            nearest=nearest(name, IN_FILE),
-            remedy=f"The settings are {keys}.",
-        )
+        why = f"{name}: not a setting (file {path})"
+        raise ConfigurationError(why, field=name, nearest=nearest(name, IN_FILE), remedy=f"The settings are {keys}.")
     return IN_FILE[name]
 
 

@@ -149,9 +149,6 @@ def _provider(cls: type[Provider], env: Mapping[str, str]) -> Provider | None:
     if len(missing) == len(needed):
         return None
     if missing:
-        raise ConfigurationError(
-            f"variable {missing[0]}: is not set, though others of its provider are",
-            field=missing[0],
-            remedy=f"Set all of {', '.join(needed.values())}, or none.",
-        )
+        why = f"variable {missing[0]}: is not set, though others of its provider are"
+        raise ConfigurationError(why, field=missing[0], remedy=f"Set all of {', '.join(needed.values())}, or none.")
     return cls(**given)

@@ -110,8 +110,6 @@ def names(pattern: str, form: str, *, least: int = 0) -> Reader:
 
 
 PREFIX = "POSTROAD_"
-
-
 TABLES = {"task": "tasks", "outbox": "outbox", "agents": "agents"}
 """The tables of the file, by the word with which the names of their settings begin."""
 
@@ -298,7 +296,7 @@ BY_NAME = {key.name: key for key in KEYS}
 BY_ENV = {key.env: key for key in KEYS}
 IN_FILE = {key.in_file: key for key in KEYS}
 
-KNOWN_BESIDES = frozenset(
+KNOWN = frozenset(
     PREFIX + name
     for name in (
         *("DEBUG", "ACTOR", "AUDIT_LOG", "ALERTS_ALLOW_LOOPBACK", "AGENT_RATE", "AGENT_POLLS"),

@@ -21,6 +21,7 @@ from postroad.streams.port import LATEST, TRIM_HORIZON, PutResult, Record, Shard
 MAX_PUT_RECORDS = 500
 # Kinesis takes 5 MiB in one call, keys included; this leaves room for base64 and the rest of the request.
 MAX_PUT_BYTES = 4_194_304
+_MIN_RETENTION_HOURS = 24
 # Kinesis allows five reads a second on each shard, for all consumers together.
 _POLL_SECONDS = 0.25
 _Sequence = text("[0-9]{1,128}", "a sequence of this shard")
@@ -28,6 +29,7 @@ _Place = text(r"[0-9]{1,128}|at-[0-9]{1,12}\.[0-9]{1,6}", "a sequence of this sh
 _SEQUENCE_REMEDY = f"Give the sequence of a record that was read from this shard, {TRIM_HORIZON!r} or {LATEST!r}."
 # Kinesis has no number for the end of a shard: its position is an iterator, and later the time it was taken at.
 _PLACE = "at-"
+_MAX_ITERATORS = 1_000
 
 
 class KinesisStreams:
@@ -48,7 +50,7 @@ class KinesisStreams:
             summary = make_stream(client, name, shards)
             if summary["OpenShardCount"] != shards:
                 raise port.other_shards(name, summary["OpenShardCount"], shards)
-            hours = max(24, -int(-retention // 3600))
+            hours = max(_MIN_RETENTION_HOURS, -int(-retention // 3600))
             if summary["RetentionPeriodHours"] < hours:
                 client.increase_stream_retention_period(StreamName=name, RetentionPeriodHours=hours)
         return self.open(name)
@@ -225,7 +227,7 @@ class KinesisStream:
             return
         with self._lock:
             self._iterators[(shard, after)] = iterator
-            if len(self._iterators) > 1_000:
+            if len(self._iterators) > _MAX_ITERATORS:
                 self._iterators.popitem(last=False)
 
     def _known(self) -> dict[str, Make]:

@@ -38,6 +38,9 @@ def check_own(lease: object, shard: str) -> None:
         raise InvalidInput(f"lease: is for {lease.shard!r}, not for {shard!r}", field="lease")
 
 
+_TRIES = 20
+
+
 class ShardState(msgspec.Struct, frozen=True, omit_defaults=True):
     """The lease and position of one shard for one consumer. `until` is in seconds of the wall clock."""
 
@@ -134,7 +137,7 @@ class ItemLeases:
         """Write what `change` returns for the state, again if another writer was faster; None changes nothing."""
         key = f"{self._prefix}/{consumer}/shards/{shard}"
         item = self._items.get(key)
-        for _ in range(20):
+        for _ in range(_TRIES):
             before = _read(item)
             after = change(before)
             if after is None or after == before:

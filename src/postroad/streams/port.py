@@ -22,12 +22,15 @@ MAX_KEY_CHARACTERS = 256
 MAX_SHARDS = 1_000
 MAX_READ = 10_000
 MAX_WAIT = 20.0
+_HASHES = 1 << 128
 Name = text(r"[A-Za-z0-9_.-]{1,128}", "a name", remedy="Use 1 to 128 letters, digits, '_', '.' or '-'.")
 ShardName = Annotated[
     str, Meta(description="the name of a shard", extra={"remedy": "Give one that shards() returned."})
 ]
 ShardCount = Annotated[int, Meta(ge=1, le=MAX_SHARDS)]
-Retention = Annotated[float, Meta(gt=0, le=31_536_000, description="a number of seconds up to 31,536,000 (a year)")]
+_SEQUENCE = re.compile(r"[0-9]{20}")
+_YEAR = "a number of seconds up to 31,536,000 (a year)"
+Retention = Annotated[float, Meta(gt=0, le=31_536_000, description=_YEAR)]
 LeaseSeconds = Annotated[float, Meta(gt=0, le=3_600, description="a number of seconds up to 3,600")]
 
 
@@ -206,7 +209,7 @@ def hash_key(key: str) -> int:
 
 def shard_of(key: str, shards: int) -> int:
     """Return which of `shards` equal ranges of hashes the key falls into."""
-    return hash_key(key) * shards // (1 << 128)
+    return hash_key(key) * shards // _HASHES
 
 
 def sequence_text(number: int) -> str:
@@ -216,7 +219,7 @@ def sequence_text(number: int) -> str:
 
 def sequence_number(text: object, *, low: int, high: int, field: str) -> int:
     """Return the number of a sequence; refuse it if it is not from `low` to `high`, the numbers of the shard."""
-    if isinstance(text, str) and re.fullmatch(r"[0-9]{20}", text) is not None and low <= int(text) <= high:
+    if isinstance(text, str) and _SEQUENCE.fullmatch(text) is not None and low <= int(text) <= high:
         return int(text)
     raise InvalidInput(
         f"{field}: {text!r} is not a sequence of this shard",

@@ -104,6 +104,7 @@ _READ = """
 SELECT id, arrived_us, crc, CAST(key AS BLOB), data FROM stream_records WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?
 """
 _SWEEP = "DELETE FROM stream_records WHERE id BETWEEN ? AND ? AND arrived_us <= ?"
+_SWEEP_STEP = 100
 # As much as GetRecords of Kinesis returns: a read of many large records must not fill the memory.
 _MAX_READ_BYTES = 10_485_760
 
@@ -126,7 +127,7 @@ def append(
     tx.connection.executemany(_ADVANCE, [(*state, shard.id) for shard, state in states.items()])
     # One more shard, another each time, so that shards without new records are swept too.
     in_turn = shards[sum(number for number, _ in states.values()) % len(shards)]
-    _sweep(tx.connection, {*states, in_turn}, max(100, 2 * len(records)), now_us)
+    _sweep(tx.connection, {*states, in_turn}, max(_SWEEP_STEP, 2 * len(records)), now_us)
     for shard in states:
         tx.touch(shard.channel)
     return [row[0] for row in rows]

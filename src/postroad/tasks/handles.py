@@ -141,8 +141,11 @@ class TaskRuns:
         # Children of workers import this folder, and most of them need no event loop.
         import asyncio
 
+        from postroad.engine import in_transaction
         from postroad.receiving import in_thread
 
+        # A sync on another thread would wait for this one's transaction, which waits for it.
+        find = self.end if in_transaction() else self._kept_end
         loop = asyncio.get_running_loop()
         woken, sure = asyncio.Event(), asyncio.Event()
 
@@ -164,7 +167,7 @@ class TaskRuns:
         watched = self._watch(request_id, call)
         pace = _Pace(is_woken=watched is not None)
         with watched or contextlib.nullcontext():
-            while (event := await in_thread(self._kept_end, request_id, run)) is None:
+            while (event := await in_thread(find, request_id, run)) is None:
                 await asleep(woken, pace.sleep())
                 await asleep(sure, pace.rest())
         return event

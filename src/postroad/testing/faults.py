@@ -37,6 +37,8 @@ _PLACES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 POINTS: Final = tuple(_PLACES)
 """The calls that can fail, each as `<port>.<verb>`."""
+_Times = whole_number(1, 1_000_000)
+_After = whole_number(0, 1_000_000)
 
 
 @dataclass(slots=True)
@@ -85,7 +87,7 @@ class Faults:
         Raises:
             InvalidInput: There is no such point, or a number is out of range.
         """
-        check(after, whole_number(0, 1_000_000), "after")
+        check(after, _After, "after")
         is_type = isinstance(error, type) and issubclass(error, Exception)
         if error is not None and not isinstance(error, Exception) and not is_type:
             raise InvalidInput(f"error: {error!r} is not an exception", field="error")
@@ -128,7 +130,7 @@ class Faults:
                 nearest=nearest(str(plan.point), POINTS),
                 remedy=f"Use one of {', '.join(POINTS)}.",
             )
-        check(plan.times, whole_number(1, 1_000_000), "times")
+        check(plan.times, _Times, "times")
         with self._lock:
             self._plans.append(plan)
 

@@ -29,6 +29,10 @@ from postroad.topology.queue_templates import VISIBLE, declared, queue
 from postroad.topology.topology import Topology, refuse
 
 LAMBDA = "lambda.amazonaws.com"
+_ITERATOR_AGE_MS = 60_000
+_PUBLISHER_SECONDS = 360
+_BATCH = 100
+_UNTIL_IT_EXPIRES = -1
 
 
 def agents_topology(prefix: str = "") -> Topology:
@@ -74,14 +78,14 @@ def _functions(prefix: str, names: dict[str, str], stream: str, rejected: str) -
 
     return (
         function("aggregator", triggers=(_trigger(stream),), on_failure=rejected),
-        function("publisher", timeout=360, triggers=(_trigger(rows),), on_failure=rejected),
+        function("publisher", _PUBLISHER_SECONDS, triggers=(_trigger(rows),), on_failure=rejected),
         function("sweeper"),
     )
 
 
 def _trigger(source: str) -> TriggerDecl:
     """Return a trigger that retries until the record expires, because a failure destination gets no records."""
-    return TriggerDecl(source, batch_size=100, max_attempts=-1)
+    return TriggerDecl(source, batch_size=_BATCH, max_attempts=_UNTIL_IT_EXPIRES)
 
 
 def _components(names: dict[str, str], *, stream: str, dead: str, rejected: str, queues: str) -> tuple[Component, ...]:
@@ -118,7 +122,7 @@ def _alarms(prefix: str) -> tuple[AlarmDecl, ...]:
 
     return (
         *(
-            alarm(name, "iterator-age", "IteratorAge", threshold=60_000, comparison=">")
+            alarm(name, "iterator-age", "IteratorAge", _ITERATOR_AGE_MS, comparison=">")
             for name in ("aggregator", "publisher")
         ),
         *(alarm(name, "throttles", "Throttles", 1, statistic="Sum") for name in ("aggregator", "publisher", "sweeper")),
@@ -128,6 +132,8 @@ def _alarms(prefix: str) -> tuple[AlarmDecl, ...]:
 _LOG_EVENT = "log-event"
 _ENDINGS = ["Task Completed", "Task Failed", "Task Timeout", "Task Cancelled"]
 _ALERT_SECONDS = 30
+# AWS recommends a visibility of six times the timeout of the function that reads the queue.
+_QUEUE_OF_A_FUNCTION = 6
 
 
 def task_topology(stage: str) -> Topology:
@@ -175,8 +181,7 @@ class _Names:
     def queues(self) -> tuple[Resource, ...]:
         return (
             *(QueueDecl(spec) for spec in (self.dead, self.tasks, self.wakeups)),
-            # AWS recommends six times the timeout of the function that reads the queue.
-            queue(self.failed, retention=MAX_RETENTION, visibility=6 * _ALERT_SECONDS),
+            queue(self.failed, retention=MAX_RETENTION, visibility=_QUEUE_OF_A_FUNCTION * _ALERT_SECONDS),
             queue(self.archive, retention=MAX_RETENTION),
         )
 

@@ -16,6 +16,8 @@ from postroad.topology.names import NEEDS, component_mentions, mentions, name_fi
 from postroad.topology.topology import Finding, Severity, Topology, refuse
 
 Specs = Mapping[str, QueueSpec]
+_MOST_SOURCES = 10
+_LEAST_RECEIVES = 2
 _MARGIN = 2
 _MOST_RESOURCES = 500
 _PERHAPS_TOO_MANY = 150
@@ -75,7 +77,7 @@ def lint_queues(
     for name in sorted(sources):
         # Each process has its own queue on a topic, with a name that is not known in advance.
         named = [source for source in sources[name] if "--p-" not in source]
-        if name in specs and specs[name].redrive_allow == "all" and named and len(sources[name]) <= 10:
+        if name in specs and specs[name].redrive_allow == "all" and named and len(sources[name]) <= _MOST_SOURCES:
             text = "any queue of the account may put its dead letters here"
             yield _warn("redrive-allow-open", specs[name], text, "Name the sources in redrive_allow, ten at most.")
     yield from _cycles(specs)
@@ -93,7 +95,7 @@ def _alone(spec: QueueSpec, handler_p99: Mapping[str, float], *, is_dead_letter:
         )
     if spec.receive_wait == 0:
         yield _warn("short-poll", spec, "an empty receive returns at once and is paid for", "Set receive_wait to 20.")
-    if spec.dead_letter is not None and spec.max_receives < 2:
+    if spec.dead_letter is not None and spec.max_receives < _LEAST_RECEIVES:
         yield _warn("max-receives-low", spec, "one failed receive makes a dead letter", "Set max_receives to 3.")
     if spec.dead_letter is None and not is_dead_letter:
         yield _warn("no-dlq", spec, "what always fails is received until it expires", "Give it a dead-letter queue.")

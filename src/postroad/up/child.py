@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 # Connections that wait for nothing, the database, sockets and logs.
 _OTHER_FILES = 500
+_FIRST_BYTES = 65_536
+# The length of a key, its padding and two numbers.
+_BESIDE_KEY = 32
 
 
 class AllocatedMetrics(MmapedDict):
@@ -47,12 +50,11 @@ class AllocatedMetrics(MmapedDict):
     def __init__(self, filename: str, read_mode: bool = False) -> None:
         has_room = False
         with suppress(OSError), Path(filename).open("ab") as file:
-            has_room = _allocate(file.fileno(), 65_536)
+            has_room = _allocate(file.fileno(), _FIRST_BYTES)
         super().__init__(filename if has_room else _in_memory(), read_mode)  # type: ignore[no-untyped-call]
 
     def _init_value(self, key: str) -> None:
-        # Beside the key there are its length, its padding and two numbers.
-        if self._used + len(key.encode()) + 32 > self._capacity:
+        if self._used + len(key.encode()) + _BESIDE_KEY > self._capacity:
             self._grow(2 * self._capacity)
         super()._init_value(key)  # type: ignore[no-untyped-call]
 

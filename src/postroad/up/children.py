@@ -221,8 +221,8 @@ class Child:
     async def _live(self) -> None:
         try:
             reader, self._process = await self._start()
-        except OSError as error:
-            # Too many processes or open files, which may end: it counts as a death.
+        except (OSError, RuntimeError) as error:
+            # Too many processes, threads or open files, which may end: it counts as a death.
             _log.error("part_failed", part=self.name, error=str(error))
             return
         _log.info("part_started", part=self.name, pid=self._process.pid)

@@ -162,6 +162,7 @@ def token_of(settings: Settings) -> str | None:
 
 
 INTERRUPTED = 130
+_SLOW_SECONDS = 1.0
 
 
 def run_up(
@@ -258,7 +259,7 @@ async def _run(
         children.append(Child("demo", players, parts=("demo",), listener=None, changed=changed))
     supervisor.start(children)
     started = time.monotonic()
-    slow = asyncio.get_running_loop().call_later(1.0, console.starting)
+    slow = asyncio.get_running_loop().call_later(_SLOW_SECONDS, console.starting)
     try:
         was_ready = await supervisor.ready()
         slow.cancel()

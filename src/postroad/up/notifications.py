@@ -32,6 +32,7 @@ _VARIABLES: Final = {
     "push_dlq": "SQS_PUSH_DLQ_URL",
     "offline_dlq": "SQS_OFFLINE_DLQ_URL",
 }
+_LARGEST_KEY: Final = 65_536
 
 
 def send_notifications(backend: Backend, settings: Settings, stop: threading.Event) -> None:
@@ -136,7 +137,7 @@ def _read_key(path: str) -> str:
     """Return the text of the key; an error does not show it."""
     try:
         with Path(path).open(encoding="ascii") as file:
-            return file.read(65_536)
+            return file.read(_LARGEST_KEY)
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ConfigurationError(f"key: {path} cannot be read: {why}", field="key") from None

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 
 # What is left after this time is released before the supervisor kills the child.
 _STOP_SECONDS = 7.0
+_KILL_GRACE_SECONDS = 1.0
+_AGENTS_CHECK_SECONDS = 30.0
+_FIRST_SWEEP_SECONDS = 10.0
+_HOUSEKEEPING_SECONDS = 600.0
 _REFUSED = 77
 """The exit code of a process that could not import what it was asked to try."""
 
@@ -77,7 +81,7 @@ def _work(backend: Backend, settings: Settings, stop: threading.Event) -> None:
         # A worker that knows no task would fail every one.
         stop.wait()
         return
-    options = {"kill_grace": 1.0, **settings.task_worker}
+    options = {"kill_grace": _KILL_GRACE_SECONDS, **settings.task_worker}
     worker = TaskWorker(
         backend,
         **options,
@@ -213,7 +217,7 @@ def move_events(backend: Backend, settings: Settings, stop: threading.Event) -> 
             finally:
                 runner.close()
         else:
-            stop.wait(30.0)
+            stop.wait(_AGENTS_CHECK_SECONDS)
 
 
 @contextmanager
@@ -235,10 +239,10 @@ def move_events_here(backend: Backend, settings: Settings) -> Iterator[None]:
 def run_housekeeping(backend: Backend, settings: Settings, stop: threading.Event) -> None:
     """Delete expired answers every ten minutes until `stop` is set."""
     # Not at once: a start has more urgent things to do.
-    stop.wait(10.0)
+    stop.wait(_FIRST_SWEEP_SECONDS)
     while not stop.is_set():
         sweep(backend, settings)
-        stop.wait(600.0)
+        stop.wait(_HOUSEKEEPING_SECONDS)
 
 
 def sweep(backend: Backend, settings: Settings) -> int:

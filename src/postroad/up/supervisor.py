@@ -13,6 +13,7 @@ from postroad.signals import was_held
 from postroad.up.children import Child, Notice
 from postroad.views import Part
 
+_ASK_SECONDS = 2.0
 _REACHABLE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # compared, not bound
 _REQUEST = b"GET /ready HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
 
@@ -20,7 +21,7 @@ _REQUEST = b"GET /ready HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n
 async def answers_ready(address: Any) -> bool:
     """Return whether `GET /ready` at the address answers 200."""
     try:
-        async with asyncio.timeout(2.0):
+        async with asyncio.timeout(_ASK_SECONDS):
             host = _REACHABLE.get(address[0], address[0])
             reader, writer = await asyncio.open_connection(host, address[1])
             try:
@@ -34,6 +35,7 @@ async def answers_ready(address: Any) -> bool:
 
 DRAIN_SECONDS = 8.0
 CLOSE_SECONDS = 1.5
+_POLL_SECONDS = 0.05
 
 
 class Supervisor:
@@ -97,7 +99,7 @@ class Supervisor:
                         raise Unavailable(f"{part.name} does not start", remedy="The log above says why.")
             if await answers_ready(address):
                 return True
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(_POLL_SECONDS)
         return False
 
     def said_ready(self) -> None:

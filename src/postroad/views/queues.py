@@ -194,17 +194,8 @@ def peeked(message: PeekedMessage, *, body: bool) -> PeekedRow:
 
 def leased(delivery: Delivery) -> Leased:
     """Return a leased message with the receipt that settles it."""
-    return Leased(
-        message_id=delivery.message_id,
-        body=delivery.body.decode(errors="replace"),
-        attributes=dict(delivery.attributes),
-        group=delivery.group,
-        receipt=delivery.receipt,
-        receive_count=delivery.receive_count,
-        sent_at=delivery.sent_at,
-        first_received_at=delivery.first_received_at,
-        sequence=delivery.sequence,
-    )
+    body, attributes = delivery.body.decode(errors="replace"), dict(delivery.attributes)
+    return Leased(**{**msgspec.structs.asdict(delivery), "body": body, "attributes": attributes})
 
 
 def sent(result: SendResult) -> Sent:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from postroad.journal import KEY_NAMES, JournalEvent, Page, TaskProgress
+from postroad import journal
+from postroad.journal import KEY_NAMES, JournalEvent, TaskProgress
 
 if TYPE_CHECKING:
     from postroad.jobs import JobCreatedResult
@@ -125,7 +126,7 @@ def event_item(event: JournalEvent) -> dict[str, Any]:
     return item if event.overflow_error is None else {**item, "overflow_error": event.overflow_error}
 
 
-def timeline(index: str, page: Page) -> Timeline:
+def timeline(index: str, page: journal.Page) -> Timeline:
     """Return a page of the journal: the items without their keys, with what only the keys say."""
     items = [
         {"event_id": str(event.event_id), "app": event.app}

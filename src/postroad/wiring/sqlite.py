@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a file system in memory, not a temporary file
+_PREFIX: Final = "postroad-memory"
 _ESCAPES: Final = str.maketrans({"%": "%25", "?": "%3F", "#": "%23"})
 
 
@@ -42,7 +43,7 @@ class Scratch:
 
     def __init__(self) -> None:
         place = _MEMORY if os.access(_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
-        mine = f"postroad-memory-{os.getuid()}-"
+        mine = f"{_PREFIX}-{os.getuid()}-"
         _remove_abandoned(place, mine)
         lock, path = _locked(place, mine)
         self.path = path.with_suffix("")
@@ -104,11 +105,7 @@ class SQLiteInstallation:
         assert place is not None
         self._engine = Engine(place, clock=clock, durable=self._scratch is None)
         self._engine.place = self._scratch
-        self.transaction, self.together, self.check = (
-            self._engine.transaction,
-            self._engine.together,
-            self._engine.check,
-        )
+        self.transaction, self.together = self._engine.transaction, self._engine.together
         path = self._engine.path
         self.url = "sqlite:///" + str(path).translate(_ESCAPES) if self._scratch is None else "memory://"
         try:
@@ -143,6 +140,9 @@ class SQLiteInstallation:
         from postroad.topology.embedded import EmbeddedSite
 
         return EmbeddedSite(self.queues, self.topics, self.streams, self.items, self._engine.transaction)
+
+    def check(self) -> None:
+        self._engine.check()
 
     def compact(self, *, rebuild: bool, progress: Callable[[Compaction], None] | None) -> Compaction:
         if self._scratch is not None:

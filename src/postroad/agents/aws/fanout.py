@@ -30,10 +30,6 @@ ATTEMPT_SECONDS: Final = 1.5
 GIVE_UP_SECONDS: Final = 5.0
 EARLY_MS: Final = 5_000
 """The stream has another clock: an event too early is better than a missing one."""
-_BACKOFF_SECONDS: Final = 0.05
-_FITS: Final = 700_000
-
-
 Reject = Callable[[Sequence[Rejected]], Sequence[Rejected]]
 """Puts what can never be handled into the queue of rejects; returns what could not be put there."""
 
@@ -49,7 +45,7 @@ def _is_put(queue: Callable[[], Queue], entry: Rejected) -> bool:
             [result] = queue().send([OutgoingMessage(body=entry.to_json())])
         except MessageTooLarge:
             reason = f"{entry.reason} (its data is cut)"
-            cut = msgspec.structs.replace(entry, reason=reason, data=entry.data[:_FITS])
+            cut = msgspec.structs.replace(entry, reason=reason, data=entry.data[:700_000])
             [result] = queue().send([OutgoingMessage(body=cut.to_json())])
     except PostroadError:
         return False
@@ -181,7 +177,7 @@ class DynamoFan:
         until = self._monotonic() + GIVE_UP_SECONDS
         left = self._attempt(items)
         for attempt in range(1, ATTEMPTS):
-            pause = _BACKOFF_SECONDS * 2**attempt
+            pause = 0.05 * 2**attempt
             # Begin no attempt that might not end in time.
             if not left or self._monotonic() + pause + ATTEMPT_SECONDS > until:
                 break

@@ -34,11 +34,7 @@ _PAUSED: Final = f"{_UNHELD} AND #state = :paused"
 _RUNNING: Final = f"{_UNHELD} AND #state <> :paused"
 _COUNT: Final = "heldFrom.#notes = heldFrom.#notes + :one"
 _AS_SEEN: Final = "heldFrom.#key = :key AND heldFrom.#notes = :notes"
-_WAITING: Final = "#state = :draining OR (#state = :active AND attribute_exists(replay))"
 _OLDER: Final = "attribute_exists(agentId) AND (attribute_not_exists(newestReleased) OR newestReleased < :newest)"
-_TRIES: Final = 10
-
-
 Key = dict[str, dict[str, str]]
 
 
@@ -89,7 +85,7 @@ class DynamoPairs:
             (f"SET heldFrom.#key = :key, {_COUNT}", "heldFrom.#key > :key", {":key": text(row.key), **one}),
             (f"SET {_COUNT}", "attribute_exists(heldFrom)", one),
         )
-        for _ in range(_TRIES):
+        for _ in range(10):
             if any(self.update(*pair, *change) for change in changes):
                 return True
             if not list(self._tables.read(SUBSCRIBERS, [pair_key(*pair)])):
@@ -155,7 +151,7 @@ class DynamoPairs:
         items = self._tables.pages(
             "scan",
             SUBSCRIBERS,
-            FilterExpression=_WAITING,
+            FilterExpression="#state = :draining OR (#state = :active AND attribute_exists(replay))",
             ExpressionAttributeNames=_STATE,
             ExpressionAttributeValues={":draining": text("draining"), ":active": text("active")},
         )

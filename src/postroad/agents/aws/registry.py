@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import Any, Final
 
 from postroad.agents.aws.rows import number, text
-from postroad.agents.model import Deleted, not_found, taken
-from postroad.agents.port import AgentRecord, NewAgent
+from postroad.agents.model import Deleted, not_found
+from postroad.agents.port import AgentRecord, NewAgent, taken
 from postroad.agents.tables import (
     AGENT_GRANTS,
     AGENTS,

@@ -6,7 +6,7 @@ import hashlib
 import heapq
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Final
@@ -135,7 +135,10 @@ class _Release:
 
     def _deliver(self, rows: Sequence[Row | Marker]) -> None:
         segment: list[Row] = []
-        self._drain({row.producer_id for row in rows})
+        # What is held of draining pairs goes before anything newer.
+        for producer_id, pair in self._store.pairs(self._recipient.agent_id, {row.producer_id for row in rows}).items():
+            if pair.state == "draining":
+                self._empty(producer_id, pair)
         for row in rows:
             if isinstance(row, Row):
                 segment.append(row)
@@ -146,12 +149,6 @@ class _Release:
         self._send_due(segment)
         if self._marks_late and self._newest_ms > self._recipient.newest_ms:
             self._store.remember_newest(self._recipient.agent_id, self._newest_ms)
-
-    def _drain(self, producer_ids: Collection[str]) -> None:
-        """Send what is held of draining pairs, before anything newer."""
-        for producer_id, pair in self._store.pairs(self._recipient.agent_id, producer_ids).items():
-            if pair.state == "draining":
-                self._empty(producer_id, pair)
 
     def _obey(self, marker: Marker) -> None:
         if marker.held is not None:

@@ -13,13 +13,8 @@ import msgspec
 from postroad.agents.model import Order, PairState, milliseconds, time_text
 from postroad.agents.stream import StreamEvent
 
-_MOST_DIGITS: Final = 38
 _MOST_LEVELS: Final = 30
 """DynamoDB accepts 32, and does not say whether the item and the innermost value count."""
-_MOST_KEY_BYTES: Final = 65_535
-
-
-SEQUENCE_DIGITS: Final = 56
 MARKER: Final = "~"
 UNREADABLE: Final = (KeyError, ValueError, TypeError, AttributeError)
 """What `row_of` raises for an item that is not a row."""
@@ -109,7 +104,7 @@ def payload(data: bytes) -> dict[str, Any]:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return the members of an object, or raise `ValueError` for names that a map cannot have."""
     members = dict(pairs)
-    if len(members) < len(pairs) or any(not 0 < len(name.encode()) <= _MOST_KEY_BYTES for name in members):
+    if len(members) < len(pairs) or any(not 0 < len(name.encode()) <= 65_535 for name in members):
         raise ValueError("names that a map of DynamoDB cannot have")
     return members
 
@@ -139,7 +134,7 @@ def _digits(value: int | Decimal) -> str:
         raise ValueError("a number that comes back without its fraction")
     decimal = Decimal(value)
     digits = "".join(map(str, decimal.as_tuple().digits)).strip("0")
-    if len(digits) > _MOST_DIGITS or (digits and not -130 <= decimal.adjusted() <= 125):
+    if len(digits) > 38 or (digits and not -130 <= decimal.adjusted() <= 125):
         raise ValueError("a number that DynamoDB cannot store")
     return str(value)
 
@@ -157,7 +152,7 @@ def _plain(value: Mapping[str, Any]) -> Any:
 
 def sort_key(occurred_ms: int, producer_id: str, sequence: str) -> str:
     """Return the key that finds and sorts a row: two events of one millisecond differ."""
-    return f"{time_text(occurred_ms)}#{producer_id}#{sequence:0>{SEQUENCE_DIGITS}}"
+    return f"{time_text(occurred_ms)}#{producer_id}#{sequence:0>56}"
 
 
 def item_of(event: StreamEvent, subscriber_id: str, retention: float) -> Item:

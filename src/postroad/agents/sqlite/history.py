@@ -47,25 +47,16 @@ class AgentHistory:
         self._engine = engine
         self._reader = reader
 
-    def of_event(self, event_id: str) -> list[EventDelivery]:
-        """Return how far the events with this id are, one entry for each subscriber."""
+    def deliveries(self, name: str) -> list[EventDelivery]:
+        """Return how far the message with this id is, or the events with this id on their way to each subscriber."""
+        message = agent_and_place(self._engine.salt, name) if _MESSAGE_ID.fullmatch(name) else None
 
         def look(connection: apsw.Connection) -> list[EventDelivery]:
-            places = [place for (place,) in every(connection, _PLACES, (event_id,))]
+            if message is not None and one(connection, _IS_ROW, message) is not None:
+                return list(self._delivery(connection, *message))
+            places = [place for (place,) in every(connection, _PLACES, (name,))]
             rows = [(lane, place) for place in places for (lane,) in every(connection, _LANES, (place,))]
             return [each for lane, place in rows for each in self._delivery(connection, lane, place)]
-
-        return self._engine.read(look)
-
-    def of_message(self, message_id: str) -> list[EventDelivery]:
-        """Return how far the message is; nothing if it is not a message of an agent of this file."""
-        found = agent_and_place(self._engine.salt, message_id) if _MESSAGE_ID.fullmatch(message_id) else None
-        if found is None:
-            return []
-
-        def look(connection: apsw.Connection) -> list[EventDelivery]:
-            is_row = one(connection, _IS_ROW, found) is not None
-            return list(self._delivery(connection, *found)) if is_row else []
 
         return self._engine.read(look)
 

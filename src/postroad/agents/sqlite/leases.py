@@ -7,18 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from postroad import failpoints
 from postroad.agents.sqlite.message_groups import TOTAL, lock, regroup, set_head
-from postroad.agents.sqlite.tables import (
-    DAMAGED,
-    NEVER,
-    Reader,
-    Receipt,
-    Row,
-    StoredEvent,
-    channel,
-    new_fence,
-    next_places,
-    read_receipt,
-)
+from postroad.agents.sqlite.tables import DAMAGED, NEVER, Reader, Receipt, Row, StoredEvent, channel, next_places
 from postroad.engine import Engine, Transaction, every, one, text_of
 from postroad.errors import QueueNotFound, StaleReceipt
 from postroad.queues import MAX_VISIBILITY, AckResult, Delivery, check_deliveries, moment
@@ -82,172 +71,142 @@ class _Given(NamedTuple):
 
 
 class Leases:
-    """Leases the messages of agents' queues to receivers, and ends and extends the leases."""
+    """Leases the messages of one agent's queue to receivers, and ends and extends the leases, in one transaction."""
 
-    def __init__(self, engine: Engine, reader: Reader, max_receives: int) -> None:
-        self._engine = engine
-        self.reader = reader
+    def __init__(self, tx: Transaction, engine: Engine, reader: Reader, agent: int, max_receives: int | None) -> None:
+        self._tx = tx
+        self._connection = tx.connection
+        self._reader = reader
+        self._agent = agent
         self._max_receives = max_receives
+        self._now_us, self._monotonic_us = engine.now_us(), engine.monotonic_us()
 
-    def claim(self, tx: Transaction, agent: int, limit: int, visibility_us: int) -> tuple[list[Delivery], bool]:
+    def claim(self, limit: int, visibility_us: int) -> tuple[list[Delivery], bool]:
         """Lease up to `limit` messages; return them and whether another claim may find more."""
-        found = one(tx.connection, _QUEUE, (agent,))
+        found = one(self._connection, _QUEUE, (self._agent,))
         if found is None:
             raise QueueNotFound("the agent was deleted")
         total, head = found
-        now_us, monotonic_us = self._engine.now_us(), self._engine.monotonic_us()
-        until_us = monotonic_us + visibility_us
+        until_us = self._monotonic_us + visibility_us
         taken: set[int] = set()
-        given, dropped = self._returned(tx, agent, limit, now_us, monotonic_us, taken)
-        locked = bool(total) and TOTAL not in taken and _exists(tx, agent, TOTAL)
+        given, dropped = self._returned(limit, taken)
+        locked = bool(total) and TOTAL not in taken and self._exists(TOTAL)
         more = dropped
         if len(given) < limit and not locked:
-            more = self._fresh(tx, agent, bool(total), head, limit, now_us, given, taken) or dropped
+            more = self._fresh(bool(total), head, limit, given, taken) or dropped
         for group in {entry.group for entry in given}:
-            lock(tx, agent, group, until_us)
-        return self._lease(tx, agent, given, until_us, now_us, monotonic_us), more
+            lock(self._tx, self._agent, group, until_us)
+        return self._lease(given, until_us), more
 
-    def _returned(
-        self, tx: Transaction, agent: int, limit: int, now_us: int, monotonic_us: int, taken: set[int]
-    ) -> tuple[list[_Given], bool]:
+    def _returned(self, limit: int, taken: set[int]) -> tuple[list[_Given], bool]:
         """Return messages of free groups behind the head; add the groups that gave all they had to `taken`."""
         given: list[_Given] = []
         dropped = False
-        for (group,) in every(tx.connection, _FREE, (agent, monotonic_us, limit)):
+        for (group,) in every(self._connection, _FREE, (self._agent, self._monotonic_us, limit)):
             wanted = limit - len(given)
             if not wanted:
                 break
-            rows = [Row(*row) for row in every(tx.connection, _OF_GROUP, (agent, group, wanted + 1))]
-            alive = list(self._alive(tx, agent, group, rows[:wanted], now_us))
+            rows = [Row(*row) for row in every(self._connection, _OF_GROUP, (self._agent, group, wanted + 1))]
+            alive = list(self._alive(group, rows[:wanted]))
             given += alive
             dropped = dropped or len(alive) < len(rows[:wanted])
             if not alive:
-                regroup(tx, agent, group, monotonic_us)
+                self._regroup(group)
             if len(rows) <= wanted:
                 taken.add(group)
         return given, dropped
 
-    def _alive(self, tx: Transaction, agent: int, group: int, rows: list[Row], now_us: int) -> Iterator[_Given]:
+    def _alive(self, group: int, rows: list[Row]) -> Iterator[_Given]:
         for row in rows:
-            event = self.reader.event(tx.connection, agent, row.place)
-            if self._keeps(tx, agent, group, row, event, now_us) and event is not None:
+            event = self._reader.event(self._connection, self._agent, row.place)
+            if self._keeps(group, row, event) and event is not None:
                 yield _Given(row, group, event)
 
-    def _fresh(
-        self,
-        tx: Transaction,
-        agent: int,
-        total: bool,
-        head: int,
-        limit: int,
-        now_us: int,
-        given: list[_Given],
-        taken: set[int],
-    ) -> bool:
+    def _fresh(self, total: bool, head: int, limit: int, given: list[_Given], taken: set[int]) -> bool:
         """Go on from the head, set aside what has to wait for its group, and return whether rows are left."""
         start, more = head, True
         asides: list[tuple[int, ...]] = []
         paused_groups: set[int] = set()
         for look in range(_LOOKS):
             size = _LOOK if look else limit - len(given)
-            rows: list[Any] = every(tx.connection, _FRESH, (agent, head, size))
+            rows: list[Any] = every(self._connection, _FRESH, (self._agent, head, size))
             for place, producer, paused in rows:
                 if len(given) == limit:
                     break
                 head = place + 1
                 group = TOTAL if total and not paused else producer
-                if paused or (group not in taken and _exists(tx, agent, group)):
-                    asides.append((agent, group, place, place, producer))
+                if paused or (group not in taken and self._exists(group)):
+                    asides.append((self._agent, group, place, place, producer))
                     paused_groups.update([group] if paused else ())
                     continue
                 taken.add(group)
-                row = Row(place, place, producer, 0, None, None, 0, False)
-                given += self._alive(tx, agent, group, [row], now_us)
+                given += self._alive(group, [Row(place, place, producer, 0, None, None, 0, False)])
             if len(given) == limit or len(rows) < size:
                 more = len(rows) == size
                 break
-        tx.connection.executemany(_ASIDE, asides)
+        self._connection.executemany(_ASIDE, asides)
         for group in paused_groups:
-            lock(tx, agent, group, NEVER)
+            lock(self._tx, self._agent, group, NEVER)
         if head != start:
-            set_head(tx, agent, head)
+            set_head(self._tx, self._agent, head)
         return more
 
-    def _lease(
-        self, tx: Transaction, agent: int, given: list[_Given], until_us: int, now_us: int, monotonic_us: int
-    ) -> list[Delivery]:
+    def _lease(self, given: list[_Given], until_us: int) -> list[Delivery]:
         if not given:
             return []
-        fence = new_fence()
-        tx.connection.executemany(
-            _UNASIDE, [(agent, entry.group, entry.row.turn) for entry in given if entry.row.aside]
-        )
-        common = (until_us, fence, monotonic_us)
-        tx.connection.executemany(
-            _LEASE,
-            [
-                (agent, *row[:3], group, *common, row.receives + 1, row.first_us or now_us, row.replay)
-                for row, group, _ in given
-            ],
-        )
+        agent, fence = self._agent, Receipt.new_fence()
+        unasides = [(agent, entry.group, entry.row.turn) for entry in given if entry.row.aside]
+        self._connection.executemany(_UNASIDE, unasides)
+        common = (until_us, fence, self._monotonic_us)
+        leases = [
+            (agent, *row[:3], group, *common, row.receives + 1, row.first_us or self._now_us, row.replay)
+            for row, group, _ in given
+        ]
+        self._connection.executemany(_LEASE, leases)
         return [
             Delivery(
-                message_id=self.reader.message_id(agent, row.place),
-                body=self.reader.body(tx.connection, agent, event, replay=bool(row.replay)),
+                message_id=self._reader.message_id(agent, row.place),
+                body=self._reader.body(self._connection, agent, event, replay=bool(row.replay)),
                 attributes={},
-                group=self.reader.group(tx.connection, agent, group),
+                group=self._reader.group(self._connection, agent, group),
                 receipt=Receipt(agent, row.turn, fence).text,
                 receive_count=row.receives + 1,
                 sent_at=moment(event.arrived_us),
-                first_received_at=moment(row.first_us or now_us),
+                first_received_at=moment(row.first_us or self._now_us),
                 sequence=row.turn,
             )
             for row, group, event in given
         ]
 
-    def ack(self, tx: Transaction, agent: int, deliveries: Sequence[Delivery]) -> list[AckResult]:
-        results = self._change(tx, agent, deliveries, _ACK, self._engine.monotonic_us())
+    def ack(self, deliveries: Sequence[Delivery]) -> list[AckResult]:
+        results = self._change(deliveries, _ACK)
         failpoints.hit("queue.ack.before_commit")
         return results
 
-    def extend(self, tx: Transaction, agent: int, deliveries: Sequence[Delivery], seconds: float) -> list[AckResult]:
+    def extend(self, deliveries: Sequence[Delivery], seconds: float) -> list[AckResult]:
         """Move the end of the leases, at most twelve hours from the receive."""
-        now = self._engine.monotonic_us()
-        return self._change(tx, agent, deliveries, _EXTEND, now, now + int(seconds * 1_000_000), _MAX_US)
+        return self._change(deliveries, _EXTEND, self._monotonic_us + int(seconds * 1_000_000), _MAX_US)
 
     def release(
-        self,
-        tx: Transaction,
-        agent: int,
-        deliveries: Sequence[Delivery],
-        after: float,
-        error: str | None,
-        uncounted: int = 0,
+        self, deliveries: Sequence[Delivery], after: float, error: str | None, uncounted: int = 0
     ) -> list[AckResult]:
         """End the leases without settling the messages, and take back so many of their receives."""
-        now, after_us = self._engine.monotonic_us(), int(after * 1_000_000)
-        due_wall_us = self._engine.now_us() + after_us if after_us else None
-        return self._change(tx, agent, deliveries, _RELEASE, now, now + after_us, error, due_wall_us, uncounted)
+        after_us = int(after * 1_000_000)
+        due_wall_us = self._now_us + after_us if after_us else None
+        return self._change(deliveries, _RELEASE, self._monotonic_us + after_us, error, due_wall_us, uncounted)
 
-    def undo(self, tx: Transaction, agent: int, deliveries: Sequence[Delivery], after: float) -> list[AckResult]:
+    def undo(self, deliveries: Sequence[Delivery], after: float) -> list[AckResult]:
         """Take back deliveries that their receiver did not handle; they cost no receive."""
-        return self.release(tx, agent, deliveries, after, None, uncounted=1)
+        return self.release(deliveries, after, None, uncounted=1)
 
-    def reject(
-        self, tx: Transaction, agent: int, deliveries: Sequence[Delivery], reason: str, error: str | None
-    ) -> list[AckResult]:
-        now, now_us = self._engine.monotonic_us(), self._engine.now_us()
-
+    def reject(self, deliveries: Sequence[Delivery], reason: str, error: str | None) -> list[AckResult]:
         def add_dead(row: Row) -> None:
-            row = row if error is None else row._replace(error=error)
-            self._add_dead(tx, agent, row, now_us=now_us, reason=reason)
+            self._add_dead(row if error is None else row._replace(error=error), reason)
 
-        return self._change(tx, agent, deliveries, _TAKE, now, taken=add_dead)
+        return self._change(deliveries, _TAKE, taken=add_dead)
 
     def _change(
         self,
-        tx: Transaction,
-        agent: int,
         deliveries: Sequence[Delivery],
         statement: str,
         *arguments: Any,
@@ -257,44 +216,47 @@ class Leases:
         check_deliveries(deliveries)
         results, touched = [], set()
         for delivery in deliveries:
-            receipt = read_receipt(delivery.receipt)
-            found: Any = one(tx.connection, statement, (*receipt, *arguments)) if receipt.agent == agent else None
+            receipt, now = Receipt.read(delivery.receipt), self._monotonic_us
+            ours = receipt.agent == self._agent
+            found: Any = one(self._connection, statement, (*receipt, now, *arguments)) if ours else None
             if found is None:
                 message = f"message {delivery.message_id}: " if delivery.message_id else ""
-                error = StaleReceipt(f"{message}the lease is over")
-                results.append(AckResult(False, error))
+                results.append(AckResult(False, StaleReceipt(f"{message}the lease is over")))
             else:
                 if taken is not None:
                     taken(Row(*found[1:]))
                 touched.add(found[0])
                 results.append(_OK)
         for group in touched:
-            regroup(tx, agent, group, self._engine.monotonic_us())
+            self._regroup(group)
         if touched:
-            tx.touch(channel(agent))
+            self._tx.touch(channel(self._agent))
         return results
 
-    def _keeps(self, tx: Transaction, agent: int, group: int, row: Row, event: StoredEvent | None, now_us: int) -> bool:
+    def _keeps(self, group: int, row: Row, event: StoredEvent | None) -> bool:
         """Return whether the message may be leased; else remove it."""
-        if event is None or event.expires_us <= now_us:
-            tx.connection.execute(_COUNT_EXPIRED, (agent,))
+        if event is None or event.expires_us <= self._now_us:
+            self._connection.execute(_COUNT_EXPIRED, (self._agent,))
         elif event.is_damaged:
             # The messages beside it are delivered.
-            self._add_dead(tx, agent, row, now_us=now_us, reason=DAMAGED)
-        elif row.receives >= self._max_receives:
-            self._add_dead(tx, agent, row, now_us=now_us)
+            self._add_dead(row, DAMAGED)
+        elif self._max_receives is not None and row.receives >= self._max_receives:
+            self._add_dead(row, None)
         else:
             return True
-        tx.connection.execute(_UNASIDE, (agent, group, row.turn))
-        tx.connection.execute(_UNLEASE, (agent, row.turn))
+        self._connection.execute(_UNASIDE, (self._agent, group, row.turn))
+        self._connection.execute(_UNLEASE, (self._agent, row.turn))
         return False
 
-    def _add_dead(self, tx: Transaction, agent: int, row: Row, *, now_us: int, reason: str | None = None) -> None:
-        tx.must_be_durable()
-        counts = (row.place, row.producer, row.receives, now_us)
-        tx.connection.execute(_ADD_DEAD, (agent, next_places(tx, 1), *counts, text_of(row.error), reason))
+    def _add_dead(self, row: Row, reason: str | None) -> None:
+        self._tx.must_be_durable()
+        counts = (row.place, row.producer, row.receives, self._now_us)
+        place = (self._agent, next_places(self._tx, 1))
+        self._connection.execute(_ADD_DEAD, (*place, *counts, text_of(row.error), reason))
         failpoints.hit("queue.dead_letter.before_commit")
 
+    def _exists(self, group: int) -> bool:
+        return one(self._connection, _GROUP, (self._agent, group)) is not None
 
-def _exists(tx: Transaction, agent: int, group: int) -> bool:
-    return one(tx.connection, _GROUP, (agent, group)) is not None
+    def _regroup(self, group: int) -> None:
+        regroup(self._tx, self._agent, group, self._monotonic_us)

@@ -99,9 +99,9 @@ _EXPIRED: Final = "SELECT expired FROM agent_lane WHERE lane = ?1"
 class SQLiteAgentQueue:
     """One agent's messages. It has no table, file, thread or timer of its own."""
 
-    def __init__(self, engine: Engine, leases: Leases, traits: QueueTraits, agent_id: str, agent: int) -> None:
+    def __init__(self, engine: Engine, reader: Reader, traits: QueueTraits, agent_id: str, agent: int) -> None:
         self._engine = engine
-        self._leases = leases
+        self._reader = reader
         self.traits = traits
         self._agent = agent
         self._channels = (channel(agent), EVERY_QUEUE)
@@ -123,24 +123,24 @@ class SQLiteAgentQueue:
         return deliveries
 
     def ack(self, deliveries: Sequence[Delivery]) -> list[AckResult]:
-        results = self._write(self._leases.ack, deliveries, removes=True)
+        results = self._write(Leases.ack, deliveries, removes=True)
         failpoints.hit("queue.ack.after_commit")
         return results
 
     def extend(self, deliveries: Sequence[Delivery], *, seconds: float) -> list[AckResult]:
         check(seconds, seconds_between(0, MAX_VISIBILITY), "seconds")
-        return self._write(self._leases.extend, deliveries, seconds)
+        return self._write(Leases.extend, deliveries, seconds)
 
     def release(
         self, deliveries: Sequence[Delivery], *, after: float = 0.0, error: str | None = None
     ) -> list[AckResult]:
         check(after, seconds_between(0, MAX_VISIBILITY), "after")
         check(error, Note | None, "error")
-        return self._write(self._leases.release, deliveries, after, None if error is None else legible(error))
+        return self._write(Leases.release, deliveries, after, error and legible(error))
 
     def undo(self, deliveries: Sequence[Delivery], *, after: float = 0.0) -> list[AckResult]:
         check(after, seconds_between(0, MAX_VISIBILITY), "after")
-        return self._write(self._leases.undo, deliveries, after)
+        return self._write(Leases.undo, deliveries, after)
 
     def watch(self, changed: Callable[[bool], None]) -> AbstractContextManager[object]:
         """Call `changed` with True when the queue changed and with False when it may have changed."""
@@ -156,15 +156,15 @@ class SQLiteAgentQueue:
     def reject(self, deliveries: Sequence[Delivery], *, reason: str, error: str | None = None) -> list[AckResult]:
         check(reason, Note | None, "reason")
         check(error, Note | None, "error")
-        text = None if error is None else legible(error)
-        return self._write(self._leases.reject, deliveries, reason, text, durable=True, relieves=True)
+        error = error and legible(error)
+        return self._write(Leases.reject, deliveries, reason, error, durable=True, relieves=True)
 
     def peek(self, *, limit: int = 10, after: str | None = None, force: bool = False) -> list[PeekedMessage]:
         check(limit, whole_number(1, _LONGEST_PEEK), "limit")
         return self._engine.read(lambda connection: self._peek(connection, limit, after))
 
     def _peek(self, connection: apsw.Connection, limit: int, after: str | None) -> list[PeekedMessage]:
-        reader, agent = self._leases.reader, self._agent
+        reader, agent = self._reader, self._agent
         monotonic_us, now_us = self._engine.monotonic_us(), self._engine.now_us()
         total = is_total(connection, agent)
         rows: list[Any] = every(connection, _PEEK, (agent, _turn(connection, reader, agent, after), limit))
@@ -190,7 +190,7 @@ class SQLiteAgentQueue:
 
     def _claim(self, limit: int, visibility_us: int) -> list[Delivery]:
         while True:
-            deliveries, more = self._write(self._leases.claim, limit, visibility_us)
+            deliveries, more = self._write(Leases.claim, limit, visibility_us)
             if deliveries or not more:
                 return deliveries
 
@@ -219,10 +219,11 @@ class SQLiteAgentQueue:
         return 0 if fresh and not total_group else returned
 
     def _write(self, verb: Callable[..., T], *arguments: Any, durable: bool = False, **options: bool) -> T:
-        """Run `verb(tx, agent, *arguments)` in the engine's next transaction, with the options of `Engine.write`."""
+        """Run `verb(leases, *arguments)` in the engine's next transaction, with the options of `Engine.write`."""
 
         def work(tx: Transaction) -> T:
-            return verb(tx, self._agent, *arguments)
+            leases = Leases(tx, self._engine, self._reader, self._agent, self.traits.max_receives)
+            return verb(leases, *arguments)
 
         try:
             return self._engine.write(work, durable=durable, **options)

@@ -7,8 +7,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from postroad.agents.model import Deleted, Subscription, milliseconds, taken, time_text
-from postroad.agents.port import AgentRecord, NewAgent
+from postroad.agents.model import Deleted, Subscription, milliseconds, time_text
+from postroad.agents.port import AgentRecord, NewAgent, taken
 from postroad.agents.sqlite import message_groups
 from postroad.agents.sqlite.queue import waiting
 from postroad.agents.sqlite.tables import active, channel, named, number
@@ -210,7 +210,6 @@ class SQLiteSubscriptions:
         ]
 
     def grant(self, producer_id: str, listener_id: str) -> None:
-
         def work(tx: Transaction) -> None:
             pair = (active(tx.connection, producer_id), active(tx.connection, listener_id))
             tx.connection.execute(_GRANT, (*pair, self._engine.now_us() // 1_000))
@@ -227,7 +226,6 @@ class SQLiteSubscriptions:
         return self._engine.write(lambda tx: self._change(tx, message_groups.resume, listener_id, producer_id) or False)
 
     def replay(self, listener_id: str, producer_id: str, since_ms: int) -> int | None:
-
         def replay(tx: Transaction, listener: int, producer: int, monotonic_us: int) -> int | None:
             now_us = self._engine.now_us()
             return message_groups.replay(tx, listener, producer, monotonic_us, since_ms=since_ms, now_us=now_us)

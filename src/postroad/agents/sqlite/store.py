@@ -13,20 +13,9 @@ from postroad.agents.model import AgentSettings, EventDelivery, LaneStats
 from postroad.agents.port import FanOut
 from postroad.agents.sqlite import message_groups
 from postroad.agents.sqlite.history import AgentHistory
-from postroad.agents.sqlite.leases import Leases
 from postroad.agents.sqlite.queue import EVERY_QUEUE, SQLiteAgentQueue, count, dead_letters
 from postroad.agents.sqlite.registry import SQLiteRegistry, SQLiteSubscriptions
-from postroad.agents.sqlite.tables import (
-    HELD,
-    SCHEMA,
-    Reader,
-    active,
-    after_reboot,
-    channel,
-    microseconds,
-    next_places,
-    number,
-)
+from postroad.agents.sqlite.tables import HELD, Reader, active, channel, microseconds, next_places, number, prepare
 from postroad.agents.stream import Rejected, StreamEvent, merged
 from postroad.engine import Engine, Listener, Transaction, every, one
 from postroad.queues import MAX_MESSAGE_BYTES, OutgoingMessage, PeekedMessage, Queue, embedded_traits
@@ -115,10 +104,7 @@ class SQLiteAgentStore:
         self._delay_us = int(settings.dispatch_delay * 1_000_000)
         self._retention_us = int(settings.retention * 1_000_000)
         self._swept_at = float("-inf")
-        engine.prepare(
-            SCHEMA,
-            after_reboot=lambda tx: after_reboot(tx, monotonic_us=engine.monotonic_us(), now_us=engine.now_us()),
-        )
+        prepare(engine)
         self.registry = SQLiteRegistry(engine)
         self.subscriptions = SQLiteSubscriptions(engine, self._newest)
         self._traits = embedded_traits(
@@ -129,7 +115,7 @@ class SQLiteAgentStore:
             visibility=settings.visibility,
             max_receives=settings.max_receives,
         )
-        self._leases = Leases(engine, Reader(engine.salt), settings.max_receives)
+        self._reader = Reader(engine.salt)
 
     def provision(self) -> None:
         """Do nothing: the file has its tables."""
@@ -176,20 +162,19 @@ class SQLiteAgentStore:
 
     def queue(self, agent_id: str) -> SQLiteAgentQueue:
         agent = self._engine.read(lambda connection: active(connection, agent_id))
-        return SQLiteAgentQueue(self._engine, self._leases, self._traits, agent_id, agent)
+        return SQLiteAgentQueue(self._engine, self._reader, self._traits, agent_id, agent)
 
     def stats(self, agent_id: str) -> LaneStats:
         return self._engine.read(lambda connection: count(connection, active(connection, agent_id), self._engine))
 
     def dead_letters(self, agent_id: str, limit: int, after: str | None = None) -> list[PeekedMessage]:
-        reader, behind = self._leases.reader, int(after or 0)
+        reader, behind = self._reader, int(after or 0)
         return self._engine.read(
             lambda connection: dead_letters(connection, reader, active(connection, agent_id), limit=limit, after=behind)
         )
 
     def deliveries(self, name: str) -> list[EventDelivery]:
-        history = AgentHistory(self._engine, self._leases.reader)
-        return history.of_message(name) or history.of_event(name)
+        return AgentHistory(self._engine, self._reader).deliveries(name)
 
     def redrive(self, agent_id: str, limit: int | None) -> int:
         most, now_us = _ALL if limit is None else limit, self._engine.monotonic_us()

@@ -20,7 +20,7 @@ import msgspec
 
 from postroad.agents.model import not_found, time_text
 from postroad.agents.stream import Message
-from postroad.engine import Schema, Transaction, one, text_of
+from postroad.engine import Engine, Schema, Transaction, one, text_of
 from postroad.queues import MessageIds, PeekedMessage, moment
 
 DAMAGED: Final = "what is stored is not what was published"
@@ -205,10 +205,15 @@ _AFTER_REBOOT: Final = (
 )
 
 
-def after_reboot(tx: Transaction, *, monotonic_us: int, now_us: int) -> None:
-    """End all leases, whose clock is gone, and compute releases from the wall clock."""
-    tx.connection.execute(_AFTER_REBOOT[0], (monotonic_us, now_us))
-    tx.connection.execute(_AFTER_REBOOT[1], (monotonic_us, now_us, NEVER))
+def prepare(engine: Engine) -> None:
+    """Make the tables. After a reboot end all leases, whose clock is gone, and compute releases from the wall clock."""
+
+    def after_reboot(tx: Transaction) -> None:
+        times = (engine.monotonic_us(), engine.now_us())
+        tx.connection.execute(_AFTER_REBOOT[0], times)
+        tx.connection.execute(_AFTER_REBOOT[1], (*times, NEVER))
+
+    engine.prepare(SCHEMA, after_reboot=after_reboot)
 
 
 _NUMBER: Final = "SELECT num FROM agent WHERE id = ?"
@@ -226,7 +231,6 @@ _REMEMBERED: Final = 10_000
 _PLACE_BITS: Final = 60
 _SALT_MASK: Final = (1 << 28) - 1
 _ROW_MASK: Final = (1 << 62) - 1
-_FENCE_BYTES: Final = 7
 _RECEIPT = re.compile(r"(\d{1,18})-(\d{1,18})-(\d{1,18})")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -279,16 +283,16 @@ class Receipt(NamedTuple):
     def text(self) -> str:
         return f"{self.agent}-{self.turn}-{self.fence}"
 
+    @classmethod
+    def read(cls, text: object) -> Receipt:
+        """Return the receipt; one that matches nothing if the text is not a receipt."""
+        match = _RECEIPT.fullmatch(text) if isinstance(text, str) and text.isascii() else None
+        return cls(-1, -1, -1) if match is None else cls(*map(int, match.groups()))
 
-def new_fence() -> int:
-    """Return a number that no other receive has. A receive count would not do: a replay starts to count anew."""
-    return int.from_bytes(os.urandom(_FENCE_BYTES))
-
-
-def read_receipt(text: object) -> Receipt:
-    """Return the receipt; one that matches nothing if the text is not a receipt."""
-    match = _RECEIPT.fullmatch(text) if isinstance(text, str) and text.isascii() else None
-    return Receipt(-1, -1, -1) if match is None else Receipt(*map(int, match.groups()))
+    @staticmethod
+    def new_fence() -> int:
+        """Return a number that no other receive has. A receive count would not do: a replay starts to count anew."""
+        return int.from_bytes(os.urandom(7))
 
 
 class Row(NamedTuple):

@@ -214,9 +214,6 @@ def _private_key(key: str) -> EllipticCurvePrivateKey:
         private = None
     if not isinstance(private, EllipticCurvePrivateKey) or not isinstance(private.curve, SECP256R1):
         # Without its cause, which could show a part of the key.
-        raise ConfigurationError(
-            "key: is not a P-256 private key in PEM",
-            field="key",
-            remedy="Give the text of the .p8 file that Apple offered for download, without a password.",
-        ) from None
+        remedy = "Give the text of the .p8 file that Apple offered for download, without a password."
+        raise ConfigurationError("key: is not a P-256 private key in PEM", field="key", remedy=remedy) from None
     return private

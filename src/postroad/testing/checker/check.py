@@ -25,6 +25,7 @@ _FAULTS: Final[dict[type, str]] = {
     lines.Proxy: "proxy_faults",
 }
 _BY_NAME: Final = {name: number for number, name in INVARIANTS.items()}
+_MOST_REASONS: Final = 20
 _Actions = dict[type, Callable[[Any], None]]
 
 
@@ -67,7 +68,7 @@ class _Check:
         if self._messages or self._tasks or self._repeated or any(uneven):
             self._read_again()
         report, broken = self._report, self._history.broken
-        report.reasons = list(self._doubts())[:20]
+        report.reasons = list(self._doubts())[:_MOST_REASONS]
         if broken or not (report.findings or report.reasons):
             report.verdict = "inconclusive" if broken else "ok"
         else:

@@ -13,6 +13,7 @@ import msgspec
 from postroad.testing.checker import Report
 from postroad.testing.mutants import MUTANTS, Mutant, find_mutant
 
+_LONGEST_SECONDS = 150.0
 _TRIES = 3
 """A bug that needs a fault at the right moment may escape one run; another seed moves the faults."""
 
@@ -24,7 +25,7 @@ def hunt(mutant: Mutant, seed: int) -> Report:
         words = ["verify", "run", "--mutant", mutant.name, "--seed", str(seed), "--report", str(report), "--json"]
         try:
             run = [sys.executable, "-m", "postroad", *words]
-            done = subprocess.run(run, capture_output=True, check=False, timeout=150.0)
+            done = subprocess.run(run, capture_output=True, check=False, timeout=_LONGEST_SECONDS)
         except subprocess.TimeoutExpired:
             # Its processes end with it.
             return Report(reasons=["the run did not end"])

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 Original = Callable[..., Any]
 _LATE_SECONDS = 1.0
+_STEP_AFTER_SECONDS = 1.5
+_STEP_US = 3_600_000_000
 _WINDOW_SECONDS = 0.05
 _SLOW, _SLOW_SECONDS = 0.03, 4.0
 _LATE_SETTLING, _LATE_SETTLING_SECONDS = 0.05, 4.0
@@ -80,8 +82,8 @@ def lease_by_wall_clock() -> None:
     began = time.monotonic()
 
     def wall_us() -> int:
-        stepped = time.monotonic() - began > 1.5
-        return time.time_ns() // 1_000 + (3_600_000_000 if stepped else 0)
+        stepped = time.monotonic() - began > _STEP_AFTER_SECONDS
+        return time.time_ns() // 1_000 + (_STEP_US if stepped else 0)
 
     original = engine.microseconds
     engine.microseconds = lambda clock: (wall_us, original(clock)[1])

@@ -12,6 +12,7 @@ from typing import Final
 from postroad.testing.powerloss.recording import FOLDER, Change, Names, Promise, Recording, Step, Sync, Truncate, Write
 
 SECTOR: Final = 512
+_SHARES: Final = (0.1, 0.5, 0.9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ def survivors(changes: Sequence[Change], chance: random.Random) -> tuple[str, Se
         changes = [part for change in changes for part in _sectors(change)]
     if fate == "prefix":
         return fate, changes[: chance.randint(0, len(changes))]
-    share = chance.choice((0.1, 0.5, 0.9))
+    share = chance.choice(_SHARES)
     return fate, [change for change in changes if chance.random() < share]
 
 

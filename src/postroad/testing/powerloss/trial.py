@@ -24,6 +24,9 @@ from postroad.testing.powerloss.images import Image, images
 from postroad.testing.powerloss.recording import Promise, Step, Synchronous
 
 MOST_IMAGES: Final = 10_000_000
+_PAGE: Final = 1_000
+_TAIL: Final = 2_000
+_Mode = Annotated[Synchronous, Meta(description="FULL, NORMAL or OFF")]
 
 
 class PowerLoss(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +68,7 @@ def verify_power_loss(
         PostroadError: The writer failed.
     """
     check(count, whole_number(1, MOST_IMAGES), "images")
-    check(synchronous, Annotated[Synchronous, Meta(description="FULL, NORMAL or OFF")], "synchronous")
+    check(synchronous, _Mode, "synchronous")
     steps = record(seed, synchronous)
     lost, corrupt = inspect(steps, count, seed, progress)
     return PowerLoss(
@@ -88,7 +91,7 @@ def record(seed: int, synchronous: Synchronous = "FULL") -> list[Step]:
         command = [sys.executable, "-P", "-m", writer.__name__, str(folder), str(out), synchronous, str(seed)]
         ended = subprocess.run(command, capture_output=True, check=False, text=True)
         if ended.returncode:
-            text = f"the writer failed: {ended.stderr[-2_000:]}"
+            text = f"the writer failed: {ended.stderr[-_TAIL:]}"
             raise PostroadError(text, remedy="Please report it with this text.")
         return msgspec.msgpack.decode(out.read_bytes(), type=list[Step])
 
@@ -134,7 +137,7 @@ def _stored(path: Path) -> tuple[bool, dict[int, bytes]]:
         blobs = DirectoryBlobs(path.with_name(f"{path.name}.blobs"), read_only=True)
         queue = OverflowingQueue(SQLiteQueues(engine).queue(writer.QUEUE), blobs)
         # A message that still has the attribute is one whose blob is missing.
-        bodies = [each.body for each in queue.peek(limit=1_000) if ATTRIBUTE not in each.attributes]
+        bodies = [each.body for each in queue.peek(limit=_PAGE) if ATTRIBUTE not in each.attributes]
         return intact, {_number(body): body for body in bodies}
     except QueueNotFound:
         return intact, {}

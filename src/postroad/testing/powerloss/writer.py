@@ -28,19 +28,25 @@ WRITERS: Final = 2
 MESSAGES: Final = 40
 """How many messages each writer sends in each round."""
 BLOB_ABOVE: Final = 4_096
+_LARGEST: Final = 750
+_BLOB: Final = 5_000
+_BLOB_EVERY: Final = 16
+_TAKE_EVERY: Final = 3
+_CHECKPOINT_PAGES: Final = 60
+_PAUSE_SECONDS: Final = 0.005
 
 
 @functools.cache
 def body(seed: int, number: int) -> bytes:
     """Return the body of a message; the numbers of one seed all have bodies of their own."""
     chance = random.Random(f"{seed} {number}")
-    size = 5_000 if number % 16 == 0 else chance.randint(1, 750)
+    size = _BLOB if number % _BLOB_EVERY == 0 else chance.randint(1, _LARGEST)
     return f"{number} {chance.randbytes(size).hex()}".encode()
 
 
 def run(folder: Path, recording: Recording, seed: int) -> None:
     """Do all rounds and record what each writer was told."""
-    setattr(disk, "CHECKPOINT_PAGES", 60)  # noqa: B010 - a constant of the engine
+    setattr(disk, "CHECKPOINT_PAGES", _CHECKPOINT_PAGES)  # noqa: B010 - a constant of the engine
     for round_ in range(ROUNDS):
         done = threading.Event()
         with ThreadPoolExecutor(WRITERS + 1) as threads:
@@ -66,7 +72,7 @@ def _write(path: Path, recording: Recording, seed: int, numbers: range) -> None:
             (sent,) = queue.send([OutgoingMessage(body(seed, number))])
             assert sent.ok, sent
             recording.add(Promise(f"sent {number}"))
-            if number % 3 == 0:
+            if number % _TAKE_EVERY == 0:
                 deliveries = queue.receive(max_messages=1)
                 for delivery in deliveries:
                     # From now on nobody may count on it: a cut may undo the ack, or not.
@@ -77,7 +83,7 @@ def _write(path: Path, recording: Recording, seed: int, numbers: range) -> None:
 def _copy_log(path: Path, done: threading.Event) -> None:
     engine = Engine(path)
     try:
-        while not done.wait(0.005):
+        while not done.wait(_PAUSE_SECONDS):
             engine.alone(lambda connection: None)
     finally:
         engine.close()

@@ -23,6 +23,8 @@ from postroad.testing.proxy.wire import (
 )
 
 DEDUP_SECONDS: Final = 300.0
+_MOST_KNOWN: Final = 200_000
+_FIRST_SEQUENCE: Final = 18_849_496_460_467_696_128
 _MEMBER: Final = re.compile(r"<member>(.*?)</member>", re.DOTALL)
 _FIELD: Final = re.compile(r"<(\w+)>([^<]*)</\1>")
 Fields = Mapping[str, Any]
@@ -33,7 +35,7 @@ class Bounded(OrderedDict[Any, Any]):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         super().__setitem__(key, value)
-        if len(self) > 200_000:
+        if len(self) > _MOST_KNOWN:
             self.popitem(last=False)
 
 
@@ -45,7 +47,7 @@ class Fifo:
         self._memory: dict[str, OrderedDict[str | None, tuple[float, Fields]]] = defaultdict(OrderedDict)
         self._locks: dict[str, threading.Lock] = defaultdict(threading.Lock)
         self._sequences: dict[tuple[str, str], str] = Bounded()
-        self._counter = count(18_849_496_460_467_696_128, 256)
+        self._counter = count(_FIRST_SEQUENCE, 256)
 
     def forget(self, where: str) -> None:
         self._memory.pop(where, None)

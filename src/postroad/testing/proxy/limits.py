@@ -28,6 +28,8 @@ _RANGES: Final = {
 }
 _WRONG_KIND: Final = "The request include parameter that is not valid for this queue type"
 _PARTS_OF_AN_EVENT: Final = ("Source", "DetailType", "Detail")
+_ITEM_BYTES: Final = 400 * 1024
+_REQUEST_BYTES: Final = 16 * 1024 * 1024
 _EXACT: Final = Context(prec=1_000)
 
 
@@ -157,7 +159,7 @@ def of_event(entry: Mapping[str, Any]) -> Problem | None:
 def of_writes(document: Mapping[str, Any]) -> Problem | None:
     """Return what is wrong with a PutItem or BatchWriteItem of DynamoDB."""
     writes = [write for table in (document.get("RequestItems") or {}).values() for write in table]
-    if len(json.dumps(document)) > 16 * 1024 * 1024:
+    if len(json.dumps(document)) > _REQUEST_BYTES:
         return "ValidationException", "The request size exceeds 16777216 bytes"
     if len(writes) > 25:
         return "ValidationException", "Too many items requested for the BatchWriteItem call"
@@ -184,7 +186,7 @@ def _of_item(item: Mapping[str, Any]) -> Problem | None:
     nested = [each for value in item.values() for each in _nested(value)]
     if max((level for level, _ in nested), default=0) > 32:
         words = "Nesting Levels have exceeded supported limits"
-    elif sum(len(name.encode()) + _size(value) for name, value in item.items()) > 400 * 1024:
+    elif sum(len(name.encode()) + _size(value) for name, value in item.items()) > _ITEM_BYTES:
         words = "Item size has exceeded the maximum allowed size"
     elif any("" in value.get("M", ()) for _, value in nested):
         words = "One or more parameter values were invalid: an attribute name is empty"

@@ -33,6 +33,7 @@ _CHECKSUMS: Final = ("etag", "content-md5", "x-amz-checksum-")
 _OF_THE_CONNECTION: Final = frozenset(
     {"connection", "content-length", "date", "expect", "host", "keep-alive", "server", "transfer-encoding"}
 )
+_LONGEST_SECONDS: Final = 120.0
 _MADE_HERE: Final[dict[str, Callable[[Request], Answer]]] = {
     "http_500": lambda request: refusal(request, 500, "InternalFailure", "injected"),
     "http_503": lambda request: refusal(request, 503, "ServiceUnavailable", "injected"),
@@ -277,7 +278,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self._upstream is None:
             base = urlsplit(self.server.proxy.upstream)
             kind = http.client.HTTPSConnection if base.scheme == "https" else http.client.HTTPConnection
-            made = kind(base.netloc, timeout=120.0)
+            made = kind(base.netloc, timeout=_LONGEST_SECONDS)
             made.connect()
             made.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.server.sockets.add(made.sock)

@@ -31,8 +31,11 @@ import sqlite3, sys
 file = sqlite3.connect(sys.argv[1])
 print(*(row[0] for row in file.execute("PRAGMA integrity_check")), sep="; ")
 """
+_REPEATS = 20
+_DAY_SECONDS = 86_400.0
 _QUEUE = "verify-sigterm"
 _MESSAGES = 10
+_VISIBILITY_SECONDS = 600.0
 _END_SECONDS = 60.0
 _WAIT_SECONDS = 1.0
 
@@ -73,7 +76,7 @@ def audit_sweep(blobs: Path, directory: Path, history: History) -> None:
     copy = directory / "swept"
     shutil.copytree(blobs, copy)
     later = FakeClock(SYSTEM_CLOCK.now())
-    later.advance(KEEP_FOR + 86_400.0)
+    later.advance(KEEP_FOR + _DAY_SECONDS)
     DirectoryBlobs(copy, later).prune(PREFIX, older_than=KEEP_FOR)
     rest = sum(path.is_file() for path in (copy / PREFIX).rglob("*"))
     shutil.rmtree(copy)
@@ -102,7 +105,7 @@ def audit_queue(
         seen = f"received {counters.received}, {counts.deliveries} were written down, with {faults} faults"
         history.check("I28", 0 <= unseen <= faults, f"{name}: {seen}")
         # Ids that were handled a moment ago are sent again: none of them may become a message.
-        ids, before = sorted(effects_of(place, queue.name, last=20)), held(queue)
+        ids, before = sorted(effects_of(place, queue.name, last=_REPEATS)), held(queue)
         for each in ids:
             queue.send([OutgoingMessage("repeated", group="repeated", dedup_id=each)])
         more = held(queue) - before
@@ -116,7 +119,7 @@ def audit_sigterm(place: Place, history: History) -> None:
         RunFailed: The process did not begin, or did not end.
     """
     with place.backend() as backend:
-        queue = backend.create_queue(QueueSpec(_QUEUE, visibility=600.0))
+        queue = backend.create_queue(QueueSpec(_QUEUE, visibility=_VISIBILITY_SECONDS))
         queue.send([OutgoingMessage(str(number)) for number in range(_MESSAGES)])
         _hold_and_end(place)
         left, taken = held(queue), 0

@@ -16,6 +16,8 @@ from postroad.signals import die_with_parent
 from postroad.telemetry import configure_logs
 from postroad.testing.verify.scenario import START_AGAIN, ChildConfig, Client, find_scenario
 
+_PAUSE_SECONDS = 0.2
+
 
 def main() -> int:
     """Do the work of one role until the supervisor stops it."""
@@ -46,7 +48,7 @@ def main() -> int:
             scenario.roles[config.role].work(client, backend)
     except TransportError:
         traceback.print_exc()
-        time.sleep(0.2)
+        time.sleep(_PAUSE_SECONDS)
         # At once: while an interpreter ends, SIGTERM kills the process.
         os._exit(START_AGAIN)
     return 0

@@ -14,6 +14,8 @@ SizeName = Literal["quick", "gate", "soak"]
 AT_ONCE = 2
 """How many scenarios run side by side: each waits for leases to expire most of the time."""
 _QUIET = 0.25
+_QUIET_PERIODS = 3
+_LONGEST_PAUSE = 5.0
 _SHORTEST_PAUSE = 0.1
 
 
@@ -106,7 +108,7 @@ def _schedule(random: Random, size: Size, store: str) -> list[Action]:
 
 def _timed(random: Random, faults: list[Action], seconds: float) -> list[Action]:
     """Spread the faults over three quarters of the time; the quiet quarter lies between them."""
-    periods = min(3, len(faults))
+    periods = min(_QUIET_PERIODS, len(faults))
     quiet = seconds * _QUIET / periods
     loud = seconds * (1 - _QUIET)
     times = sorted(random.uniform(0.02, 0.98) * loud for _ in faults)
@@ -125,7 +127,7 @@ def _pick(random: Random) -> float:
 
 def _pause(random: Random, size: Size) -> float:
     """Return how long a pause lasts: mostly short, seldom as long as allowed."""
-    longest = max(_SHORTEST_PAUSE, min(5.0, size.seconds / 4))
+    longest = max(_SHORTEST_PAUSE, min(_LONGEST_PAUSE, size.seconds / 4))
     return round(float(_SHORTEST_PAUSE * (longest / _SHORTEST_PAUSE) ** random.random()), 3)
 
 

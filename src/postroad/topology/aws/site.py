@@ -45,6 +45,13 @@ def key_of(arn: str) -> Key | None:
     return None
 
 
+_DEFAULTS = {"queue": queues.DEFAULTS, "topic": topics.DEFAULTS}
+_NO_CODE = "no code given"
+# What the form holds for the templates only.
+_NOT_COMPARED = {"function": ("component", "role_name")}
+_VISIBLE = "ApproximateNumberOfMessagesVisible"
+
+
 class AwsSite:
     """One account in one region."""
 
@@ -56,7 +63,7 @@ class AwsSite:
 
     def look(self, topology: Topology, resource: Resource, *, code: str | None) -> Look:
         if isinstance(resource, FunctionDecl) and code is None:
-            return Look(resource, skip="no code given")
+            return Look(resource, skip=_NO_CODE)
         self._kinds["alarm"].names = [each.name for each in topology.of("alarm")]
         form = self._form(topology, resource, code)
         have = self._kinds[resource.kind].read(form)
@@ -91,7 +98,7 @@ class AwsSite:
         if alarm.metric == "dead_letter_count":
             counted = [self._kinds["queue"].counts(name) for name in dead_letter_queues(topology)]
             return float(sum(counts[0] for counts in counted if counts is not None))
-        if alarm.namespace == "AWS/SQS" and alarm.metric == "ApproximateNumberOfMessagesVisible":
+        if alarm.namespace == "AWS/SQS" and alarm.metric == _VISIBLE:
             counts = self._kinds["queue"].counts(alarm.resource)
             return None if counts is None else float(counts[0])
         found: float | None = self._kinds["alarm"].latest(form_of(topology, alarm, self._place))
@@ -147,7 +154,7 @@ class AwsSite:
             return Look(resource, want)
         if "tags" in want:
             have["tags"] = {key: have["tags"][key] for key in want["tags"] if key in have["tags"]}
-        defaults = {"queue": queues.DEFAULTS, "topic": topics.DEFAULTS}.get(resource.kind, {})
+        defaults = _DEFAULTS.get(resource.kind, {})
         untold = {name: default for name, default in defaults.items() if name in want and name not in have}
         # AWS returns every setting that is not the default; an emulator may not.
         emulated = self._connection.endpoint_url is not None
@@ -160,10 +167,7 @@ def _comparable(form: Form) -> dict[str, Any]:
     settings = flat(form.settings) if form.kind == "table" else dict(form.settings)
     if settings.pop("skipped", None) is not None:
         del settings["target"]
-    # What the form of a function holds for the templates only.
-    for name in ("component", "role_name") if form.kind == "function" else ():
-        del settings[name]
-    return settings
+    return {name: value for name, value in settings.items() if name not in _NOT_COMPARED.get(form.kind, ())}
 
 
 def _declares(topology: Topology, key: Key) -> bool:

@@ -14,6 +14,7 @@ from postroad.topology.names import Place
 
 _MISSING = ("ResourceNotFoundException",)
 _INDEX = "indexes."
+_LOOK_AGAIN = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +36,7 @@ class Tables:
         stream = table.get("StreamSpecification") or {}
         return {
             "keys": list(resources.key_names(table)),
-            **{
-                f"{_INDEX}{index['IndexName']}": {
-                    "keys": list(resources.key_names(index)),
-                    "projection": index["Projection"]["ProjectionType"],
-                }
-                for index in table.get("GlobalSecondaryIndexes") or ()
-            },
+            **{f"{_INDEX}{index['IndexName']}": _index(index) for index in table.get("GlobalSecondaryIndexes") or ()},
             "ttl_attribute": expiry,
             "stream": stream.get("StreamViewType") if stream.get("StreamEnabled") else None,
             "tags": resources.tags_of(tags),
@@ -91,7 +86,7 @@ class Tables:
                 found = self.aws.dynamodb.describe_table(TableName=name)["Table"].get("GlobalSecondaryIndexes", ())
                 if {each.get("IndexName"): each.get("IndexStatus") for each in found}.get(index) in (None, "ACTIVE"):
                     return
-                time.sleep(2.0)
+                time.sleep(_LOOK_AGAIN)
 
 
 def flat(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,6 +99,10 @@ def changed_keys(have: Mapping[str, Any], want: Mapping[str, Any]) -> tuple[str,
     """Return the fields that differ and cannot be changed in place: the keys of the table and of existing indexes."""
     keys = [name for name in want if name == "keys" or (name.startswith(_INDEX) and name in have)]
     return tuple(name for name in keys if have[name] != want[name])
+
+
+def _index(described: Mapping[str, Any]) -> dict[str, Any]:
+    return {"keys": list(resources.key_names(described)), "projection": described["Projection"]["ProjectionType"]}
 
 
 def shape_of(form: Form) -> resources.TableShape:

@@ -22,6 +22,8 @@ from postroad.views import DemoPlayed
 from postroad.wiring import connect
 
 Tell = Callable[[str], None]
+_DRAIN_SECONDS = 60.0
+_LOOK_SECONDS = 0.1
 _FAILING_SHARE = 0.75
 """The share of the time after which the provider fails, if the time is short."""
 
@@ -83,6 +85,6 @@ def _tell_story(stage: Stage, seconds: float, tell: Tell) -> tuple[int, int]:
 
 def _wait(stage: Stage, done: Callable[[], bool]) -> None:
     """Wait until it is done; not for ever, since the check at the end tells what is missing."""
-    deadline = time.monotonic() + 60.0
-    while not done() and time.monotonic() < deadline and not stage.stop.wait(0.1):
+    deadline = time.monotonic() + _DRAIN_SECONDS
+    while not done() and time.monotonic() < deadline and not stage.stop.wait(_LOOK_SECONDS):
         pass

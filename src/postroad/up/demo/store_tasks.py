@@ -11,6 +11,7 @@ from postroad.tasks import TaskContext, task
 Input = dict[str, Any]
 COLORS = ("ivory", "coral", "teal", "navy", "olive", "plum")
 FONTS = ("Garamond", "Futura", "Bodoni", "Avenir")
+_BUSY_CHANCE = 0.1
 
 
 def _work(least: float, most: float) -> None:
@@ -21,7 +22,7 @@ def _work(least: float, most: float) -> None:
 def scrape_store(input: Input, ctx: TaskContext) -> Any:
     """Fetch the pages of a store, which is sometimes too busy to answer at first."""
     _work(0.1, 0.6)
-    if ctx.attempt == 1 and random.random() < 0.1:  # noqa: S311  # no secret
+    if ctx.attempt == 1 and random.random() < _BUSY_CHANCE:  # noqa: S311  # no secret
         raise ConnectionError(f"{input['store']} does not answer")
     return {"store": input["store"], "pages": random.randint(3, 40)}  # noqa: S311  # no secret
 

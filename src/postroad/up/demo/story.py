@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from postroad.errors import ConfigurationError, without_credentials
 from postroad.settings import Settings, beside, data_path
@@ -24,6 +25,7 @@ DEMO_URL = "sqlite:///postroad-demo.db"
 FAILS_AFTER = 15.0
 SCENES: tuple[Callable[[Stage], None], ...] = (bus.play, outbox.play, tasks.play, agents.play, notifications.play)
 _MARK = "default/postroad-demo"
+_PRUNE_SECONDS = 60.0
 _LOOK_SECONDS = 0.5
 
 
@@ -99,7 +101,7 @@ def play(backend: Backend, settings: Settings, stop: threading.Event) -> None:
             prune_at = time.monotonic()
             while not stop.wait(_LOOK_SECONDS) and not stage.stop.is_set():
                 if time.monotonic() >= prune_at:
-                    prune_at = time.monotonic() + 60.0
+                    prune_at = time.monotonic() + _PRUNE_SECONDS
                     database.prune()
             stage.end()
 
@@ -107,8 +109,12 @@ def play(backend: Backend, settings: Settings, stop: threading.Event) -> None:
 @contextmanager
 def playing(stage: Stage) -> Iterator[None]:
     """Play all scenes beside the block, and wait for their ends."""
-    with stage.working(*(lambda stop, scene=scene: scene(stage) for scene in SCENES)):
+    with stage.working(*(partial(_played, scene, stage) for scene in SCENES)):
         yield
+
+
+def _played(scene: Callable[[Stage], None], stage: Stage, stop: threading.Event) -> None:
+    scene(stage)
 
 
 @dataclass(frozen=True, slots=True)

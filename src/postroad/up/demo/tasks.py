@@ -15,6 +15,8 @@ MODULE = "postroad.up.demo.store_tasks"
 """Loaded by the workers alone: its tasks are registered where they run."""
 STORES = ("maison-blanche", "north-and-pine", "casa-verde", "the-wool-room", "kiln-and-clay", "bay-leaf")
 MARKETS = ("fashion", "furniture", "kitchen", "garden")
+_LOOK_SECONDS = 0.5
+_ENDED = ("completed", "failed", "cancelled")
 GRAPH = (
     {"taskId": "scrape-store", "name": "scrape-store"},
     {"taskId": "analyze-competitors", "name": "analyze-competitors"},
@@ -45,17 +47,21 @@ def _submit(stage: Stage, jobs: Jobs) -> None:
 def _follow(stage: Stage, jobs: Jobs, stop: threading.Event) -> None:
     """Record the tasks of every job that has ended, with the attempts that the journal holds."""
     producer = TaskProducer(stage.backend, tenant_id=stage.settings.tenant, app=stage.settings.app)
-    while not stop.wait(0.5):
+    while not stop.wait(_LOOK_SECONDS):
         open_tasks = stage.database.open_events(SCENE)
         for job_id in {_job_of(request_id) for request_id in open_tasks}:
             status = jobs.job_status(job_id)
-            if status is not None and status.status in ("completed", "failed", "cancelled"):
+            if status is not None and status.status in _ENDED:
                 for request_id in (each for each in open_tasks if _job_of(each) == job_id):
-                    happened = Counter(event.event_type for event in producer.history(request_id))
-                    completed, failures = happened["Task Completed"], happened["Task Processing Failed"]
-                    if completed:
-                        stage.database.effect(SCENE, request_id, "task", times=completed, failures=failures)
+                    _record(stage, producer, request_id)
 
 
 def _job_of(request_id: str) -> str:
     return request_id.rpartition(".")[0]
+
+
+def _record(stage: Stage, producer: TaskProducer, request_id: str) -> None:
+    happened = Counter(event.event_type for event in producer.history(request_id))
+    completed, failures = happened["Task Completed"], happened["Task Processing Failed"]
+    if completed:
+        stage.database.effect(SCENE, request_id, "task", times=completed, failures=failures)

@@ -14,6 +14,7 @@ from postroad.testing.verify.workload import Message
 from postroad.wiring import Backend
 
 _GRAPH = {"first": [], "left": ["first"], "right": ["first"], "last": ["left", "right"]}
+_RECONCILE_SECONDS = 2.0
 _FAILED = "Job Failure Detected"
 
 
@@ -36,7 +37,7 @@ def _dispatch(client: Client, backend: Backend) -> None:
     looked = 0.0
     while not client.stopping:
         dispatcher.run_once(wait=0.2)
-        if time.monotonic() - looked > 2.0:
+        if time.monotonic() - looked > _RECONCILE_SECONDS:
             dispatcher.reconcile()
             looked = time.monotonic()
 

@@ -27,11 +27,13 @@ from postroad.wiring import Backend
 
 _TOPIC, _GROUPS = "verify-outbox", ("ledger",)
 _ROLLED_BACK = _REFUSED = 0.05
+_PAUSE_SECONDS = 0.05
 LIMIT = 3
 """The attempts of a row that is refused each time."""
 _INSERT = "INSERT INTO business (id) VALUES (?)"
 _INSERT_POSTGRES = "INSERT INTO business (id) VALUES (%s)"
 _CONFIG = DispatcherConfig(poll=0.05, lease=1.0, backoff=(0.05, 0.2), retry_max=200, target_pause=0.1)
+_CALM_LEASE_SECONDS = 60.0
 
 
 class _RolledBack(Exception):
@@ -61,7 +63,7 @@ def _produce(client: Client, backend: Backend) -> None:
                 if not workload.is_away(error):
                     raise
                 # Nobody knows whether the transaction was committed.
-                time.sleep(0.05)
+                time.sleep(_PAUSE_SECONDS)
             else:
                 client.record("publish", "ok", topic=_TOPIC, **message.fields)
 
@@ -79,7 +81,7 @@ def _commit(client: Client, database: Inbox, outbox: Outbox, message: Message) -
 def _dispatch(client: Client, backend: Backend) -> None:
     with Outbox.open(client.place.dsn) as outbox:
         target = backend.topic(f"{_TOPIC}.fifo", fifo=True)
-        config = _CONFIG if client.place.faults else replace(_CONFIG, lease=60.0)
+        config = _CONFIG if client.place.faults else replace(_CONFIG, lease=_CALM_LEASE_SECONDS)
         dispatcher = OutboxDispatcher(outbox, _Target(client, target), config, service="verify")
         _announce_claims(client)
         client.at_work()

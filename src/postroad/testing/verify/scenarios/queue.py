@@ -12,6 +12,7 @@ from postroad.testing.verify.workload import Message
 from postroad.wiring import Backend
 
 _QUEUE, _DEAD = "verify.fifo", "verify-dead.fifo"
+_LOOK_SECONDS = 0.2
 _REDRIVE_SECONDS, _REDRIVEN = 0.5, 5
 
 
@@ -47,7 +48,7 @@ def _look(client: Client, backend: Backend) -> None:
             for message in queue.peek(limit=20):
                 seen = workload.read_body(message.body).id
                 client.record("peek", sub=_QUEUE, id=seen, receive_count=message.receive_count)
-        time.sleep(0.2)
+        time.sleep(_LOOK_SECONDS)
 
 
 def _operate(client: Client, backend: Backend) -> None:

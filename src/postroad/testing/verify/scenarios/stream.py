@@ -15,6 +15,9 @@ from postroad.wiring import Backend
 
 _STREAM, _CONSUMER = "verify", "ledger"
 _SHARDS = 4
+_LEASE_SECONDS = 3.0
+_CALM_LEASE_SECONDS = 60.0
+_RENEW_SECONDS = 0.5
 
 
 def _prepare(place: Place, backend: Backend) -> None:
@@ -35,13 +38,13 @@ def _work(client: Client, backend: Backend) -> None:
     handler = workload.Handler(client, _CONSUMER)
     stream = backend.stream(_STREAM, _SHARDS)
     client.at_work()
-    seconds = 3.0 if client.place.faults else 60.0
+    seconds = _LEASE_SECONDS if client.place.faults else _CALM_LEASE_SECONDS
     leases: list[ShardLease] = []
     renew_at = 0.0
     while not client.stopping:
         try:
             if time.monotonic() >= renew_at:
-                renew_at = time.monotonic() + 0.5
+                renew_at = time.monotonic() + _RENEW_SECONDS
                 leases = stream.lease(_CONSUMER, client.name, seconds=seconds)
             moved = [_advance(client, handler, stream, lease) for lease in leases]
         except PostroadError:

@@ -28,6 +28,9 @@ TOPIC = "tasks"
 TASK = "verify-chore"
 FACTS = Facts(subscriptions={TOPIC: (TOPIC,)}, ordered=False, max_receives=None)
 _TENANTS = ("default", "other")
+_LOOK_SECONDS = 0.01
+_WATCH_SECONDS = 0.1
+_ORPHAN_SECONDS = 2.0
 _STALE_SECONDS = 5.0
 _STATES = {
     "Task Processing Started": "started",
@@ -108,7 +111,7 @@ def work(client: Client, backend: Backend) -> None:
             pids = worker.child_pids()
             client.announce(holding=bool(pids))
             children.write_text(" ".join(map(str, pids)))
-            time.sleep(0.01)
+            time.sleep(_LOOK_SECONDS)
         worker.stop()
         # A store that was away at the start raises here, and the process is started again.
         running.result()
@@ -124,7 +127,7 @@ def watch(client: Client, backend: Backend) -> None:
     while not client.stopping:
         now = time.monotonic()
         since = {pid: since.get(pid, now) for pid in _abandoned(client.place)}
-        for pid in [pid for pid, first in since.items() if now - first > 2.0]:
+        for pid in [pid for pid, first in since.items() if now - first > _ORPHAN_SECONDS]:
             client.record("child", id=f"process {pid}", run=0, pid=pid, event="orphan")
             since[pid] = math.inf
         if now >= look_at:
@@ -132,7 +135,7 @@ def watch(client: Client, backend: Backend) -> None:
             for reconciler in reconcilers:
                 with suppress(PostroadError):
                     reconciler.run_once()
-        time.sleep(0.1)
+        time.sleep(_WATCH_SECONDS)
 
 
 def _abandoned(place: Place) -> set[int]:
