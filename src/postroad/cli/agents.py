@@ -78,18 +78,15 @@ def show(call: Call, agent_id: AgentId) -> None:
         stats = views.agent_stats(agents.stats(agent_id))
     shown = {**msgspec.to_builtins(document), **msgspec.to_builtins(stats)}
     del shown["subscriptions"]
-    lines = [f"{_words(name)}: {'-' if value is None else value}" for name, value in shown.items()]
+    # `inFlight` is shown as `in flight`.
+    names = (re.sub("[A-Z]", lambda each: f" {each[0].lower()}", name) for name in shown)
+    lines = [f"{name}: {'-' if value is None else value}" for name, value in zip(names, shown.values(), strict=True)]
     subscriptions = [
         f"listens to {each.producer_id} ({each.state})"
         + (f": {', '.join(each.event_types)}" if each.event_types else "")
         for each in document.subscriptions
     ]
     call.show(document, *map(legible, [*lines, *subscriptions]))
-
-
-def _words(name: str) -> str:
-    """Return `in flight` for `inFlight`."""
-    return re.sub("[A-Z]", lambda each: f" {each[0].lower()}", name)
 
 
 @verb("agent token", "ann --overlap 0")

@@ -120,7 +120,9 @@ def meaning(param: Any) -> str:
     if choices and not any(choice in text for choice in choices):
         text += f": {', '.join(choices[:-1])} or {choices[-1]}"
     default = "" if param.is_flag or not param.show_default else _default_text(param)
-    notes = "required" if param.required else ", ".join(filter(None, (default, _range_text(param.type))))
+    least, most = getattr(param.type, "min", None), getattr(param.type, "max", None)
+    bounds = "" if least is None or most is None else f"{least:,} to {most:,}"
+    notes = "required" if param.required else ", ".join(filter(None, (default, bounds)))
     return f"{text} ({notes})." if notes else f"{text}."
 
 
@@ -137,11 +139,6 @@ def _default_text(param: Any) -> str:
     if not isinstance(value, int | float):
         return str(value)
     return short_duration(value) if param.metavar == "DURATION" else f"{value:,}".removesuffix(".0")
-
-
-def _range_text(kind: Any) -> str:
-    least, most = getattr(kind, "min", None), getattr(kind, "max", None)
-    return "" if least is None or most is None else f"{least:,} to {most:,}"
 
 
 class _Page:

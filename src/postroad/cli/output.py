@@ -18,20 +18,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 import msgspec
 import typer
 
+from postroad import errors
 from postroad.cli.packages import views
 from postroad.cli.parameters import short_duration
-from postroad.errors import (
-    ConfigurationError,
-    InvalidInput,
-    NotSupported,
-    PostroadError,
-    QueueNotFound,
-    StorageFull,
-    StreamNotFound,
-    TopicNotFound,
-    TransportError,
-    UnknownEventType,
-)
 from postroad.settings import debugging, no_color
 from postroad.telemetry import legible
 
@@ -129,8 +118,8 @@ WRONG_USAGE = 2
 NOT_REACHABLE = 3
 INTERRUPTED = 130
 _WRONG_USAGE = (
-    *(ConfigurationError, InvalidInput, NotSupported, UnknownEventType),
-    *(QueueNotFound, TopicNotFound, StreamNotFound),
+    *(errors.ConfigurationError, errors.InvalidInput, errors.NotSupported, errors.UnknownEventType),
+    *(errors.QueueNotFound, errors.TopicNotFound, errors.StreamNotFound),
 )
 
 
@@ -148,14 +137,14 @@ def report(error: Exception, *, as_json: bool) -> int:
     return exit_code(known)
 
 
-def exit_code(error: PostroadError) -> int:
+def exit_code(error: errors.PostroadError) -> int:
     """Return 1 if the answer is no, 2 for wrong usage, input or configuration, 3 if something is not reachable."""
     if isinstance(error, _WRONG_USAGE):
         return WRONG_USAGE
-    return NOT_REACHABLE if isinstance(error, TransportError | StorageFull) else ANSWER_IS_NO
+    return NOT_REACHABLE if isinstance(error, errors.TransportError | errors.StorageFull) else ANSWER_IS_NO
 
 
-def _say(error: PostroadError, *, as_json: bool) -> None:
+def _say(error: errors.PostroadError, *, as_json: bool) -> None:
     if as_json:
         write_json(views.problem(error), sys.stderr)
         return
@@ -170,26 +159,28 @@ def _one_line(text: str) -> str:
     return legible(" ".join(text.split()))
 
 
-def _as_postroad_error(error: Exception) -> PostroadError:
-    if isinstance(error, PostroadError):
+def _as_postroad_error(error: Exception) -> errors.PostroadError:
+    if isinstance(error, errors.PostroadError):
         return error
     if isinstance(error, typer.TyperException):
         return _usage(error)
     if isinstance(error, OSError):
-        return PostroadError(f"{type(error).__name__}: {error}", remedy="Check the file, the disk and the permissions.")
-    return PostroadError(
+        return errors.PostroadError(
+            f"{type(error).__name__}: {error}", remedy="Check the file, the disk and the permissions."
+        )
+    return errors.PostroadError(
         f"unexpected {type(error).__name__}", remedy="POSTROAD_DEBUG=1 shows where; please report it with that text."
     )
 
 
-def _usage(error: typer.TyperException) -> InvalidInput:
+def _usage(error: typer.TyperException) -> errors.InvalidInput:
     """Return the error of the command line's parser as one of ours."""
     context = getattr(error, "ctx", None)
     parameter = getattr(error, "param", None)
     possibilities = sorted(getattr(error, "possibilities", None) or [])
     path = "postroad" if context is None else context.command_path
     message = error.message if possibilities else error.format_message()
-    return InvalidInput(
+    return errors.InvalidInput(
         message[:1].lower() + message[1:],
         field=None if parameter is None else parameter.name,
         nearest=possibilities[0] if possibilities else None,
@@ -201,7 +192,7 @@ def confirm_name(name: str, confirm: str | None, effect: str) -> None:
     """Raise `InvalidInput` unless the name was given again, by `--confirm` or at the terminal."""
     if confirm is None:
         if not sys.stdin.isatty():
-            raise InvalidInput(
+            raise errors.InvalidInput(
                 f'to go on, "{name}" must be confirmed: this {effect}',
                 field="confirm",
                 remedy=f"Repeat the command with --confirm {name}; nothing was changed.",
@@ -209,7 +200,7 @@ def confirm_name(name: str, confirm: str | None, effect: str) -> None:
         write(f"This {effect}.", sys.stderr)
         confirm = typer.prompt("Type the name to go on", err=True)
     if confirm != name:
-        raise InvalidInput(
+        raise errors.InvalidInput(
             f'"{legible(confirm)}" does not confirm "{name}"', field="confirm", remedy="Nothing was changed."
         )
 
@@ -219,12 +210,12 @@ def confirm_yes(yes: bool, action: str, effect: Callable[[], str]) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise InvalidInput(
+        raise errors.InvalidInput(
             f"{action} needs a confirmation", field="yes", remedy="Repeat the command with --yes; nothing was changed."
         )
     write(f"This {effect()}.", sys.stderr)
     if not typer.confirm("Go on?", err=True):
-        raise InvalidInput("not confirmed", field="yes", remedy="Nothing was changed.")
+        raise errors.InvalidInput("not confirmed", field="yes", remedy="Nothing was changed.")
 
 
 @contextmanager

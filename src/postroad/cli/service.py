@@ -51,7 +51,7 @@ def status(call: Call) -> None:
     """Show the parts of the `postroad up` that runs on this data; exit 1 if one has failed, 3 if none runs."""
     settings = call.settings()
     url = _address(settings)
-    found = _ask(url, _token(settings))
+    found = _ask(url, up_command.token_of(settings) or http.read_secret(beside(settings.url, "token")))
     rows = (
         (
             part.name,
@@ -78,10 +78,6 @@ def _address(settings: Settings) -> str:
         return str(msgspec.json.decode(beside(settings.url, "up").read_bytes())["url"])
     except (OSError, msgspec.DecodeError, KeyError, TypeError):
         raise _not_running(f"no `postroad up` runs on {settings.url}") from None
-
-
-def _token(settings: Settings) -> str:
-    return up_command.token_of(settings) or http.read_secret(beside(settings.url, "token"))
 
 
 def _ask(url: str, token: str) -> views.Status:

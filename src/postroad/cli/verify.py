@@ -97,7 +97,10 @@ def run(
     if mutant is not None:
         options = _for_mutant(options, mutant)
     if load:
-        _usable_handlers(load)
+        # The processes of the run search the working directory too; what they could not use is refused here.
+        if (here := str(Path.cwd())) not in sys.path:
+            sys.path.append(here)
+        testing_verify_workload.use_handlers(load)
     seed = secrets.randbelow(_SEEDS) if options.seed is None else options.seed
     with _directories(report, keep=keep) as (reports, work):
         asked = testing_verify_run.Options(
@@ -127,13 +130,6 @@ def _for_mutant(options: PlanOptions, name: str) -> PlanOptions:
         kills=mutant.kills if options.kills is None else options.kills,
         seconds=options.seconds or _MUTANT_SECONDS,
     )
-
-
-def _usable_handlers(modules: list[str]) -> None:
-    """Refuse modules that the processes of the run could not use; they search the working directory too."""
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.append(here)
-    testing_verify_workload.use_handlers(modules)
 
 
 def _command(options: PlanOptions, seed: int, mutant: str | None, load: list[str]) -> str:
@@ -198,17 +194,13 @@ def check(
 def show_report(call: Call, report: Any, directory: Path) -> None:
     """Print a report: a table, the first findings, and one line with the verdict and how to repeat it."""
     rows = [[name, f"{number:,}"] for name, number in report.rows()]
-    said = [
-        f"{each.invariant} {each.name} {_where(each.id, each.subscription)}{each.detail}" for each in report.findings
-    ]
+    said = []
+    for each in report.findings[:_MOST_SHOWN]:
+        place = " in ".join(str(part) for part in (each.id, each.subscription) if part is not None)
+        said.append(f"{each.invariant} {each.name} {f'{place}: ' if place else ''}{each.detail}")
     verdict = f"{report.verdict}, seed {report.seed}, report {directory}, repeat with: {report.command}"
-    shown = [legible(text) for text in (*report.reasons, *said[:_MOST_SHOWN], verdict)]
+    shown = [legible(text) for text in (*report.reasons, *said, verdict)]
     call.show(report, table(["WHAT", ">NUMBER"], rows), *shown, ok=report.verdict == "ok")
-
-
-def _where(id: str | int | None, subscription: str | None) -> str:
-    place = " in ".join(str(each) for each in (id, subscription) if each is not None)
-    return f"{place}: " if place else ""
 
 
 @verb("verify plan", "--seed 7 --json")

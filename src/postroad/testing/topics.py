@@ -9,14 +9,7 @@ from typing import Any
 
 import pytest
 
-from postroad.errors import (
-    ConfigurationError,
-    InvalidInput,
-    InvalidMessage,
-    InvalidName,
-    MessageTooLarge,
-    QueueNotFound,
-)
+from postroad import errors
 from postroad.queues import OutgoingMessage, Queue
 from postroad.testing.conformance import Suite, accepted, cases, needs, refuses
 from postroad.testing.queues.fixture import QueueFixture, bodies, drained, ordered, take, texts
@@ -232,21 +225,21 @@ class TopicConformance(Suite):
 
         for mistake in mistakes:
             for verb in (topic.subscribe, topic.unsubscribe):
-                with refuses(InvalidInput, "queue", match="is not a Queue"):
+                with refuses(errors.InvalidInput, "queue", match="is not a Queue"):
                     verb(mistake)
 
         assert [each.queue for each in topic.subscriptions()] == [queue.name]
 
     @pytest.mark.parametrize("name", [5, None, b"news", [], "no name"])
     def test_what_is_no_name_makes_no_topic(self, ground: TopicFixture, name: Any) -> None:
-        with refuses(InvalidName, "name"):
+        with refuses(errors.InvalidName, "name"):
             ground.topics.topic(name, fifo=False)
 
     def test_a_fifo_queue_cannot_subscribe_to_a_standard_topic(self, ground: TopicFixture) -> None:
         topic = ground.topic()
         queue = ground.queues.create(fifo=True)
 
-        with refuses(ConfigurationError, "queue"):
+        with refuses(errors.ConfigurationError, "queue"):
             topic.subscribe(queue)
 
         assert topic.subscriptions() == []
@@ -256,7 +249,7 @@ class TopicConformance(Suite):
         topic, queue = ground.subscribed()
         limit = topic.traits.max_message_bytes
 
-        with refuses(MessageTooLarge, "messages[1].body", empty=queue):
+        with refuses(errors.MessageTooLarge, "messages[1].body", empty=queue):
             topic.publish(texts("fits", "x" * (limit + 1)))
 
     @pytest.mark.parametrize(("field", "value"), cases(BAD_MESSAGES))
@@ -266,14 +259,14 @@ class TopicConformance(Suite):
         topic, queue = ground.subscribed()
         bad = OutgoingMessage(**{"body": "x", field.partition(".")[0]: value})
 
-        with refuses(InvalidMessage, f"messages[1].{field}", empty=queue):
+        with refuses(errors.InvalidMessage, f"messages[1].{field}", empty=queue):
             topic.publish([*texts("good"), bad])
 
     @pytest.mark.parametrize(("field", "value"), cases({"group": (None, "a b"), "dedup_id": ("d" * 129,)}))
     def test_a_fifo_message_that_breaks_a_limit_is_refused(self, ground: TopicFixture, field: str, value: Any) -> None:
         topic = ground.topic(fifo=True)
 
-        with refuses(InvalidMessage, field):
+        with refuses(errors.InvalidMessage, field):
             topic.publish([OutgoingMessage(**{"body": "x", "group": "g", "dedup_id": "d", field: value})])
 
     @pytest.mark.parametrize("filter", [{}, {"k": []}, {"k": "text"}, {"k": [1]}, {"": ["v"]}, ["k"]])
@@ -281,7 +274,7 @@ class TopicConformance(Suite):
         topic = ground.topic()
         queue = ground.queues.create()
 
-        with pytest.raises(InvalidInput, match="filter"):
+        with pytest.raises(errors.InvalidInput, match="filter"):
             topic.subscribe(queue, filter=filter)
 
         assert topic.subscriptions() == []
@@ -292,7 +285,7 @@ class TopicConformance(Suite):
         wide, narrow = ground.subscriber(topic), ground.queues.create("narrow", max_message_bytes=1_024)
         topic.subscribe(narrow)
 
-        with pytest.raises(MessageTooLarge):
+        with pytest.raises(errors.MessageTooLarge):
             topic.publish(texts("small", "x" * 2_000))
 
         assert wide.receive() == []
@@ -307,5 +300,5 @@ class TopicConformance(Suite):
 
         assert result.ok
         assert bodies(take(stays, 1)) == ["news"]
-        with pytest.raises(QueueNotFound):
+        with pytest.raises(errors.QueueNotFound):
             topic.subscribe(gone)

@@ -130,7 +130,11 @@ class _Rights:
     def _reading(self) -> Iterator[Statement]:
         streams = [*self._named("stream", self._component.reads), *self._triggers("stream")]
         yield from _allow("ReadStream", rights.READ_STREAM, self._arns("stream", streams))
-        yield from _allow("ReadTable", rights.READ_TABLE, self._with_indexes(self._component.reads))
+        found = (self._topology.find("table", name) for name in self._component.reads)
+        tables = [each for each in found if isinstance(each, TableDecl)]
+        named = ([each.name, *(f"{each.name}/index/{index.name}" for index in each.indexes)] for each in tables)
+        arns = self._arns("table", [name for names in named for name in names])
+        yield from _allow("ReadTable", rights.READ_TABLE, arns)
         changes = [f"{arn}/stream/*" for arn in self._arns("table", self._triggers("table"))]
         yield from _allow("ReadTableStream", rights.READ_TABLE_STREAM, changes)
         if changes:
@@ -152,11 +156,6 @@ class _Rights:
         return _unique(
             [each.spec.dead_letter for each in found if isinstance(each, QueueDecl) and each.spec.dead_letter]
         )
-
-    def _with_indexes(self, names: Sequence[str]) -> list[str]:
-        tables = [each for name in names if isinstance(each := self._topology.find("table", name), TableDecl)]
-        named = ([each.name, *(f"{each.name}/index/{index.name}" for index in each.indexes)] for each in tables)
-        return [self._place.arn("table", name) for names in named for name in names]
 
     def _objects(self, names: Sequence[str]) -> list[str]:
         return [f"{arn}/*" for arn in self._arns("bucket", self._named("bucket", names))]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from postroad.blobs import S3Blobs
@@ -27,12 +26,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AwsTopics:
     """SNS topics by name or ARN; event buses by their ARN."""
 
-    sns: SNSTopics
-    buses: EventBridgeTopics
+    def __init__(self, sns: SNSTopics, buses: EventBridgeTopics) -> None:
+        self.sns, self.buses = sns, buses
+        self.topics, self.topics_without_subscriptions = sns.topics, sns.topics_without_subscriptions
 
     def topic(self, name: str, *, fifo: bool) -> Topic:
         is_bus = is_arn(name) and ":events:" in name
@@ -40,12 +39,6 @@ class AwsTopics:
 
     def existing(self, name: str, *, fifo: bool) -> Topic:
         return self.topic(name, fifo=fifo) if is_arn(name) else self.sns.existing(name, fifo=fifo)
-
-    def topics(self) -> list[str]:
-        return self.sns.topics()
-
-    def topics_without_subscriptions(self) -> list[str]:
-        return self.sns.topics_without_subscriptions()
 
     def subscribers(self, queues: Collection[str]) -> list[tuple[str, str]]:
         """Return the topics of these queues; SNS is asked topic by topic, and what may not be read is left out."""

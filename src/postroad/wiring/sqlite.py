@@ -103,9 +103,9 @@ class SQLiteInstallation:
         self.kind = "sqlite" if self._scratch is None else "memory"
         place = path if self._scratch is None else self._scratch.path / "memory.db"
         assert place is not None
-        self._engine = Engine(place, clock=clock, durable=self._scratch is None)
-        self._engine.place = self._scratch
-        self.transaction, self.together = self._engine.transaction, self._engine.together
+        self._engine = engine = Engine(place, clock=clock, durable=self._scratch is None)
+        engine.place = self._scratch
+        self.transaction, self.together, self.check = engine.transaction, engine.together, engine.check
         path = self._engine.path
         self.url = "sqlite:///" + str(path).translate(_ESCAPES) if self._scratch is None else "memory://"
         try:
@@ -140,9 +140,6 @@ class SQLiteInstallation:
         from postroad.topology.embedded import EmbeddedSite
 
         return EmbeddedSite(self.queues, self.topics, self.streams, self.items, self._engine.transaction)
-
-    def check(self) -> None:
-        self._engine.check()
 
     def compact(self, *, rebuild: bool, progress: Callable[[Compaction], None] | None) -> Compaction:
         if self._scratch is not None:

@@ -10,18 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from postroad import queues
 from postroad.errors import ConfigurationError, NotSupported, StaleReceipt
-from postroad.queues import (
-    DEAD_LETTER,
-    DeadLetter,
-    Delivery,
-    Movable,
-    Move,
-    OutgoingMessage,
-    PeekedMessage,
-    Queue,
-    read_dead,
-)
 from postroad.testing.conformance import needs, refuses
 from postroad.testing.queues.fixture import LEASE, QueueFixture, QueueSuite, bodies, ordered, take, take_one, texts
 
@@ -35,7 +25,7 @@ class DeadLetterRules(QueueSuite):
         self, ground: QueueFixture
     ) -> None:
         queue, dead = ground.create_with_dead_letters(max_receives=2)
-        [sent] = queue.send([OutgoingMessage(body="poison", attributes={"EventType": "Placed"})])
+        [sent] = queue.send([queues.OutgoingMessage(body="poison", attributes={"EventType": "Placed"})])
 
         ground.exhaust(queue, receives=2)
         letter = take_one(dead)
@@ -81,7 +71,7 @@ class DeadLetterRules(QueueSuite):
             queue.release([take_one(queue)], error=error)
 
         queue.receive()
-        marker = msgspec.json.decode(take_one(dead).attributes[DEAD_LETTER])
+        marker = msgspec.json.decode(take_one(dead).attributes[queues.DEAD_LETTER])
 
         assert marker["error"] == "ValueError: second"
         assert (marker["source"], marker["receives"], marker["type"]) == (queue.name, 2, None)
@@ -89,7 +79,7 @@ class DeadLetterRules(QueueSuite):
 
     def test_a_message_with_ten_attributes_moves_without_the_marker(self, ground: QueueFixture) -> None:
         queue, dead = ground.create_with_dead_letters(max_receives=1)
-        queue.send([OutgoingMessage(body="poison", attributes=TEN)])
+        queue.send([queues.OutgoingMessage(body="poison", attributes=TEN)])
 
         ground.exhaust(queue, receives=1)
         letter = take_one(dead)
@@ -98,7 +88,7 @@ class DeadLetterRules(QueueSuite):
 
     def test_a_rejected_message_is_dead_at_once_with_its_reason(self, ground: QueueFixture) -> None:
         queue, dead = ground.create_with_dead_letters()
-        [sent] = queue.send([OutgoingMessage(body="poison", attributes={"EventType": "Placed"})])
+        [sent] = queue.send([queues.OutgoingMessage(body="poison", attributes={"EventType": "Placed"})])
 
         [result] = queue.reject([take_one(queue)], reason="unknown type", error="KeyError: 'Placed'")
         letter = take_one(dead)
@@ -209,7 +199,7 @@ class MovingRules(QueueSuite):
         source.release([take_one(source)])
         target.send(ordered("g", "waits"))
 
-        step = movable.move(lambda message: Move(to=target.name, attributes={"moved": "yes"}))
+        step = movable.move(lambda message: queues.Move(to=target.name, attributes={"moved": "yes"}))
         received = take(target, 4)
 
         assert {message_id for message_id, _ in step.moved} == {result.message_id for result in sent}
@@ -238,7 +228,7 @@ class MovingRules(QueueSuite):
         source.send(texts("a", "b"))
         held = take_one(source)
 
-        step = movable.move(lambda message: Move(to=target.name, attributes={}))
+        step = movable.move(lambda message: queues.Move(to=target.name, attributes={}))
 
         assert step.in_flight == 1
         assert len(step.moved) == 1
@@ -248,10 +238,10 @@ class MovingRules(QueueSuite):
         (source, movable), target = _movable(ground), ground.create("target")
         source.send(texts("a", "b"))
 
-        def decide(message: PeekedMessage) -> Move:
+        def decide(message: queues.PeekedMessage) -> queues.Move:
             if message.body == b"b":
                 raise RuntimeError("no")
-            return Move(to=target.name, attributes={})
+            return queues.Move(to=target.name, attributes={})
 
         with pytest.raises(RuntimeError):
             movable.move(decide)
@@ -262,9 +252,9 @@ class MovingRules(QueueSuite):
     def test_peeking_goes_on_behind_a_message_that_went_and_came_back(self, ground: QueueFixture) -> None:
         (source, there), (target, back) = _movable(ground), _movable(ground)
         source.send(texts("a"))
-        there.move(lambda message: Move(to=target.name, attributes={}))
+        there.move(lambda message: queues.Move(to=target.name, attributes={}))
         source.send(texts("b"))
-        back.move(lambda message: Move(to=source.name, attributes={}))
+        back.move(lambda message: queues.Move(to=source.name, attributes={}))
 
         b, a = source.peek()
 
@@ -304,7 +294,8 @@ class MovingRules(QueueSuite):
         sequences = [message.sequence or 0 for message in source.peek()]
 
         step = movable.move(
-            lambda message: Move(to=target.name, attributes={}), only=[sequences[0], sequences[2], sequences[3], 10**12]
+            lambda message: queues.Move(to=target.name, attributes={}),
+            only=[sequences[0], sequences[2], sequences[3], 10**12],
         )
 
         assert [message.body for message in target.peek()] == [b"c", b"d"]
@@ -315,7 +306,7 @@ class MovingRules(QueueSuite):
     def test_a_message_is_found_wherever_it_went_until_it_is_settled(self, ground: QueueFixture) -> None:
         (source, movable), target = _movable(ground, visibility=60), ground.create("target", visibility=60)
         ids = [str(result.message_id) for result in source.send(texts("goes", "stays", "done"))]
-        movable.move(lambda message: Move(to=target.name, attributes={}) if message.body == b"goes" else None)
+        movable.move(lambda message: queues.Move(to=target.name, attributes={}) if message.body == b"goes" else None)
         source.ack([delivery for delivery in take(source, 2) if delivery.body == b"done"])
 
         found = movable.whereabouts([*ids, "nobody's"])
@@ -328,7 +319,7 @@ class MovingRules(QueueSuite):
         take_one(source)
         kept: list[str] = []
 
-        def keep(messages: Sequence[PeekedMessage]) -> None:
+        def keep(messages: Sequence[queues.PeekedMessage]) -> None:
             stats = source.stats()
             assert stats.visible + stats.in_flight + stats.delayed == 151 - len(kept)
             kept.extend(message.body.decode() for message in messages)
@@ -343,7 +334,7 @@ class MovingRules(QueueSuite):
         source, movable = _movable(ground)
         source.send(texts("a", "b"))
 
-        def refuse(messages: Sequence[PeekedMessage]) -> None:
+        def refuse(messages: Sequence[queues.PeekedMessage]) -> None:
             raise OSError("no room")
 
         with pytest.raises(OSError, match="no room"):
@@ -363,7 +354,7 @@ class MovingRules(QueueSuite):
 
     def test_purging_removes_everything_and_says_how_much(self, ground: QueueFixture) -> None:
         queue = ground.create(visibility=60)
-        if not isinstance(queue, Movable):
+        if not isinstance(queue, queues.Movable):
             pytest.skip("the adapter moves and purges nothing")
         queue.send([*texts("a", "b"), *texts("c", delay=60)])
         held = take_one(queue)
@@ -376,14 +367,14 @@ class MovingRules(QueueSuite):
         assert not queue.release([held])[0].ok
 
 
-def _movable(ground: QueueFixture, **settings: Any) -> tuple[Queue, Movable]:
+def _movable(ground: QueueFixture, **settings: Any) -> tuple[queues.Queue, queues.Movable]:
     queue = ground.create(**settings)
-    if not isinstance(queue, Movable) or not queue.traits.peeks_clean:
+    if not isinstance(queue, queues.Movable) or not queue.traits.peeks_clean:
         pytest.skip("the adapter moves by send and delete, which its own tests cover")
     return queue, queue
 
 
-def _receive_counts(queue: Queue, times: int) -> list[int]:
+def _receive_counts(queue: queues.Queue, times: int) -> list[int]:
     counts = []
     for _ in range(times):
         held = take_one(queue)
@@ -392,7 +383,7 @@ def _receive_counts(queue: Queue, times: int) -> list[int]:
     return counts
 
 
-def _marker_of(letter: Delivery) -> DeadLetter:
-    marker = read_dead(letter.attributes)
+def _marker_of(letter: queues.Delivery) -> queues.DeadLetter:
+    marker = queues.read_dead(letter.attributes)
     assert marker is not None
     return marker

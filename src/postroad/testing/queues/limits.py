@@ -8,16 +8,7 @@ from typing import Any
 
 import pytest
 
-from postroad.errors import (
-    ConfigurationError,
-    InvalidInput,
-    InvalidMessage,
-    InvalidName,
-    MessageTooLarge,
-    NotSupported,
-    QueueExists,
-    QueueNotFound,
-)
+from postroad import errors
 from postroad.queues import OutgoingMessage, Queue, QueueSpec
 from postroad.testing.conformance import accepted, cases, needs, refuses
 from postroad.testing.queues.fixture import QueueFixture, QueueSuite, bodies, take, take_one, texts
@@ -70,18 +61,18 @@ class LimitRules(QueueSuite):
     ) -> None:
         queue, given = ground.create(fifo=fifo), {"group": "g", "dedup_id": "d"} if fifo else {}
 
-        with refuses(InvalidMessage, field, empty=queue):
+        with refuses(errors.InvalidMessage, field, empty=queue):
             queue.send([OutgoingMessage(**{"body": "x", **given, field.partition(".")[0]: value})])
 
     def test_one_bad_message_refuses_the_whole_batch_and_is_named(self, queue: Queue) -> None:
-        with refuses(InvalidMessage, "messages[2].body", empty=queue):
+        with refuses(errors.InvalidMessage, "messages[2].body", empty=queue):
             queue.send(texts("good", "good", "", "good"))
 
     @pytest.mark.parametrize(
         "messages", [[7], None, "text", iter(texts("one"))], ids=["a number", "nothing", "text", "an iterator"]
     )
     def test_what_is_no_list_of_messages_is_refused(self, queue: Queue, messages: Any) -> None:
-        with pytest.raises(InvalidMessage, match="is not an OutgoingMessage"):
+        with pytest.raises(errors.InvalidMessage, match="is not an OutgoingMessage"):
             queue.send(messages)
 
         assert queue.receive() == []
@@ -89,7 +80,7 @@ class LimitRules(QueueSuite):
     def test_a_body_of_the_limit_fits_and_one_byte_more_does_not(self, ground: QueueFixture) -> None:
         queue = ground.create(visibility=60)
 
-        with pytest.raises(MessageTooLarge):
+        with pytest.raises(errors.MessageTooLarge):
             queue.send(texts("x" * (MIB + 1)))
         [result] = queue.send(texts("x" * MIB))
 
@@ -97,7 +88,7 @@ class LimitRules(QueueSuite):
         assert len(take_one(queue).body) == MIB
 
     def test_attributes_count_towards_the_limit(self, queue: Queue) -> None:
-        with pytest.raises(MessageTooLarge):
+        with pytest.raises(errors.MessageTooLarge):
             queue.send([OutgoingMessage(body="x" * (MIB - 10), attributes={"name": "value"})])
 
         assert queue.receive() == []
@@ -105,7 +96,7 @@ class LimitRules(QueueSuite):
     def test_a_queue_may_have_a_lower_limit(self, ground: QueueFixture) -> None:
         queue = ground.create(max_message_bytes=1_024)
 
-        with pytest.raises(MessageTooLarge, match="1024"):
+        with pytest.raises(errors.MessageTooLarge, match="1024"):
             queue.send(texts("é" * 513))
         [result] = queue.send(texts("é" * 512))
 
@@ -149,19 +140,19 @@ class LimitRules(QueueSuite):
 
     @pytest.mark.parametrize("name", BAD_NAMES)
     def test_a_queue_name_that_sqs_refuses_is_refused(self, ground: QueueFixture, name: str) -> None:
-        with refuses(InvalidName, "name"):
+        with refuses(errors.InvalidName, "name"):
             ground.queues.create_queue(QueueSpec(name, fifo=name.endswith(".fifo")))
 
     @pytest.mark.parametrize(("name", "fifo"), [("plain", True), ("ordered.fifo", False)])
     def test_a_name_ends_with_fifo_exactly_when_the_queue_is(self, ground: QueueFixture, name: str, fifo: bool) -> None:
-        with pytest.raises(InvalidName):
+        with pytest.raises(errors.InvalidName):
             ground.queues.create_queue(QueueSpec(name, fifo=fifo))
 
         assert name not in ground.queues.queues()
 
     @pytest.mark.parametrize(("field", "value"), cases(BAD_SETTINGS))
     def test_a_setting_out_of_range_is_refused(self, ground: QueueFixture, field: str, value: Any) -> None:
-        with refuses(ConfigurationError, field):
+        with refuses(errors.ConfigurationError, field):
             ground.create(**{field: value})
 
 
@@ -172,7 +163,7 @@ class SettingRules(QueueSuite):
         spec = ground.spec(visibility=5, retention=600)
         ground.queues.create_queue(spec)
 
-        with pytest.raises(QueueExists, match="visibility") as refused:
+        with pytest.raises(errors.QueueExists, match="visibility") as refused:
             ground.queues.create_queue(dataclasses.replace(spec, visibility=6, retention=700))
 
         assert refused.value.differences == {"visibility": (5, 6), "retention": (600, 700)}
@@ -213,9 +204,9 @@ class SettingRules(QueueSuite):
         unknown = ground.spec()
 
         for verb in (ground.queues.queue, ground.queues.delete_queue):
-            with pytest.raises(QueueNotFound, match=unknown.name):
+            with pytest.raises(errors.QueueNotFound, match=unknown.name):
                 verb(unknown.name)
-        with pytest.raises(QueueNotFound, match=unknown.name):
+        with pytest.raises(errors.QueueNotFound, match=unknown.name):
             ground.queues.update_queue(unknown)
 
     @pytest.mark.parametrize("spec", [5, None, "jobs", {"name": "jobs"}, []])
@@ -223,7 +214,7 @@ class SettingRules(QueueSuite):
         before = ground.queues.queues()
 
         for verb in (ground.queues.create_queue, ground.queues.update_queue):
-            with pytest.raises(InvalidInput, match="is not a QueueSpec") as refused:
+            with pytest.raises(errors.InvalidInput, match="is not a QueueSpec") as refused:
                 verb(spec)
             assert refused.value.field == "spec"
             assert "QueueSpec(name)" in refused.value.remedy
@@ -233,7 +224,7 @@ class SettingRules(QueueSuite):
     @pytest.mark.parametrize("name", [5, None, b"jobs", [], "no name"])
     def test_what_is_no_name_finds_no_queue(self, ground: QueueFixture, name: Any) -> None:
         for verb in (ground.queues.queue, ground.queues.queue_spec, ground.queues.delete_queue):
-            with refuses(InvalidName, "name"):
+            with refuses(errors.InvalidName, "name"):
                 verb(name)
 
     def test_a_changed_visibility_holds_for_the_next_receive(self, ground: QueueFixture) -> None:
@@ -263,9 +254,9 @@ class SettingRules(QueueSuite):
         ground.queues.delete_queue(spec.name)
 
         assert spec.name not in ground.queues.queues()
-        with pytest.raises(QueueNotFound):
+        with pytest.raises(errors.QueueNotFound):
             ground.queues.queue(spec.name)
-        with pytest.raises(QueueNotFound):
+        with pytest.raises(errors.QueueNotFound):
             queue.send(texts("new"))
         assert ground.queues.create_queue(spec).receive() == []
 
@@ -276,7 +267,7 @@ class SettingRules(QueueSuite):
         ground.jump(61)
 
         assert queue not in ground.queues.queues()
-        with pytest.raises(QueueNotFound):
+        with pytest.raises(errors.QueueNotFound):
             ground.queues.queue(queue)
 
     def test_receiving_renews_a_queue(self, ground: QueueFixture) -> None:
@@ -299,7 +290,7 @@ class SettingRules(QueueSuite):
         needs(not ground.create().traits.auto_deletes, "the traits say that this adapter removes them")
         spec = ground.spec(auto_delete_after=60)
 
-        with pytest.raises(NotSupported):
+        with pytest.raises(errors.NotSupported):
             ground.queues.create_queue(spec)
 
         assert spec.name not in ground.queues.queues()

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 
 from postroad.errors import ConfigurationError, without_credentials
 from postroad.settings import Settings, beside, data_path
@@ -109,12 +108,8 @@ def play(backend: Backend, settings: Settings, stop: threading.Event) -> None:
 @contextmanager
 def playing(stage: Stage) -> Iterator[None]:
     """Play all scenes beside the block, and wait for their ends."""
-    with stage.working(*(partial(_played, scene, stage) for scene in SCENES)):
+    with stage.working(*(lambda stop, scene=scene: scene(stage) for scene in SCENES)):
         yield
-
-
-def _played(scene: Callable[[Stage], None], stage: Stage, stop: threading.Event) -> None:
-    scene(stage)
 
 
 @dataclass(frozen=True, slots=True)

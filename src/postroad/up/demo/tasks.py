@@ -53,15 +53,11 @@ def _follow(stage: Stage, jobs: Jobs, stop: threading.Event) -> None:
             status = jobs.job_status(job_id)
             if status is not None and status.status in _ENDED:
                 for request_id in (each for each in open_tasks if _job_of(each) == job_id):
-                    _record(stage, producer, request_id)
+                    happened = Counter(event.event_type for event in producer.history(request_id))
+                    completed, failures = happened["Task Completed"], happened["Task Processing Failed"]
+                    if completed:
+                        stage.database.effect(SCENE, request_id, "task", times=completed, failures=failures)
 
 
 def _job_of(request_id: str) -> str:
     return request_id.rpartition(".")[0]
-
-
-def _record(stage: Stage, producer: TaskProducer, request_id: str) -> None:
-    happened = Counter(event.event_type for event in producer.history(request_id))
-    completed, failures = happened["Task Completed"], happened["Task Processing Failed"]
-    if completed:
-        stage.database.effect(SCENE, request_id, "task", times=completed, failures=failures)
