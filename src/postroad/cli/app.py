@@ -49,10 +49,7 @@ _NOUNS = {
     "config": ("Show and check the settings.", "show", ("app",)),
 }
 """What each noun is for, an example, and the modules with its verbs, which are imported if the noun is used."""
-_DEFAULTS = {"verify": "run"}
 _SHELLS: Final = ("bash", "zsh", "fish")
-_SHOW: Final = "--show-completion"
-_INSTALL: Final = "--install-completion"
 
 
 @functools.cache
@@ -61,7 +58,7 @@ def program(nouns: frozenset[str] | None = None) -> Any:
     app = noun("Typed events that arrive, on an embedded SQLite file or on AWS.", example="postroad up")
     app.callback()(remember_shared_options)
     places = {
-        name: noun(summary, example=f"postroad {name} {rest}", default=_DEFAULTS.get(name))
+        name: noun(summary, example=f"postroad {name} {rest}", default="run" if name == "verify" else None)
         for name, (summary, rest, _) in _NOUNS.items()
     }
     places[""] = app
@@ -99,7 +96,7 @@ def _completed_for_shell(args: Sequence[str]) -> bool:
     Without a name, typer finds the running shell.
     """
     option, _, shell = " ".join(args[:2]).replace("=", " ").partition(" ")
-    if option not in (_INSTALL, _SHOW) or not shell:
+    if option not in ("--install-completion", "--show-completion") or not shell:
         return False
     if shell not in _SHELLS:
         raise InvalidInput(
@@ -111,7 +108,7 @@ def _completed_for_shell(args: Sequence[str]) -> bool:
     from typer._completion_shared import get_completion_script, install
 
     named = {"prog_name": "postroad", "complete_var": "_POSTROAD_COMPLETE", "shell": shell}
-    if option == _SHOW:
+    if option == "--show-completion":
         write(get_completion_script(**named))
     else:
         _, path = install(**named)

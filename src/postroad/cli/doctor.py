@@ -56,7 +56,6 @@ def _weak_tokens(settings: Settings) -> Iterator[topology.Finding]:
         yield topology.Finding("token-weak", "warning", "token", message, remedy)
 
 
-_BAD = ("critical", "overtime")
 _HEADINGS = ("TASK", "HEALTH", ">RUNNING FOR", ">SILENT FOR", "WORKER", "STEP")
 
 
@@ -72,7 +71,7 @@ def health(call: Call, request_id: Annotated[str | None, argument("REQUEST_ID", 
         else:
             report = check.check()
             document, tasks = {"summary": report.summary, "tasks": report.tasks}, report.tasks
-    bad = any(task.get("health") in _BAD or task.get("status") == "not_found" for task in tasks)
+    bad = any(task.get("health") in ("critical", "overtime") or task.get("status") == "not_found" for task in tasks)
     call.show(document, table(_HEADINGS, map(_cells, tasks), "no task runs"), ok=not bad)
 
 

@@ -19,7 +19,6 @@ from postroad.settings import NotificationSettings, notification_settings
 from postroad.signals import stopped_by_signals
 from postroad.telemetry import counted, get_logger
 
-_AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
 _MOST_TASKS = 1_000_000
 
 
@@ -139,7 +138,7 @@ def _where(call: Call, settings: NotificationSettings) -> Call:
         return call
     place = urlsplit(url)
     host = place.hostname or ""
-    if host.endswith(_AMAZON):
+    if host.endswith((".amazonaws.com", ".amazonaws.com.cn")):
         return replace(call, url=f"aws://{settings.region or host.split('.')[1]}")
     endpoint = quote(f"{place.scheme}://{place.netloc}", safe="")
     return replace(call, url=f"aws://{settings.region or ''}?endpoint_url={endpoint}")

@@ -122,7 +122,12 @@ def demo(
         )
     if action == "repair":
         signals.release()
-        _repair(call)
+        call.settings()
+        with up_demo_story.open_story(call.url or up_demo_story.DEMO_URL) as story:
+            story.repair()
+            failure = story.failure()
+        waiting = f"; {counted(failure.dead_letters, 'dead letter')} can be redriven" if failure.dead_letters else ""
+        call.show(failure, f"the push provider is {_SAID[failure.state]}{waiting}")
     elif once:
         signals.release()
         _once(call, 20.0 if seconds is None else seconds)
@@ -156,12 +161,3 @@ def _once(call: Call, seconds: float) -> None:
         f"{played.lost:,} lost, {played.duplicated_effects:,} effects made twice, ledger sum {played.ledger_sum}",
         ok=played.ok,
     )
-
-
-def _repair(call: Call) -> None:
-    call.settings()
-    with up_demo_story.open_story(call.url or up_demo_story.DEMO_URL) as story:
-        story.repair()
-        failure = story.failure()
-    waiting = f"; {counted(failure.dead_letters, 'dead letter')} can be redriven" if failure.dead_letters else ""
-    call.show(failure, f"the push provider is {_SAID[failure.state]}{waiting}")

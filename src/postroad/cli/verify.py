@@ -16,17 +16,9 @@ import msgspec
 import typer
 
 from postroad import signals
+from postroad.cli import packages
 from postroad.cli.call import Call, verb
 from postroad.cli.display import table
-from postroad.cli.packages import (
-    testing_checker,
-    testing_mutants,
-    testing_powerloss_trial,
-    testing_verify_plan,
-    testing_verify_run,
-    testing_verify_scenario,
-    testing_verify_workload,
-)
 from postroad.cli.parameters import argument, duration, flag, option
 from postroad.errors import InvalidInput
 from postroad.failpoints import NAMES
@@ -68,7 +60,7 @@ class PlanOptions:
     seed: Annotated[int | None, option("N", "Repeats the plan of an earlier run.", min=0)] = None
 
     def plans(self, seed: int) -> list[Any]:
-        able = testing_verify_scenario.scenarios_on(self.store)
+        able = packages.testing_verify_scenario.scenarios_on(self.store)
         if self.scenario not in ("all", *able):
             raise InvalidInput(
                 f"--scenario: {self.scenario} does not run on {self.store}",
@@ -77,10 +69,10 @@ class PlanOptions:
             )
         given = {"messages": self.messages, "kills": self.kills, "seconds": self.seconds}
         size = msgspec.structs.replace(
-            testing_verify_plan.SIZES[self.size], **{k: v for k, v in given.items() if v is not None}
+            packages.testing_verify_plan.SIZES[self.size], **{k: v for k, v in given.items() if v is not None}
         )
         chosen = able if self.scenario == "all" else (self.scenario,)
-        return testing_verify_plan.plans(seed, chosen, size, store=self.store)
+        return packages.testing_verify_plan.plans(seed, chosen, size, store=self.store)
 
 
 @verb("verify run", "--scenario queue --kills 12")
@@ -100,10 +92,10 @@ def run(
         # The processes of the run search the working directory too; what they could not use is refused here.
         if (here := str(Path.cwd())) not in sys.path:
             sys.path.append(here)
-        testing_verify_workload.use_handlers(load)
+        packages.testing_verify_workload.use_handlers(load)
     seed = secrets.randbelow(_SEEDS) if options.seed is None else options.seed
     with _directories(report, keep=keep) as (reports, work):
-        asked = testing_verify_run.Options(
+        asked = packages.testing_verify_run.Options(
             plans=tuple(options.plans(seed)),
             store=options.store,
             size=options.size,
@@ -116,13 +108,13 @@ def run(
             load=tuple(load or ()),
         )
         with signals.interrupted_by_sigterm(), call.working("starting") as progress:
-            found = testing_verify_run.run(asked, progress)
+            found = packages.testing_verify_run.run(asked, progress)
     show_report(call, found, reports)
 
 
 def _for_mutant(options: PlanOptions, name: str) -> PlanOptions:
     """Return the options with what shows the mutant, where nothing else was asked for."""
-    mutant = testing_mutants.find_mutant(name)
+    mutant = packages.testing_mutants.find_mutant(name)
     return replace(
         options,
         scenario=cast("ScenarioName", mutant.scenario) if options.scenario == "all" else options.scenario,
@@ -170,7 +162,7 @@ def clear_report(directory: Path) -> None:
             field="report",
             remedy="Name a new directory, or one with a report, which is replaced.",
         )
-    for name in ("history", *testing_verify_scenario.SCENARIOS):
+    for name in ("history", *packages.testing_verify_scenario.SCENARIOS):
         shutil.rmtree(directory / name, ignore_errors=True)
     for name in ("report.json", "report.md", "run.json"):
         (directory / name).unlink(missing_ok=True)
@@ -185,9 +177,9 @@ def check(
     with call.working("reading the history"):
         parts = sorted(path.parent for path in directory.glob("*/run.json"))
         if parts and not (directory / "run.json").exists():
-            report = testing_verify_run.merge([testing_checker.check(part) for part in parts])
+            report = packages.testing_verify_run.merge([packages.testing_checker.check(part) for part in parts])
         else:
-            report = testing_checker.check(directory)
+            report = packages.testing_checker.check(directory)
     show_report(call, report, directory)
 
 
@@ -227,7 +219,9 @@ def failpoints(call: Call) -> None:
 @verb("verify mutants", "--json")
 def mutants(call: Call) -> None:
     """List the deliberate bugs that `verify run --mutant NAME` must find."""
-    items = [{"name": each.name, "bug": each.bug, "invariant": each.invariant} for each in testing_mutants.MUTANTS]
+    items = [
+        {"name": each.name, "bug": each.bug, "invariant": each.invariant} for each in packages.testing_mutants.MUTANTS
+    ]
     rows = ([each["name"], each["invariant"], each["bug"]] for each in items)
     call.show({"items": items}, table(["MUTANT", "INVARIANT", "BUG"], rows))
 
@@ -245,7 +239,7 @@ def power_loss(
     """Record what a writer does to its files, cut the power at random points, and look for what is missing."""
     chosen = secrets.randbelow(_SEEDS) if seed is None else seed
     with call.working("recording a writer", lambda done: f"{done:,} of {counted(images, 'image')} opened") as progress:
-        found = testing_powerloss_trial.verify_power_loss(
+        found = packages.testing_powerloss_trial.verify_power_loss(
             images, seed=chosen, synchronous=synchronous, progress=progress
         )
     call.show(

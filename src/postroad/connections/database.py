@@ -343,13 +343,12 @@ def _close_all(connections: list[Any]) -> None:
         connections.pop().close()
 
 
-_POSTGRES = ("postgresql://", "postgres://")
 _SQLITE = "sqlite:///"
 
 
 def dialect_of(dsn: object) -> Dialect:
     """Return the kind of database that a DSN names, or raise `ConfigurationError`."""
-    if isinstance(dsn, str) and dsn.startswith(_POSTGRES):
+    if isinstance(dsn, str) and dsn.startswith(("postgresql://", "postgres://")):
         return "postgresql"
     if isinstance(dsn, str) and dsn.startswith(_SQLITE) and len(dsn) > len(_SQLITE):
         return "sqlite"

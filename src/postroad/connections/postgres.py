@@ -24,8 +24,6 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 20_000,
 }
-_BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
-_BEGIN_READING: Final = "BEGIN READ ONLY"
 _SHOWN: Final = 300
 _NO_TABLES = (pg.UndefinedTable, pg.UndefinedColumn, pg.UndefinedFunction)
 
@@ -63,10 +61,10 @@ class PostgresDatabase:
         self._idle: IdleConnections[psycopg.Connection[Row]] = IdleConnections()
 
     def transaction(self) -> AbstractContextManager[PostgresSession]:
-        return self._transaction(_BEGIN)
+        return self._transaction("BEGIN ISOLATION LEVEL READ COMMITTED")
 
     def reading(self) -> AbstractContextManager[PostgresSession]:
-        return self._transaction(_BEGIN_READING)
+        return self._transaction("BEGIN READ ONLY")
 
     def connect(self) -> psycopg.Connection[Row]:
         """Return a connection in autocommit mode, which the caller must close."""
@@ -148,9 +146,6 @@ def _text(error: Exception) -> str:
     return " ".join(str(error).split())[:_SHOWN]
 
 
-_SERVER: Final = b"SELECT pg_backend_pid()"
-
-
 def shares_servers(database: PostgresDatabase) -> bool:
     """Return whether successive transactions of one connection may run in different processes of the server.
 
@@ -168,5 +163,5 @@ def shares_servers(database: PostgresDatabase) -> bool:
 
 
 def _server(connection: psycopg.Connection[Row]) -> int:
-    [pid] = connection.execute(_SERVER).fetchall()[0]
+    [pid] = connection.execute(b"SELECT pg_backend_pid()").fetchall()[0]
     return int(pid)

@@ -231,7 +231,13 @@ def file_findings(url: str, now: datetime) -> Iterator[Finding]:
                 wanted = "700" if path.is_dir() else "600"
                 message = f"{path}: others than its owner may use it (mode {stat.S_IMODE(mode):o})"
                 yield Finding("file-mode", "error", str(path), message, f"chmod {wanted} {path}.")
-            yield from _time(path, now, connections.engine_file_state(path).latest if path == data else None)
+            latest = connections.engine_file_state(path).latest if path == data else None
+            written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+            written = written if latest is None else max(written, latest)
+            # The clocks of a machine and its disks may differ a little although nobody has set one back.
+            if written > now + timedelta(minutes=1):
+                message = f"{path}: was written at {written.isoformat()}, and the clock says {now.isoformat()}"
+                yield _clock(str(path), message)
     log = data.with_name(f"{data.name}-wal")
     size = log.stat().st_size if log.exists() else 0
     if size > MOST_LOG_BYTES:
@@ -241,15 +247,6 @@ def file_findings(url: str, now: datetime) -> Iterator[Finding]:
     if space.free < LEAST_FREE_BYTES or space.free < LEAST_FREE_PART * space.total:
         message = f"{data}: {space.free / 1e6:,.0f} MB are free on its disk, {space.free / space.total:.1%} of it"
         yield Finding("disk-space", "warning", str(data), message, "Make room: sends fail when the disk is full.")
-
-
-def _time(path: Path, now: datetime, latest: datetime | None) -> Iterator[Finding]:
-    """Yield a finding if the file was written in the future, or holds a time of the future."""
-    written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
-    written = written if latest is None else max(written, latest)
-    # The clocks of a machine and its disks may differ a little although nobody has set one back.
-    if written > now + timedelta(minutes=1):
-        yield _clock(str(path), f"{path}: was written at {written.isoformat()}, and the clock says {now.isoformat()}")
 
 
 def _clock(target: str, message: str) -> Finding:

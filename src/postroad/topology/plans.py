@@ -22,7 +22,6 @@ from postroad.topology.names import Key, needs, ordered
 from postroad.topology.topology import Topology
 
 Verb = Literal["create", "update", "replace", "delete", "skip"]
-_Code = text("s3://[^/]+/.+", "s3://bucket/key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +222,7 @@ def drift(topology: Topology, backend: Sited) -> tuple[Drift, ...]:
 def survey(topology: Topology, backend: Sited, *, prune: bool, code: str | None) -> Survey:
     """Read everything once and make the plan."""
     lint(topology)
-    check(code, _Code | None, "code", TopologyError)
+    check(code, text("s3://[^/]+/.+", "s3://bucket/key") | None, "code", TopologyError)
     site = backend.site()
     looks = [site.look(topology, resource, code=code) for resource in ordered(topology)]
     actions = [action for look in looks if (action := _action(look)) is not None]

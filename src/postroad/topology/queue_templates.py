@@ -45,9 +45,6 @@ def dlq_name(name: str) -> str:
     return f"{stem}-dlq{name[len(stem) :]}"
 
 
-_ORDERED: dict[str, Any] = {"content_dedup": True, "dedup_scope": "group"}
-
-
 def bus_topology(prefix: str = "") -> Topology:
     """Return the queues of agents' buses; every name begins with `prefix`.
 
@@ -59,7 +56,7 @@ def bus_topology(prefix: str = "") -> Topology:
     """
     ordered = [aws_name(f"{prefix}{name}", fifo=True) for name in ("agent-control", "agent-state")]
     names = (*ordered, aws_name(f"{prefix}agent-telemetry"))
-    settings = {name: _ORDERED if name in ordered else {} for name in names}
+    settings = {name: {"content_dedup": True, "dedup_scope": "group"} if name in ordered else {} for name in names}
     resources = [each for name in names for each in _with_dead_letters(name, receive_wait=20, **settings[name])]
     components = (
         Component(aws_name(f"{prefix}agent"), sends=names, consumes=names),
@@ -68,7 +65,6 @@ def bus_topology(prefix: str = "") -> Topology:
     return Topology(aws_name(f"{prefix}bus"), tuple(resources), components, tags={"ManagedBy": "postroad"})
 
 
-_CONSUMERS = ("gateway.usdc", "ledger.postings", "projections.timeline")
 _FILTERS = {"gateway.usdc": {"EventType": ("events.transfers.submitted.usdc",)}}
 _FIVE_MINUTES = 5
 
@@ -86,7 +82,7 @@ def transfers_topology(prefix: str = "") -> Topology:
     resources: list[Resource] = [TopicDecl(topic, fifo=True)]
     role = role_name(aws_name(f"{prefix}producer")) if prefix else None
     components = [Component("producer", publishes=(topic,), role=role)]
-    for consumer in _CONSUMERS:
+    for consumer in ("gateway.usdc", "ledger.postings", "projections.timeline"):
         name = aws_name(f"{prefix}{consumer}", fifo=True)
         resources += _with_dead_letters(name, max_receives=5)
         resources.append(SubscriptionDecl(topic, name, filter=_FILTERS.get(consumer, {})))

@@ -68,7 +68,13 @@ class Disk:
 
     def take(self, step: Step) -> None:
         if isinstance(step, Sync):
-            self._apply_synced(step)
+            waiting = []
+            for number, change in self._waiting:
+                if change.owner == step.owner and number < step.began:
+                    _apply(change, self._contents, self._names)
+                else:
+                    waiting.append((number, change))
+            self._waiting = waiting
         elif isinstance(step, Promise):
             self._promised.add(step.what)
         else:
@@ -88,15 +94,6 @@ class Disk:
         files = {name: contents.get(file, b"") for name, file in found.items() if file != FOLDER}
         folders = sorted(name for name, file in found.items() if file == FOLDER)
         return Image(self._taken, fate, files, folders, frozenset(self._promised))
-
-    def _apply_synced(self, sync: Sync) -> None:
-        waiting = []
-        for number, change in self._waiting:
-            if change.owner == sync.owner and number < sync.began:
-                _apply(change, self._contents, self._names)
-            else:
-                waiting.append((number, change))
-        self._waiting = waiting
 
 
 def survivors(changes: Sequence[Change], chance: random.Random) -> tuple[str, Sequence[Change]]:

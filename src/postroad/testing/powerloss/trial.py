@@ -26,7 +26,6 @@ from postroad.testing.powerloss.recording import Promise, Step, Synchronous
 MOST_IMAGES: Final = 10_000_000
 _PAGE: Final = 1_000
 _TAIL: Final = 2_000
-_Mode = Annotated[Synchronous, Meta(description="FULL, NORMAL or OFF")]
 
 
 class PowerLoss(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +67,7 @@ def verify_power_loss(
         PostroadError: The writer failed.
     """
     check(count, whole_number(1, MOST_IMAGES), "images")
-    check(synchronous, _Mode, "synchronous")
+    check(synchronous, Annotated[Synchronous, Meta(description="FULL, NORMAL or OFF")], "synchronous")
     steps = record(seed, synchronous)
     lost, corrupt = inspect(steps, count, seed, progress)
     return PowerLoss(

@@ -261,15 +261,11 @@ class _Handler(BaseHTTPRequestHandler):
         kept = [(name, value) for name, value in response.getheaders() if name.lower() not in _OF_THE_CONNECTION]
         if request.method == "HEAD":
             kept.append(("Content-Length", response.headers.get("Content-Length", "0")))
-        return self._renamed(request, Answer(response.status, tuple(kept), body))
-
-    def _renamed(self, request: Request, answer: Answer) -> Answer:
-        """Return the answer with the proxy's address in URLs of queues: some clients send to these."""
-        if "QueueUrl" not in request.action and request.action not in ("CreateQueue", "ListQueues"):
-            return answer
-        proxy = self.server.proxy
-        own = f"http://127.0.0.1:{self.server.server_port}"
-        return replace(answer, body=answer.body.replace(proxy.upstream.encode(), own.encode()))
+        if "QueueUrl" in request.action or request.action in ("CreateQueue", "ListQueues"):
+            # Some clients send to the URLs of queues in answers.
+            own = f"http://127.0.0.1:{self.server.server_port}"
+            body = body.replace(self.server.proxy.upstream.encode(), own.encode())
+        return Answer(response.status, tuple(kept), body)
 
     def _connected(self) -> http.client.HTTPConnection:
         if self._upstream is not None and select.select([self._upstream.sock], [], [], 0)[0]:

@@ -111,9 +111,6 @@ def _report(options: Options, runs: Sequence[Future[Path]]) -> Report:
     return report
 
 
-_WORST_FIRST: Final = ("violated", "inconclusive", "ok")
-
-
 def merge(reports: Sequence[Report], *, missing: int = 0, command: str = "") -> Report:
     """Return one report of several scenarios: all of their numbers, and the worst of their verdicts."""
     first = reports[0]
@@ -131,7 +128,7 @@ def merge(reports: Sequence[Report], *, missing: int = 0, command: str = "") -> 
         merged.reasons.append(f"{missing} scenarios did not run")
     merged.findings = [finding for each in reports for finding in each.findings][:MOST_FINDINGS]
     verdicts = {each.verdict for each in reports} | ({"inconclusive"} if missing else set())
-    merged.verdict = next(verdict for verdict in _WORST_FIRST if verdict in verdicts)
+    merged.verdict = next(verdict for verdict in ("violated", "inconclusive", "ok") if verdict in verdicts)
     merged.versions, merged.command = first.versions, command or first.command
     return merged
 

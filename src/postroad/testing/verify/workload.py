@@ -33,7 +33,6 @@ _PAUSE_SECONDS = 0.05
 _IDLE_SECONDS = 0.005
 _RETRY_SECONDS = 0.02
 _HANDLER_SECONDS = 0.002
-_SETTLING = {"ack": "ack", "extend": "extend", "release": "release", "undo": "release"}
 
 
 class Body(msgspec.Struct, frozen=True):
@@ -240,7 +239,7 @@ class QueueWatch:
         """Watch every queue of the same kind as this one from now on."""
         kind: Any = type(queue)
         kind.receive = self._receiving(kind.receive)
-        for verb, op in _SETTLING.items():
+        for verb, op in {"ack": "ack", "extend": "extend", "release": "release", "undo": "release"}.items():
             if (own := getattr(queue, "__dict__", {}).get(verb)) is not None:
                 # A queue that hands this over to another one, by an attribute of its own.
                 call = self._settling(op, functools.partial(_without_queue, own), undone=verb == "undo")

@@ -53,7 +53,6 @@ RUNTIME = "python3.12"
 POLICY = "postroad"
 CODE_TAG = "postroad:code"
 _MISSING = ("ResourceNotFoundException",)
-_CONFIGURED = ("handler", "role", "timeout", "memory", "environment")
 _ROLE_ATTEMPTS = 10
 _ROLE_SECONDS = 2.0
 _WAIT: Any = {"Delay": 1, "MaxAttempts": 120}
@@ -99,20 +98,17 @@ class Functions:
             "Code": s3_code(settings["code"]),
             "Tags": {**settings["tags"], CODE_TAG: settings["code"]},
         }
-        self._make_function(form.name, definition)
-        self._settled(form.name)
-        self.update(form, ("callers", "on_failure", "triggers"))
-
-    def _make_function(self, name: str, definition: dict[str, Any]) -> None:
         for attempt in range(_ROLE_ATTEMPTS):
             try:
-                ask(f"making function {name!r}", self.aws.functions.create_function, **definition)
-                return
+                ask(f"making function {form.name!r}", self.aws.functions.create_function, **definition)
+                break
             except InvalidInput as error:
                 # A role that was just made takes some seconds until Lambda sees it.
                 if "cannot be assumed" not in str(error) or attempt == _ROLE_ATTEMPTS - 1:
                     raise
                 time.sleep(_ROLE_SECONDS)
+        self._settled(form.name)
+        self.update(form, ("callers", "on_failure", "triggers"))
 
     def update(self, form: Form, fields: Collection[str]) -> None:
         what = f"changing function {form.name!r}"
@@ -122,7 +118,7 @@ class Functions:
             code = s3_code(form.settings["code"])
             ask(what, self.aws.functions.update_function_code, FunctionName=form.name, **code)
             self._settled(form.name)
-        if set(_CONFIGURED) & set(fields):
+        if {"handler", "role", "timeout", "memory", "environment"} & set(fields):
             ask(what, self.aws.functions.update_function_configuration, **self._configuration(form))
             self._settled(form.name)
         if "callers" in fields:

@@ -14,8 +14,6 @@ from postroad.topology.aws_properties import Form
 from postroad.topology.names import SOMEWHERE, Place
 
 _MISSING = ("QueueDoesNotExist", "NonExistentQueue")
-# The code of an emulator that does not know which queues have their dead letters in another.
-_UNKNOWN_ACTION = ("InvalidAction",)
 _FIELDS = {
     "VisibilityTimeout": ("visibility",),
     "MessageRetentionPeriod": ("retention",),
@@ -89,7 +87,8 @@ class Queues:
         if (url := self.url(name)) is None:
             return []
         operation = self.aws.sqs.list_dead_letter_source_queues
-        found = pages(f"sources of queue {name!r}", operation, *_MISSING, *_UNKNOWN_ACTION, QueueUrl=url)
+        # InvalidAction comes from an emulator that does not know which queues have their dead letters in another.
+        found = pages(f"sources of queue {name!r}", operation, *_MISSING, "InvalidAction", QueueUrl=url)
         return [each.rpartition("/")[2] for page in found for each in page.get("queueUrls") or ()]
 
     def counts(self, name: str) -> tuple[int, ...] | None:

@@ -46,10 +46,8 @@ def key_of(arn: str) -> Key | None:
 
 
 _DEFAULTS = {"queue": queues.DEFAULTS, "topic": topics.DEFAULTS}
-_NO_CODE = "no code given"
 # What the form holds for the templates only.
 _NOT_COMPARED = {"function": ("component", "role_name")}
-_VISIBLE = "ApproximateNumberOfMessagesVisible"
 
 
 class AwsSite:
@@ -63,7 +61,7 @@ class AwsSite:
 
     def look(self, topology: Topology, resource: Resource, *, code: str | None) -> Look:
         if isinstance(resource, FunctionDecl) and code is None:
-            return Look(resource, skip=_NO_CODE)
+            return Look(resource, skip="no code given")
         self._kinds["alarm"].names = [each.name for each in topology.of("alarm")]
         form = self._form(topology, resource, code)
         have = self._kinds[resource.kind].read(form)
@@ -98,7 +96,7 @@ class AwsSite:
         if alarm.metric == "dead_letter_count":
             counted = [self._kinds["queue"].counts(name) for name in dead_letter_queues(topology)]
             return float(sum(counts[0] for counts in counted if counts is not None))
-        if alarm.namespace == "AWS/SQS" and alarm.metric == _VISIBLE:
+        if alarm.namespace == "AWS/SQS" and alarm.metric == "ApproximateNumberOfMessagesVisible":
             counts = self._kinds["queue"].counts(alarm.resource)
             return None if counts is None else float(counts[0])
         found: float | None = self._kinds["alarm"].latest(form_of(topology, alarm, self._place))

@@ -16,7 +16,6 @@ MODULE = "postroad.up.demo.store_tasks"
 STORES = ("maison-blanche", "north-and-pine", "casa-verde", "the-wool-room", "kiln-and-clay", "bay-leaf")
 MARKETS = ("fashion", "furniture", "kitchen", "garden")
 _LOOK_SECONDS = 0.5
-_ENDED = ("completed", "failed", "cancelled")
 GRAPH = (
     {"taskId": "scrape-store", "name": "scrape-store"},
     {"taskId": "analyze-competitors", "name": "analyze-competitors"},
@@ -51,7 +50,7 @@ def _follow(stage: Stage, jobs: Jobs, stop: threading.Event) -> None:
         open_tasks = stage.database.open_events(SCENE)
         for job_id in {_job_of(request_id) for request_id in open_tasks}:
             status = jobs.job_status(job_id)
-            if status is not None and status.status in _ENDED:
+            if status is not None and status.status in ("completed", "failed", "cancelled"):
                 for request_id in (each for each in open_tasks if _job_of(each) == job_id):
                     happened = Counter(event.event_type for event in producer.history(request_id))
                     completed, failures = happened["Task Completed"], happened["Task Processing Failed"]
