@@ -117,7 +117,6 @@ def _at(moment: datetime) -> str:
 
 
 def _settings() -> NotificationSettings:
-    """Return the settings of the environment; raise `ConfigurationError` if they name no queue."""
     settings = notification_settings()
     if settings.idle:
         name = "SQS_PUSH_QUEUE_URL"

@@ -132,21 +132,18 @@ def demo(
         signals.release()
         _once(call, 20.0 if seconds is None else seconds)
     else:
-        _watch(call, port)
+        with tempfile.TemporaryDirectory(prefix="postroad-demo-") as folder:
+            url = call.url or f"sqlite:///{Path(folder) / 'postroad-demo.db'}"
+            settings = replace(_settings(call, port=port), url=url)
+            told = not call.json
+            code = up_command.run_up(settings, json_output=call.json, open_browser=True, demo=True, narrated=told)
+        raise typer.Exit(code)
 
 
 def _settings(call: Call, **flags: Any) -> Settings:
     """Return the settings, with few log lines unless more are asked for."""
     settings = call.settings(**flags)
     return replace(settings, log_level="error") if settings.source("log_level") == "default" else settings
-
-
-def _watch(call: Call, port: int | None) -> None:
-    with tempfile.TemporaryDirectory(prefix="postroad-demo-") as folder:
-        url = call.url or f"sqlite:///{Path(folder) / 'postroad-demo.db'}"
-        settings = replace(_settings(call, port=port), url=url)
-        code = up_command.run_up(settings, json_output=call.json, open_browser=True, demo=True, narrated=not call.json)
-    raise typer.Exit(code)
 
 
 def _once(call: Call, seconds: float) -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from postroad.errors import NotPermitted
-from postroad.queues import QueueStats
 from postroad.telemetry import get_logger
 from postroad.topology.declarations import AlarmDecl, QueueDecl
 from postroad.topology.lint import check
@@ -68,22 +67,6 @@ def _evaluated(site: Site, topology: Topology, alarm: AlarmDecl) -> AlarmState:
     except NotPermitted as error:
         get_logger("topology").warning("alarm_not_measured", alarm=alarm.name, error=str(error))
     return AlarmState(alarm.name, state, value, float(alarm.threshold))
-
-
-def measured(alarm: AlarmDecl, stats: QueueStats | None) -> float | None:
-    """Return the metric of a queue, computed from its counters."""
-    if stats is None:
-        return None
-    counts = {
-        "ApproximateNumberOfMessagesVisible": stats.visible,
-        "ApproximateNumberOfMessagesNotVisible": stats.in_flight,
-        "ApproximateNumberOfMessagesDelayed": stats.delayed,
-        "ApproximateAgeOfOldestMessage": stats.oldest_age_seconds,
-    }
-    if alarm.metric == "ApproximateAgeOfOldestMessage" and stats.visible + stats.in_flight + stats.delayed == 0:
-        return 0.0
-    value = counts.get(alarm.metric)
-    return None if value is None else float(value)
 
 
 def dead_letter_queues(topology: Topology) -> list[str]:

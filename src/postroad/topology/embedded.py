@@ -11,7 +11,7 @@ from postroad.errors import QueueNotFound, TopologyConflict
 from postroad.items import Items
 from postroad.queues import QueueSpec, QueueStats
 from postroad.topics import Topic
-from postroad.topology.alarms import dead_letter_queues, measured
+from postroad.topology.alarms import dead_letter_queues
 from postroad.topology.declarations import AlarmDecl, QueueDecl, Resource, StreamDecl, SubscriptionDecl, TopicDecl
 from postroad.topology.names import Key
 from postroad.topology.plans import Look, Stray, keep_dead_letters
@@ -128,7 +128,17 @@ class EmbeddedSite:
         if alarm.metric == "dead_letter_count":
             counts = [self._stats(name) for name in dead_letter_queues(topology)]
             return float(sum(stats.visible for stats in counts if stats is not None))
-        return measured(alarm, self._stats(alarm.resource))
+        stats = self._stats(alarm.resource)
+        if stats is None:
+            return None
+        is_empty = stats.visible + stats.in_flight + stats.delayed == 0
+        value = {
+            "ApproximateNumberOfMessagesVisible": stats.visible,
+            "ApproximateNumberOfMessagesNotVisible": stats.in_flight,
+            "ApproximateNumberOfMessagesDelayed": stats.delayed,
+            "ApproximateAgeOfOldestMessage": 0 if is_empty else stats.oldest_age_seconds,
+        }.get(alarm.metric)
+        return None if value is None else float(value)
 
     def _stats(self, name: str) -> QueueStats | None:
         try:

@@ -41,7 +41,16 @@ def iam_policy(
     check_argument(region, _Region, "region", TopologyError)
     check_argument(partition, _Partition, "partition", TopologyError)
     check_argument(account, _Account, "account", TopologyError)
-    return policy_of(topology, _component(topology, component), Place(partition, region, account))
+    components = {each.name: each for each in topology.components}
+    if component not in components:
+        raise TopologyError(
+            f"component: {component!r} is not declared",
+            field="component",
+            codes=["unknown-reference"],
+            nearest=nearest(component, components),
+            remedy=f"The components are {', '.join(components)}.",
+        )
+    return policy_of(topology, components[component], Place(partition, region, account))
 
 
 def producer_policy(topic_arn: str) -> dict[str, Any]:
@@ -72,20 +81,6 @@ def consumer_policy(queue_arn: str, *, kms_key: str | None = None) -> dict[str, 
 
 def policy_of(topology: Topology, component: Component, place: Place = SOMEWHERE) -> dict[str, Any]:
     return document(list(_Rights(topology, component, place).statements()))
-
-
-def _component(topology: Topology, name: str) -> Component:
-    for component in topology.components:
-        if component.name == name:
-            return component
-    known = [component.name for component in topology.components]
-    raise TopologyError(
-        f"component: {name!r} is not declared",
-        field="component",
-        codes=["unknown-reference"],
-        nearest=nearest(name, known),
-        remedy=f"The components are {', '.join(known)}.",
-    )
 
 
 class _Rights:

@@ -12,16 +12,7 @@ from postroad.errors import ConfigurationError, QueueNotFound
 from postroad.items import Items
 from postroad.journal import Journal
 from postroad.ports import ListedStreams, Overflow, Ports, QueueTags
-from postroad.queues import (
-    CountingStore,
-    MessageHistory,
-    OverflowingQueue,
-    Pruning,
-    Queue,
-    QueueCounters,
-    QueueOverview,
-    QueueSpec,
-)
+from postroad.queues import CountingStore, MessageHistory, OverflowingQueue, Pruning, Queue, QueueOverview, QueueSpec
 from postroad.streams import Stream
 from postroad.topics import OverflowingTopic, Topic
 
@@ -32,6 +23,7 @@ if TYPE_CHECKING:
     from postroad.engine import Compaction
     from postroad.inbox import Inbox, Transaction, Windows
     from postroad.operations import AuditLog
+    from postroad.queues import QueueCounters
     from postroad.topology import Site
     from postroad.wiring.aws import AwsInstallation
     from postroad.wiring.sqlite import SQLiteInstallation
