@@ -230,7 +230,11 @@ def retry(
         confirm_yes(yes, "retrying many tasks", lambda: f"retries {matched}")
         with call.working("retrying", _summary_line) as progress, interrupted_by_sigterm():
             report = retries.retry_all(wanted, limit=limit, rate=rate, reason=reason, progress=progress)
-    call.show(report, *_summary(report))
+    lines = [_summary_line(report)]
+    lines += [f"left {counted(count, 'task')} that cannot be retried" for count in report.skipped.values()]
+    if report.status == "limit":
+        lines.append("more match than the limit; run it again for the rest")
+    call.show(report, *lines)
 
 
 def _check_target(request_id: str | None, filters: dict[str, object]) -> None:
@@ -256,9 +260,3 @@ def _filter(backend: wiring.Backend, state: str | None, name: str | None, since:
 
 def _summary_line(report: operations.RetryReport) -> str:
     return f"retried {counted(report.retried, 'task')}"
-
-
-def _summary(report: operations.RetryReport) -> list[str]:
-    lines = [_summary_line(report)]
-    lines += [f"left {counted(count, 'task')} that cannot be retried" for count in report.skipped.values()]
-    return [*lines, "more match than the limit; run it again for the rest"] if report.status == "limit" else lines

@@ -38,8 +38,13 @@ class FileSession:
         return self.connection.execute(statement, values).rowcount
 
     def script(self, statements: str) -> None:
-        for statement in _each(statements):
-            self.connection.execute(statement)
+        # One by one: sqlite3's own executescript would commit first.
+        pending = ""
+        for line in statements.splitlines(keepends=True):
+            pending += line
+            if sqlite3.complete_statement(pending):
+                self.connection.execute(pending)
+                pending = ""
 
 
 class ApplicationFile:
@@ -145,16 +150,6 @@ class ApplicationFile:
             if self._idle.keep(connection):
                 return
         connection.close()
-
-
-def _each(statements: str) -> Iterator[str]:
-    """Yield the statements one by one: sqlite3's own executescript would commit first."""
-    pending = ""
-    for line in statements.splitlines(keepends=True):
-        pending += line
-        if sqlite3.complete_statement(pending):
-            yield pending
-            pending = ""
 
 
 _LATEST: Final = "SELECT max(last_us) FROM tally"

@@ -127,7 +127,12 @@ def append(
     tx.connection.executemany(_ADVANCE, [(*state, shard.id) for shard, state in states.items()])
     # One more shard, another each time, so that shards without new records are swept too.
     in_turn = shards[sum(number for number, _ in states.values()) % len(shards)]
-    _sweep(tx.connection, {*states, in_turn}, max(_SWEEP_STEP, 2 * len(records)), now_us)
+    step = max(_SWEEP_STEP, 2 * len(records))
+    for shard in {*states, in_turn}:
+        _, _, retention_us = _state(tx.connection, shard)
+        oldest = _arrival(tx.connection, shard, shard.base)
+        if oldest is not None and oldest[1] <= now_us - retention_us:
+            tx.connection.execute(_SWEEP, (oldest[0], oldest[0] + step - 1, now_us - retention_us))
     for shard in states:
         tx.touch(shard.channel)
     return [row[0] for row in rows]
@@ -193,14 +198,6 @@ def _record(shard: Shard, number: int, arrived_us: int, crc: int, key: bytes, da
     return StreamRecord(
         shard=shard.name, sequence=sequence_text(number), key=key.decode(), data=data, arrived_at=arrived_at
     )
-
-
-def _sweep(connection: apsw.Connection, shards: set[Shard], step: int, now_us: int) -> None:
-    for shard in shards:
-        _, _, retention_us = _state(connection, shard)
-        oldest = _arrival(connection, shard, shard.base)
-        if oldest is not None and oldest[1] <= now_us - retention_us:
-            connection.execute(_SWEEP, (oldest[0], oldest[0] + step - 1, now_us - retention_us))
 
 
 def _crc(key: bytes, data: bytes) -> int:

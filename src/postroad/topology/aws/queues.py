@@ -149,7 +149,12 @@ def queue_definition(form: Form) -> dict[str, Any]:
 
 def _attributes(form: Form, place: Place) -> dict[str, str]:
     """Return every attribute with its value; an empty one removes it."""
-    spec, encryption = _spec(form), str(form.settings["encryption"])
+    settings = {name: form.settings[name] for names in _FIELDS.values() for name in names if name in form.settings}
+    del settings["encryption"], settings["policy"]
+    allowed = settings["redrive_allow"]
+    settings["redrive_allow"] = tuple(allowed) if isinstance(allowed, list) else allowed
+    spec = QueueSpec(form.name, fifo=form.settings["fifo"], **settings)
+    encryption = str(form.settings["encryption"])
     dead_letter = None if spec.dead_letter is None else place.arn("queue", spec.dead_letter)
     attributes = {"RedrivePolicy": "", **queue_attributes(spec, dead_letter)}
     if spec.redrive_allow != "all":
@@ -161,11 +166,3 @@ def _attributes(form: Form, place: Place) -> dict[str, str]:
         attributes["KmsMasterKeyId"] = encryption
     attributes["Policy"] = json.dumps(form.settings["policy"])
     return attributes
-
-
-def _spec(form: Form) -> QueueSpec:
-    settings = {name: form.settings[name] for names in _FIELDS.values() for name in names if name in form.settings}
-    del settings["encryption"], settings["policy"]
-    allowed = settings["redrive_allow"]
-    settings["redrive_allow"] = tuple(allowed) if isinstance(allowed, list) else allowed
-    return QueueSpec(form.name, fifo=form.settings["fifo"], **settings)

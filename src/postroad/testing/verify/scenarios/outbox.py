@@ -21,7 +21,6 @@ from postroad.testing.mutants.mutant import wrap
 from postroad.testing.verify import workload
 from postroad.testing.verify.scenario import Client, Facts, History, Place, Role, Scenario
 from postroad.testing.verify.scenarios import bus
-from postroad.testing.verify.workload import Message
 from postroad.topics import Topic
 from postroad.wiring import Backend
 
@@ -51,12 +50,18 @@ def _prepare(place: Place, backend: Backend) -> None:
 
 def _produce(client: Client, backend: Backend) -> None:
     place, database = client.place, Inbox.open(client.place.dsn)
+    insert = _INSERT_POSTGRES if place.store == "postgres" else _INSERT
     with Outbox.open(place.dsn) as outbox:
         client.at_work()
         for message in workload.messages(client):
             client.record("publish", "unknown", topic=_TOPIC, **message.fields)
             try:
-                _commit(client, database, outbox, message)
+                # An event is recorded beside a row of the application, in one transaction; some are rolled back.
+                with database.transaction() as connection:
+                    connection.execute(insert, (message.body.id,))
+                    outbox.add(connection, bus.event_of(message), key=message.body.key, event_id=message.body.id)
+                    if client.random.random() < _ROLLED_BACK:
+                        raise _RolledBack
             except _RolledBack:
                 client.record("publish", "fail", topic=_TOPIC, **message.fields)
             except Exception as error:
@@ -66,16 +71,6 @@ def _produce(client: Client, backend: Backend) -> None:
                 time.sleep(_PAUSE_SECONDS)
             else:
                 client.record("publish", "ok", topic=_TOPIC, **message.fields)
-
-
-def _commit(client: Client, database: Inbox, outbox: Outbox, message: Message) -> None:
-    """Record an event beside a row of the application, in one transaction; some are rolled back."""
-    insert = _INSERT_POSTGRES if client.place.store == "postgres" else _INSERT
-    with database.transaction() as connection:
-        connection.execute(insert, (message.body.id,))
-        outbox.add(connection, bus.event_of(message), key=message.body.key, event_id=message.body.id)
-        if client.random.random() < _ROLLED_BACK:
-            raise _RolledBack
 
 
 def _dispatch(client: Client, backend: Backend) -> None:

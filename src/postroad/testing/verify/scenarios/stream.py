@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from itertools import pairwise
 
 from postroad.errors import PostroadError
-from postroad.streams import TRIM_HORIZON, Record, ShardLease, Stream, StreamRecord
+from postroad.streams import TRIM_HORIZON, Record, ShardLease, Stream
 from postroad.testing.verify import workload
 from postroad.testing.verify.scenario import Client, Facts, History, Place, Role, Scenario
 from postroad.testing.verify.workload import Message
@@ -61,19 +60,15 @@ def _advance(client: Client, handler: workload.Handler, stream: Stream, lease: S
     if not records:
         return False
     with client.holding():
-        _handle(client, handler, records, began)
+        for record in records:
+            body = workload.read_body(record.data)
+            fields = workload.fields_of(body, record.data)
+            client.record("receive", sub=_CONSUMER, sequence=record.sequence, t0=began, **fields)
+            started = time.monotonic()
+            handler.take_effect(body)
+            client.record("handled", sub=_CONSUMER, id=body.id, key=body.key, n=body.n, t0=started)
         stream.checkpoint(_CONSUMER, lease.shard, records[-1].sequence, lease=lease)
     return True
-
-
-def _handle(client: Client, handler: workload.Handler, records: Sequence[StreamRecord], began: float) -> None:
-    for record in records:
-        body = workload.read_body(record.data)
-        fields = workload.fields_of(body, record.data)
-        client.record("receive", sub=_CONSUMER, sequence=record.sequence, t0=began, **fields)
-        started = time.monotonic()
-        handler.take_effect(body)
-        client.record("handled", sub=_CONSUMER, id=body.id, key=body.key, n=body.n, t0=started)
 
 
 def _read_back(place: Place, backend: Backend, history: History) -> None:
