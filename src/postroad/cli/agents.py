@@ -6,10 +6,10 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any
 
 import msgspec
 
@@ -314,17 +314,11 @@ def _publish_file(call: Call, name: str) -> None:
         write(f"published {counted(published, 'event')}")
 
 
-@contextmanager
-def _opened(name: str) -> Iterator[Iterable[bytes]]:
-    if name == "-":
-        yield sys.stdin.buffer
-        return
+def _opened(name: str) -> AbstractContextManager[Iterable[bytes]]:
     try:
-        file: BinaryIO = Path(name).open("rb")  # noqa: SIM115 - closed below
+        return nullcontext(sys.stdin.buffer) if name == "-" else Path(name).open("rb")
     except OSError as error:
         raise InvalidInput(f"file: {legible(name)} cannot be read: {error.strerror}", field="file") from error
-    with file:
-        yield file
 
 
 def _event(line: bytes) -> agents.AgentEvent:

@@ -216,7 +216,16 @@ class KinesisStream:
                 return [], self._iterator(shard, after), True
             except self._connection.kinesis.exceptions.ProvisionedThroughputExceededException:
                 return [], iterator, False
-        records = [_record(shard, raw) for raw in answer["Records"]]
+        records = [
+            StreamRecord(
+                shard=shard,
+                sequence=raw["SequenceNumber"],
+                key=raw["PartitionKey"],
+                data=bytes(raw["Data"]),
+                arrived_at=raw["ApproximateArrivalTimestamp"].astimezone(UTC),
+            )
+            for raw in answer["Records"]
+        ]
         following = answer.get("NextShardIterator")
         self._remember(shard, records[-1].sequence if records else after, following)
         return records, following, bool(answer.get("MillisBehindLatest"))
@@ -235,13 +244,3 @@ class KinesisStream:
             "ResourceNotFoundException": lambda words: StreamNotFound(f"stream {self.name!r}: {words}"),
             "InvalidArgumentException": lambda words: InvalidInput(f"stream {self.name!r}: {words}", field="after"),
         }
-
-
-def _record(shard: str, raw: Any) -> StreamRecord:
-    return StreamRecord(
-        shard=shard,
-        sequence=raw["SequenceNumber"],
-        key=raw["PartitionKey"],
-        data=bytes(raw["Data"]),
-        arrived_at=raw["ApproximateArrivalTimestamp"].astimezone(UTC),
-    )

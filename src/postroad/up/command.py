@@ -107,20 +107,16 @@ def _locked(path: Path) -> int:
                 return handle
         except BlockingIOError:
             os.close(handle)
-            raise _taken(path) from None
+            try:
+                runs = msgspec.json.decode(path.read_bytes(), type=_Runs)
+                who = f"with pid {runs.pid} at {runs.url}"
+            except (OSError, msgspec.DecodeError):
+                who = "and is still starting"
+            raise Unavailable(
+                f"postroad up already runs on this data {who}",
+                remedy="Use that one, stop it first, or choose other data with --url.",
+            ) from None
         os.close(handle)
-
-
-def _taken(path: Path) -> Unavailable:
-    try:
-        runs = msgspec.json.decode(path.read_bytes(), type=_Runs)
-        who = f"with pid {runs.pid} at {runs.url}"
-    except (OSError, msgspec.DecodeError):
-        who = "and is still starting"
-    return Unavailable(
-        f"postroad up already runs on this data {who}",
-        remedy="Use that one, stop it first, or choose other data with --url.",
-    )
 
 
 STRONG_TOKEN = 32
