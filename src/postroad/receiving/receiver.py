@@ -15,20 +15,11 @@ from postroad.arguments import Seconds, check, refusal, seconds_between, whole_n
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError, InvalidInput
 from postroad.queues import MAX_VISIBILITY, Delivery, Queue
-from postroad.receiving import handlers
+from postroad.receiving import handlers, outcomes
 from postroad.receiving.breaker import Breaker, CircuitBreaker, CircuitBreakerConfig
 from postroad.receiving.handlers import LoopClosed, LoopThread, Result, Users
 from postroad.receiving.leases import Acks, Attempts, Housekeeper, Leases
-from postroad.receiving.outcomes import (
-    DeadLetters,
-    Decide,
-    DecideTogether,
-    Delay,
-    GivenDeadLetters,
-    Hooks,
-    Outcome,
-    OwnDeadLetters,
-)
+from postroad.receiving.outcomes import DeadLetters, Decide, DecideTogether, Delay, Hooks, Outcome
 from postroad.receiving.settlement import Counts, Settlement, log_to
 from postroad.receiving.workers import SLICE_SECONDS, Loop, Poller, Work, current_work
 
@@ -144,9 +135,9 @@ class Receiver:
             raise refusal(breaker, _Breaker, "breaker", ConfigurationError)
         self.breaker = breaker
         if dead_letters is None:
-            dead_letters = OwnDeadLetters()
+            dead_letters = outcomes.OwnDeadLetters()
         elif not callable(dead_letters):
-            dead_letters = GivenDeadLetters(dead_letters, clock)
+            dead_letters = outcomes.GivenDeadLetters(dead_letters, clock)
         self._counts = Counts()
         acks = Acks(clock, observe)
         self._leases = Leases(
