@@ -143,6 +143,23 @@ def test_ctrl_c_while_a_fork_waits_for_another_threads_turn_leaves_the_parent_us
     engine.close()
 
 
+def test_a_child_never_closes_what_ctrl_c_left_open_before_the_fork(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    engine, other = Engine(tmp_path / "file.db"), Engine(tmp_path / "other.db")
+    monkeypatch.setattr("postroad.engine.engine.close_pair", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        engine.before_fork()
+    monkeypatch.undo()
+    other.before_fork()
+
+    assert engine.after_fork_in_child() == (engine._writer, engine._reader)
+    assert other.after_fork_in_child() == ()
+
+
 def _interrupt_when_waiting(engine: Engine, thread: int, interrupted: threading.Event) -> None:
     eventually(lambda: bool(engine._turns._waiting))
     # Python may miss a signal that comes just before it blocks, as a user's first Ctrl-C: press again.

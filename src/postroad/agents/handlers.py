@@ -14,25 +14,11 @@ from weakref import WeakSet
 
 import msgspec
 
+from postroad import receiving
 from postroad.agents.model import AgentEvent, AgentPublishResult, check_agent_id, checked_event_type, takes_type
 from postroad.errors import ConfigurationError, InvalidInput, PostroadError, describe
 from postroad.queues import Delivery, Queue
-from postroad.receiving import (
-    Ack,
-    Hooks,
-    LoopThread,
-    Outcome,
-    Receiver,
-    Reject,
-    completed,
-    in_thread,
-    is_async,
-    key_of,
-    log_traceback,
-    name_of,
-    outcome_of,
-    settled,
-)
+from postroad.receiving import Ack, Hooks, LoopThread, Outcome, Receiver, Reject, completed, in_thread, settled
 from postroad.signals import stopped_by_sigterm
 from postroad.telemetry import get_logger, tracing
 
@@ -175,7 +161,7 @@ class AgentProgram(abc.ABC):
         if not self._registered:
             remedy = "Register a handler before the agent runs."
             raise ConfigurationError("handlers: the agent has none", field="handlers", remedy=remedy)
-        waits = any(is_async(each.function) for each in self._registered)
+        waits = any(receiving.is_async(each.function) for each in self._registered)
         decide = self._handle if waits else lambda delivery: completed(self._handle(delivery, in_threads=False))
         receiver = Receiver(queue, decide, concurrency=concurrency, hooks=hooks)
         self._receivers.add(receiver)
@@ -188,7 +174,7 @@ class AgentProgram(abc.ABC):
             event = msgspec.structs.replace(_event.decode(delivery.body), receive_count=delivery.receive_count)
         except msgspec.MsgspecError as error:
             return Reject("invalid", describe(error))
-        wanted = {key_of(each.function): each.function for each in self._registered if each.takes(event)}
+        wanted = {receiving.key_of(each.function): each.function for each in self._registered if each.takes(event)}
         if not wanted:
             get_logger("agents").info("agent_event_unhandled", agent=event.subscriber_id, type=event.event_type)
             return Ack(label="unhandled")
@@ -208,8 +194,8 @@ class AgentProgram(abc.ABC):
                     await self._call(handler, event, in_threads=in_threads)
                 progress.done.add(key)
             except Exception as error:
-                log_traceback(error, handler=name_of(handler))
-                outcome = replace(outcome_of(error), about=name_of(handler))
+                receiving.log_traceback(error, handler=receiving.name_of(handler))
+                outcome = replace(receiving.outcome_of(error), about=receiving.name_of(handler))
                 if isinstance(outcome, Reject):
                     progress.given_up[key] = outcome
                 else:
@@ -224,7 +210,7 @@ class AgentProgram(abc.ABC):
     async def _call(self, handler: Handler, event: ReceivedEvent, *, in_threads: bool) -> None:
         if in_threads:
             # A plain function must not hold up the async handlers beside it.
-            await settled(handler(event) if is_async(handler) else await in_thread(handler, event))
+            await settled(handler(event) if receiving.is_async(handler) else await in_thread(handler, event))
         elif isinstance(returned := handler(event), Awaitable):
             # A plain function that returned a coroutine: nobody has a loop here.
             self._loop_thread.run(returned)

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from postroad import receiving
 from postroad.bus.config import BusConfig, HandlerLimits, Unhandled
 from postroad.bus.deduplication import Done, Memory
 from postroad.bus.endpoints import Inlet
@@ -28,25 +29,7 @@ from postroad.inbox import (
     in_database,
 )
 from postroad.queues import Delivery, legible
-from postroad.receiving import (
-    HANDLER_FAILED,
-    STOPPED,
-    Ack,
-    Defer,
-    HandlingContext,
-    Outcome,
-    Reject,
-    Retry,
-    completed,
-    current_work,
-    handling,
-    in_thread,
-    log_traceback,
-    name_of,
-    outcome_of,
-    read_envelope,
-    settled,
-)
+from postroad.receiving import HANDLER_FAILED, STOPPED, Ack, Defer, HandlingContext, Outcome, Reject, Retry
 from postroad.telemetry import tracing
 
 # How long members that do not handle a type leave its events to others without counting their receives; in a FIFO
@@ -106,7 +89,7 @@ class InboxHandlers:
             began = True
             found = subscription.call(passed, connection)
             # A plain middleware around an async handler may have left it out.
-            return settled(found) if application.is_async else found
+            return receiving.settled(found) if application.is_async else found
 
         try:
             await application.apply(domain, event, fingerprint_of(domain), handler=run)
@@ -122,7 +105,7 @@ class InboxHandlers:
         `on_loop` runs a coroutine on the loop of the async handlers.
         """
         if self._failed is not None:
-            (on_loop if self._failed.is_async else completed)(self._failed.check())
+            (on_loop if self._failed.is_async else receiving.completed)(self._failed.check())
             self._failed = None
 
 
@@ -203,7 +186,7 @@ class Dispatch:
 
     def decide(self, delivery: Delivery) -> Outcome:
         """Run the handlers that have to run, and return the outcome for the message."""
-        return completed(self._decide(delivery, self._call))
+        return receiving.completed(self._decide(delivery, self._call))
 
     async def adecide(self, delivery: Delivery) -> Outcome:
         """Do what `decide` does on an event loop: async handlers are awaited on it, others run in threads."""
@@ -221,7 +204,7 @@ class Dispatch:
             return Retry(error="another copy is being handled", label="duplicate", about=about)
         done = False
         try:
-            with handling(ready.context):
+            with receiving.handling(ready.context):
                 outcome = await self._handle(ready, call)
             done = isinstance(outcome, Ack) and outcome.label is None
             return outcome
@@ -248,7 +231,7 @@ class Dispatch:
     def _read(self, delivery: Delivery) -> Outcome | _Ready:
         """Read the event, or return the outcome if it needs no handler."""
         try:
-            envelope = read_envelope(self.codec, delivery)
+            envelope = receiving.read_envelope(self.codec, delivery)
             self._log_received(delivery, envelope)
         except InvalidMessage as error:
             self._log_received(delivery, None, message_id=delivery.message_id)
@@ -287,12 +270,14 @@ class Dispatch:
             if not result.errors:
                 return Ack(about=Handled(envelope, ready.event))
             failure = result.errors[0]
-            return replace(outcome_of(failure.error), about=Handled(envelope, handler=name_of(failure.handler)))
+            return replace(
+                receiving.outcome_of(failure.error), about=Handled(envelope, handler=receiving.name_of(failure.handler))
+            )
         succeeded: list[Done] = []
         failed: list[_Failure] = []
         subscriptions, given_up = self._remaining(ready)
         for each in subscriptions:
-            if (work := current_work()) is not None and work.is_over:
+            if (work := receiving.current_work()) is not None and work.is_over:
                 self.memory.note_done(envelope.event_id, succeeded)
                 return Retry(0.0, label=STOPPED, about=Handled(envelope))
             began = time.perf_counter()
@@ -307,8 +292,8 @@ class Dispatch:
             if error is None:
                 succeeded.append(Done(each.handler))
             else:
-                log_traceback(error, part="bus", line="bus_handler_traceback", handler=each.name)
-                failed.append(_Failure(each, outcome_of(error)))
+                receiving.log_traceback(error, part="bus", line="bus_handler_traceback", handler=each.name)
+                failed.append(_Failure(each, receiving.outcome_of(error)))
         if not failed and not given_up:
             return Ack(about=Handled(envelope, ready.event))
         self.memory.note_done(envelope.event_id, succeeded)
@@ -360,7 +345,7 @@ class Dispatch:
         try:
             with self._span(subscription, ready):
                 if self.inbox is not None:
-                    completed(self.inbox.acall(subscription, ready.event, ready.envelope))
+                    receiving.completed(self.inbox.acall(subscription, ready.event, ready.envelope))
                 elif (found := subscription.call(ready.event)) is not None:
                     assert isinstance(self.local, InProcessEventBus)
                     self.local.finish(found)
@@ -370,11 +355,11 @@ class Dispatch:
 
     async def _acall(self, subscription: Subscription, ready: _Ready) -> Exception | None:
         if not subscription.is_async:
-            return await in_thread(lambda: completed(self._call(subscription, ready)))
+            return await receiving.in_thread(lambda: receiving.completed(self._call(subscription, ready)))
         try:
             with self._span(subscription, ready):
                 if self.inbox is None:
-                    await settled(subscription.call(ready.event))
+                    await receiving.settled(subscription.call(ready.event))
                 else:
                     await self.inbox.acall(subscription, ready.event, ready.envelope)
         except Exception as error:

@@ -13,7 +13,6 @@ from postroad.queues import Queue, QueueSpec, check_name
 from postroad.topics import EVERYTHING, Filter, Topic
 
 _WORD = re.compile(r"[A-Za-z0-9_-]+")
-_RESERVED = ("archive", "dead")
 _OWN = "p-"
 
 
@@ -57,7 +56,7 @@ class Names:
 def is_group(group: object) -> bool:
     if not isinstance(group, str) or _WORD.fullmatch(group) is None:
         return False
-    return group not in _RESERVED and not group.startswith(_OWN) and "--" not in group
+    return group not in ("archive", "dead") and not group.startswith(_OWN) and "--" not in group
 
 
 def check_group(group: object) -> None:

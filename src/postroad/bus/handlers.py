@@ -9,22 +9,13 @@ from functools import partial
 from inspect import isabstract
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast, overload
 
+from postroad.bus import subscriptions
 from postroad.bus.config import HandlerLimits
 from postroad.bus.dispatch import InboxHandlers
 from postroad.bus.endpoints import Inlet
 from postroad.bus.iteration import Iteration, iterate
 from postroad.bus.local import E, EventBus, Handler, InProcessEventBus, check_subscription, register
-from postroad.bus.subscriptions import (
-    EventHandler,
-    HandlerOptions,
-    Middleware,
-    Subscribe,
-    Subscription,
-    check_declared,
-    check_handler,
-    check_handler_name,
-    check_types,
-)
+from postroad.bus.subscriptions import EventHandler, HandlerOptions, Middleware, Subscribe, Subscription
 from postroad.errors import ConfigurationError
 from postroad.events import EventRegistry, default_registry
 from postroad.receiving import Receiver, name_of
@@ -138,13 +129,13 @@ class HandlingBus:
             @orders.on(OrderPlaced, max_attempts=5, retry_delays=(1, 5, 30))
             def bill(event: OrderPlaced) -> None: ...
         """
-        check_types(event_types)
+        subscriptions.check_types(event_types)
         if name is not None:
-            check_handler_name(name)
+            subscriptions.check_handler_name(name)
         limits = HandlerLimits(max_attempts, retry_delays, timeout)
 
         def subscribe(handler: Handler) -> Handler:
-            check_handler(handler, with_connection=self._inbox is not None)
+            subscriptions.check_handler(handler, with_connection=self._inbox is not None)
             declared = Subscription(
                 handler=handler,
                 name=name_of(handler) if name is None else name,
@@ -168,7 +159,7 @@ class HandlingBus:
         with self._lifecycle:
             running = self._receiver is not None and self._receiver.is_running
             if subscription.naming != "unchecked":
-                check_declared(subscription, local.subscribed)
+                subscriptions.check_declared(subscription, local.subscribed)
             if self._inbox is not None:
                 self._inbox.add(subscription, local.sharing(event_types))
             self._allow(subscription.limits, starts=running)
@@ -210,7 +201,7 @@ class HandlingBus:
         Raises:
             ConfigurationError: The handler does not take the event, or another bus calls the handlers of this one.
         """
-        check_handler(handler, with_connection=self._inbox is not None)
+        subscriptions.check_handler(handler, with_connection=self._inbox is not None)
         self._subscribe(Subscription(handler=handler, name=name_of(handler)), None)
         return handler
 
@@ -267,7 +258,7 @@ class HandlingBus:
             async for event in orders.events(OrderPlaced):
                 await charge(event)
         """
-        check_types(event_types)
+        subscriptions.check_types(event_types)
         if self._inbox is not None:
             raise ConfigurationError(
                 "inbox: a loop over events is not part of the transaction of the inbox",

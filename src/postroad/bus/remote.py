@@ -11,6 +11,7 @@ from typing import Annotated, Any, Self
 
 from msgspec import Meta
 
+from postroad import receiving
 from postroad.arguments import check
 from postroad.bus.config import BusConfig, Unhandled, checked_config
 from postroad.bus.deduplication import Memory
@@ -25,15 +26,7 @@ from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError, PostroadError, TransportError
 from postroad.events import Codec, EventRegistry, default_registry
 from postroad.queues import Delivery, Queue
-from postroad.receiving import (
-    NO_DEAD_LETTERS,
-    CircuitBreaker,
-    CircuitBreakerConfig,
-    DeadLetters,
-    Hooks,
-    Receiver,
-    in_thread,
-)
+from postroad.receiving import CircuitBreaker, CircuitBreakerConfig, DeadLetters, Hooks, Receiver
 from postroad.settings import bus_variable
 
 _handled: ContextVar[list[Any] | None] = ContextVar("postroad_receive_once", default=None)
@@ -153,7 +146,7 @@ class RemoteEventBus(HandlingBus):
     async def apublish_many(self, events: Iterable[E]) -> list[PublishResult[E]]:
         """Publish `events` in order, ten to a request, without blocking the loop; one result for each."""
         given = list(events)
-        return await in_thread(lambda: self.publish_many(given))
+        return await receiving.in_thread(lambda: self.publish_many(given))
 
     async def arun(self, stop: asyncio.Event | None = None) -> None:
         """Receive until `stop` is set or the task is cancelled; async handlers run on this loop."""
@@ -161,7 +154,7 @@ class RemoteEventBus(HandlingBus):
         try:
             await self._receiving().until(stop)
         finally:
-            await asyncio.shield(in_thread(self.stop_receiver))
+            await asyncio.shield(receiving.in_thread(self.stop_receiver))
 
     def start_receiver(self) -> None:
         """Receive on another thread; everything that is published after this returns is received."""
@@ -248,7 +241,7 @@ class RemoteEventBus(HandlingBus):
 
     async def aclose(self) -> None:
         """Close without blocking the loop, so that handlers on it can end meanwhile."""
-        await in_thread(self.close)
+        await receiving.in_thread(self.close)
 
     async def __aenter__(self) -> Self:
         return self
@@ -275,7 +268,7 @@ class RemoteEventBus(HandlingBus):
             visibility=config.visibility_timeout_seconds,
             retry_delays=config.retry_delays_seconds,
             max_receives=dispatch.max_receives,
-            dead_letters=NO_DEAD_LETTERS if dead_letters is None else dead_letters,
+            dead_letters=receiving.NO_DEAD_LETTERS if dead_letters is None else dead_letters,
             breaker=breaker,
             name=self.name,
             clock=self._clock,

@@ -8,21 +8,11 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
+from postroad import queues
 from postroad.arguments import check, seconds_between
 from postroad.clock import Clock
 from postroad.errors import NotSupported, StaleReceipt, TransportError
-from postroad.queues import (
-    MAX_VISIBILITY,
-    AckResult,
-    Delivery,
-    Note,
-    OutgoingMessage,
-    PeekedMessage,
-    QueueStats,
-    QueueTraits,
-    SendResult,
-    check_deliveries,
-)
+from postroad.queues import AckResult, Delivery, QueueStats, QueueTraits, SendResult
 from postroad.streams import TRIM_HORIZON, Record, ShardLease, Stream, StreamRecord
 
 
@@ -166,7 +156,7 @@ class StreamQueue:
                     return f"{window.shard} waits for record {sequence}, received {entry.receives} times: {entry.error}"
         return None
 
-    def send(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
+    def send(self, messages: Sequence[queues.OutgoingMessage]) -> list[SendResult]:
         """Put the messages into the stream, with their group as the key."""
         bodies = [each.body.encode() if isinstance(each.body, str) else bytes(each.body) for each in messages]
         keys = [message.group or message.dedup_id or "-" for message in messages]
@@ -190,7 +180,7 @@ class StreamQueue:
 
     def ack(self, deliveries: Sequence[Delivery]) -> list[AckResult]:
         """Mark the records as handled. The position moves to the last one before the first that is not."""
-        check_deliveries(deliveries)
+        queues.check_deliveries(deliveries)
         with self._lock:
             taken = [self._given.pop(delivery.receipt, None) for delivery in deliveries]
             for each in taken:
@@ -202,8 +192,8 @@ class StreamQueue:
 
     def extend(self, deliveries: Sequence[Delivery], *, seconds: float) -> list[AckResult]:
         """Renew the leases of this worker's shards."""
-        check(seconds, seconds_between(0, MAX_VISIBILITY), "seconds")
-        check_deliveries(deliveries)
+        check(seconds, seconds_between(0, queues.MAX_VISIBILITY), "seconds")
+        queues.check_deliveries(deliveries)
         if self._consumer is not None:
             self._look_at = 0.0
             self._follow()
@@ -214,9 +204,9 @@ class StreamQueue:
         self, deliveries: Sequence[Delivery], *, after: float = 0.0, error: str | None = None
     ) -> list[AckResult]:
         """Give the records out again after so many seconds; their shards wait for them."""
-        check(after, seconds_between(0, MAX_VISIBILITY), "after")
-        check_deliveries(deliveries)
-        check(error, Note | None, "error")
+        check(after, seconds_between(0, queues.MAX_VISIBILITY), "after")
+        queues.check_deliveries(deliveries)
+        check(error, queues.Note | None, "error")
         ready_at = self._clock.monotonic() + after
         with self._lock:
             taken = [self._given.pop(delivery.receipt, None) for delivery in deliveries]
@@ -228,7 +218,7 @@ class StreamQueue:
     def reject(self, deliveries: Sequence[Delivery], *, reason: str, error: str | None = None) -> list[AckResult]:
         raise NotSupported("a stream has no dead letters of its own; give the bus a queue for them")
 
-    def peek(self, *, limit: int = 10, after: str | None = None, force: bool = False) -> list[PeekedMessage]:
+    def peek(self, *, limit: int = 10, after: str | None = None, force: bool = False) -> list[queues.PeekedMessage]:
         raise NotSupported("a stream can be read, but not peeked into")
 
     def stats(self) -> QueueStats:

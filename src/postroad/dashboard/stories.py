@@ -17,7 +17,6 @@ from postroad.journal import ATTEMPT_FAILED, Step, Story
 _FRAME: Final = re.compile(r'File "(?P<file>[^"]*)", line (?P<line>[0-9]+), in (?P<function>\S+)')
 _TYPED: Final = re.compile(r"\b[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Timeout): ")
 _UNSEEN: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-_OF_MESSAGES: Final = ("failed", "dead")
 _COMMAND: Final = re.compile(r"postroad [a-z].*")
 
 
@@ -70,7 +69,7 @@ def _is_attempt(step: Step) -> bool:
 
 def _said(step: Step) -> tuple[str, str]:
     """Return the type and the message of an error: from the end of its traceback, or from the detail of its step."""
-    is_message = step.what in _OF_MESSAGES
+    is_message = step.what in ("failed", "dead")
     ends = [line for line in (step.traceback or [])[-1:] if not is_message and _TYPED.search(line)]
     kind, message = said(ends[0] if ends else step.detail)
     return (kind, message) if message else (step.what.replace("_", " "), kind)

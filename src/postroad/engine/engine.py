@@ -192,8 +192,7 @@ class Engine:
 
         def work(tx: Transaction) -> T:
             try:
-                self._joined, self._joined_by = tx, threading.get_ident()
-                self._in_unit, self._unit_error = True, None
+                self._joined, self._joined_by, self._in_unit, self._unit_error = tx, threading.get_ident(), True, None
                 result = unit()
             finally:
                 self._joined, self._joined_by, self._in_unit = None, None, False
@@ -258,6 +257,7 @@ class Engine:
             self._turns.finish(forking)
             raise
         self._close_file()
+        forking.finished = True
 
     def after_fork_in_parent(self) -> None:
         """Open the file again and go on."""
@@ -278,7 +278,7 @@ class Engine:
 
     def after_fork_in_child(self) -> Sequence[object]:
         """Refuse all use, and return the connections that are still open, which this process must never close."""
-        still_open = self._unusable is None and self._forking is None and self._looked_at is None
+        still_open = not (self._unusable or self._looked_at or (self._forking and self._forking.finished))
         self._unusable = f"{self.path}: this backend was opened before fork(); a child opens its own with connect()"
         self._listeners.abandon()
         return (self._writer, self._reader) if still_open else ()

@@ -2,7 +2,8 @@
 
 SQLite keeps its locks in a table of the process. A child that inherits it believes that it holds locks which it does
 not hold, even through connections of its own. So every engine closes its file before a fork and opens it again in the
-parent. Only a thread that forks in the middle of its own transaction cannot; its child must not open that file at all.
+parent. Only a thread that forks in the middle of its own transaction cannot, nor one that Ctrl-C interrupts meanwhile;
+its child must not open that file at all.
 """
 
 from __future__ import annotations

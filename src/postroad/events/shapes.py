@@ -24,7 +24,6 @@ Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
 
 MAX_NAME_LENGTH = 256
 _ATTRIBUTE = "__postroad_event__"
-_MAIN_MODULES = ("__main__", "__mp_main__")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ def identity_of(cls: type) -> Identity:
 def default_name(cls: type) -> str:
     """Return `module:QualName`; for a class of `__main__` with the name by which other processes import the script."""
     module = cls.__module__
-    if module in _MAIN_MODULES:
+    if module in ("__main__", "__mp_main__"):
         main = sys.modules.get(module)
         spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
         module = str(spec.name) if spec is not None else Path(file).stem if file else "__main__"

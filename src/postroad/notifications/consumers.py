@@ -98,7 +98,6 @@ def _open(attempt: Attempt) -> str:
 _Received = tuple[Delivery, OfflineMessage]
 DATABASE: Final = "database"
 """What a retry is about if the database failed, which will fail the next message too."""
-_OF_THE_DATABASE: Final = (TransportError, ConfigurationError, StorageFull)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +176,7 @@ def _read(delivery: Delivery) -> _Received | Reject:
 def _failed(error: Exception, delivery: Delivery, retries: RetryPolicy) -> Outcome:
     """Retry while the database is down, however often; give up on other failures after the last try."""
     log_traceback(error, message_id=delivery.message_id)
-    is_database = isinstance(error, _OF_THE_DATABASE)
+    is_database = isinstance(error, TransportError | ConfigurationError | StorageFull)
     if retries.is_last(delivery.receive_count) and not is_database:
         return rejected("handler_failed", explain(error))
     pause = retries.pause(delivery.receive_count, CHANCE.random())

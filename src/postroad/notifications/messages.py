@@ -22,8 +22,6 @@ _MAX_ID: Final = 256
 _MAX_TOKENS: Final = 500
 _MAX_BADGE: Final = 2**31 - 1
 _SHOWN: Final = 200
-_FCM_NAMES: Final = ("from", "message_type")
-_FCM_PREFIXES: Final = ("google.", "gcm.")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _TOKEN = re.compile(r"[A-Za-z0-9._:~=+-]{1,1024}")
 _MOMENT = Annotated[datetime, msgspec.Meta(tz=True)]
@@ -265,7 +263,7 @@ def _checked_data(value: object) -> dict[str, str]:
         check_text(each, f"payload.data.{name[:80]}")
         if name == "aps":
             raise _refused("payload.data.aps", "is a name that APNs reserves")
-        if name in _FCM_NAMES or name.startswith(_FCM_PREFIXES):
+        if name in ("from", "message_type") or name.startswith(("google.", "gcm.")):
             raise _refused(f"payload.data.{name[:80]}", "is a name that FCM reserves")
     return dict(value)
 

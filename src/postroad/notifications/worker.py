@@ -15,14 +15,8 @@ from msgspec import Meta
 from postroad.arguments import check, seconds_between, whole_number
 from postroad.connections import dialect_of, path_of
 from postroad.errors import ConfigurationError, describe
-from postroad.notifications.consumers import (
-    DATABASE,
-    EventLog,
-    OfflineConsumer,
-    PushConsumer,
-    RetryPolicy,
-    push_message,
-)
+from postroad.notifications import consumers
+from postroad.notifications.consumers import EventLog, OfflineConsumer, PushConsumer, RetryPolicy
 from postroad.notifications.devices import Platform, PushSender
 from postroad.notifications.offline import OfflineProcessor
 from postroad.notifications.push import ProviderBreaker, ProviderBreakers, PushProcessor
@@ -293,7 +287,7 @@ class NotificationWorker:
         event_log = EventLog(queue.name, name_of(handler), self._counts)
 
         def observe(what: str, delivery: Delivery | None, /, **fields: Any) -> None:
-            if what == "retried" and fields["about"] is DATABASE:
+            if what == "retried" and fields["about"] is consumers.DATABASE:
                 self._database_failed = True
             event_log.observe(what, delivery, **fields)
 
@@ -344,4 +338,4 @@ def refuse_engine_file(backend_url: str, database_url: str, *, field: str = "url
 
 
 def relay(store: NotificationStore, push_queue: Queue) -> OutboxDispatcher:
-    return OutboxDispatcher(store.outbox, push_queue, _RELAY, service="notifications", render=push_message)
+    return OutboxDispatcher(store.outbox, push_queue, _RELAY, service="notifications", render=consumers.push_message)

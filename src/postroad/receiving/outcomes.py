@@ -140,10 +140,6 @@ Decide = Callable[[Delivery], "Outcome | Awaitable[Outcome]"]
 """Decides about one delivery; it may be `async def`."""
 DecideTogether = Callable[[Sequence[Delivery]], "Sequence[Outcome] | Awaitable[Sequence[Outcome]]"]
 """Decides about several deliveries at once: one outcome for each, in the same order."""
-ADecide = Callable[[Delivery], Awaitable[Outcome]]
-"""Decides about one delivery on an event loop."""
-
-
 DeadLetters = Callable[..., bool]
 """Called as `dead_letters(queue, delivery, reason=…, error=…)`: moves the message there; returns False if it stayed."""
 
@@ -213,8 +209,8 @@ class Hooks:
     """Called when the queue was removed; returns whether there is another one from now on."""
     chores: Sequence[Chore] = ()
     """Done by the receiver's housekeeping thread."""
-    adecide: ADecide | None = None
-    """Decides instead of `decide` while `on_loop` returns True."""
+    adecide: Callable[[Delivery], Awaitable[Outcome]] | None = None
+    """Decides instead of `decide` while `on_loop` returns True, on that loop."""
     on_loop: Callable[[], bool] = lambda: False
     """Returns whether the next messages are decided on an event loop."""
     loop_thread: LoopThread | None = None

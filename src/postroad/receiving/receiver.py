@@ -15,28 +15,11 @@ from postroad.arguments import Seconds, check, refusal, seconds_between, whole_n
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError, InvalidInput
 from postroad.queues import MAX_VISIBILITY, Delivery, Queue
+from postroad.receiving import handlers, outcomes
 from postroad.receiving.breaker import Breaker, CircuitBreaker, CircuitBreakerConfig
-from postroad.receiving.handlers import (
-    LoopClosed,
-    LoopThread,
-    Result,
-    Users,
-    in_thread,
-    is_async,
-    running_loop,
-    settled,
-)
+from postroad.receiving.handlers import LoopClosed, LoopThread, Result, Users
 from postroad.receiving.leases import Acks, Attempts, Housekeeper, Leases
-from postroad.receiving.outcomes import (
-    DeadLetters,
-    Decide,
-    DecideTogether,
-    Delay,
-    GivenDeadLetters,
-    Hooks,
-    Outcome,
-    OwnDeadLetters,
-)
+from postroad.receiving.outcomes import DeadLetters, Decide, DecideTogether, Delay, Hooks, Outcome
 from postroad.receiving.settlement import Counts, Settlement, log_to
 from postroad.receiving.workers import SLICE_SECONDS, Loop, Poller, Work, current_work
 
@@ -142,7 +125,7 @@ class Receiver:
         # A lease that is extended later than it lasts is lost.
         check(extend_every, seconds_between(0, hidden) | None, "extend_every", ConfigurationError)
         self._decide, self._concurrency, self._together = decide, concurrency, together
-        self._hooks, self._is_async = hooks, is_async(decide)
+        self._hooks, self._is_async = hooks, handlers.is_async(decide)
         self._own_loop = hooks.loop_thread or LoopThread()
         self._started_on: asyncio.AbstractEventLoop | None = None
         observe = log_to(self.name) if hooks.observe is None else hooks.observe
@@ -152,9 +135,9 @@ class Receiver:
             raise refusal(breaker, _Breaker, "breaker", ConfigurationError)
         self.breaker = breaker
         if dead_letters is None:
-            dead_letters = OwnDeadLetters()
+            dead_letters = outcomes.OwnDeadLetters()
         elif not callable(dead_letters):
-            dead_letters = GivenDeadLetters(dead_letters, clock)
+            dead_letters = outcomes.GivenDeadLetters(dead_letters, clock)
         self._counts = Counts()
         acks = Acks(clock, observe)
         self._leases = Leases(
@@ -258,7 +241,7 @@ class Receiver:
         try:
             await self.until(stop)
         finally:
-            await asyncio.shield(in_thread(self.stop))
+            await asyncio.shield(handlers.in_thread(self.stop))
 
     async def until(self, stop: asyncio.Event | None) -> None:
         """Wait until `stop` is set or the receiver ends; raise the error that ended it, if one did."""
@@ -283,7 +266,7 @@ class Receiver:
         with self._lifecycle:
             if self.is_running:
                 raise RuntimeError("the receiver is already started; stop it first")
-            self._started_on = self._own_loop.home = running_loop()
+            self._started_on = self._own_loop.home = handlers.running_loop()
             self._loop = Loop(self._poller, self._work(), self._started_on)
             self._loop.start()
 
@@ -315,7 +298,7 @@ class Receiver:
         """Stop a loop that was halted; one stop may begin while another one still waits."""
         if halted is None:
             return True
-        waits = halted.home is None or running_loop() is not halted.home
+        waits = halted.home is None or handlers.running_loop() is not halted.home
         ended = halted.stop(min(timeout, _YEAR_SECONDS), waits=waits)
         if waits and self._halted is halted:
             self._halted = None
@@ -386,9 +369,9 @@ class Receiver:
 
 async def _awaited(found: Any, count: int) -> Sequence[Outcome]:
     """Return the outcomes, awaited where `decide` returned a coroutine; raise TypeError if they are none."""
-    returned = await settled(found)
+    returned = await handlers.settled(found)
     if isinstance(returned, Iterable):
-        returned = [await settled(each) for each in returned]
+        returned = [await handlers.settled(each) for each in returned]
     if not _are_outcomes(returned, count):
         raise TypeError(f"decide returned {returned!r:.100}; return Ack(), Retry(…), Reject(…) or Defer(…) for each")
     return cast(Sequence[Outcome], returned)

@@ -15,7 +15,6 @@ from postroad.settings.settings import PREFIX, Reader, Refused, truth, whole
 
 Environment = Mapping[str, str] | None
 """The variables to read; None for those of this process."""
-_BUS_PREFIXES = ("POSTROAD_SQS_", "WINK_SQS_")
 _TABLES = ("AGENTS_TABLE", "SUBSCRIBERS_TABLE", "SUBSCRIBER_EVENTS_TABLE")
 _AGENT_FUNCTION_VARIABLES = ("EVENTS_STREAM", *_TABLES, "DISPATCH_DELAY_SECONDS")
 _TASK_FUNCTION_VARIABLES = (
@@ -62,7 +61,7 @@ def alerts_allow_loopback(env: Environment = None) -> bool:
 
 def bus_variable(name: str) -> tuple[str, str] | None:
     """Return the variable that is set and its value, `POSTROAD_SQS_…` before `WINK_SQS_…`."""
-    found = ((prefix + name, Variable(prefix + name)()) for prefix in _BUS_PREFIXES)
+    found = ((prefix + name, Variable(prefix + name)()) for prefix in ("POSTROAD_SQS_", "WINK_SQS_"))
     return next(((variable, value) for variable, value in found if value), None)
 
 

@@ -12,8 +12,6 @@ from postroad.errors import ConfigurationError
 from postroad.settings.environment import Environment, Variable, agent_polls, agent_rate, alerts_allow_loopback
 from postroad.settings.settings import BY_ENV, BY_NAME, IN_FILE, KNOWN, PREFIX, TABLES, Key, Refused, Settings, Source
 
-FILE_NAME = "postroad.toml"
-
 
 def load(
     *, flags: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None, file: Path | str | None = None
@@ -101,7 +99,7 @@ def _unknown_variables(env: Mapping[str, str]) -> Iterator[str]:
 
 
 def _from_file(file: Path | str | None) -> dict[str, Any]:
-    path = Path(FILE_NAME if file is None else file)
+    path = Path("postroad.toml" if file is None else file)
     if file is None and not path.exists():
         return {}
     found = ((_key_of_file(name, path), value) for name, value in _named(_parse(path)))

@@ -30,7 +30,6 @@ MAX_ENTRIES: Final = 10
 ATTEMPTS: Final = 3
 _BACKOFF_SECONDS: Final = 0.1
 _CONCURRENT: Final = 16
-_ACTIVE: Final = Pair("active")
 
 
 @dataclass(slots=True)
@@ -187,7 +186,7 @@ class _Release:
             return
         pairs = self._store.pairs(self._recipient.agent_id, {row.producer_id for row in rows})
         # What waits of a subscription that ended is sent.
-        active = {row.producer_id for row in rows if pairs.get(row.producer_id, _ACTIVE).state == "active"}
+        active = {row.producer_id for row in rows if pairs.get(row.producer_id, Pair("active")).state == "active"}
         in_sequence = sorted(rows, key=lambda each: (each.producer_id, int(each.sequence)))
         unsent = self._send(merged(row for row in in_sequence if row.producer_id in active))
         withheld = [row for row in in_sequence if row.producer_id not in active]

@@ -61,7 +61,6 @@ DELETE FROM agent_lease WHERE {_VALID}
 RETURNING grp, turn, place, producer, receives, first_us, CAST(error AS BLOB), replay, 0
 """  # noqa: S608 - a constant
 _MAX_US: Final = int(MAX_VISIBILITY * 1_000_000)
-_OK: Final = AckResult(True)
 
 
 class _Given(NamedTuple):
@@ -226,7 +225,7 @@ class Leases:
                 if taken is not None:
                     taken(Row(*found[1:]))
                 touched.add(found[0])
-                results.append(_OK)
+                results.append(AckResult(True))
         for group in touched:
             self._regroup(group)
         if touched:

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 import apsw
 import msgspec
 
-from postroad import failpoints
+from postroad import failpoints, queues
 from postroad.agents.model import LaneStats
 from postroad.agents.sqlite.leases import Leases
 from postroad.agents.sqlite.message_groups import is_total
@@ -20,22 +20,7 @@ from postroad.arguments import check, seconds_between, whole_number
 from postroad.clock import SystemClock
 from postroad.engine import Engine, Transaction, every, one, text_of
 from postroad.errors import InvalidInput, QueueNotFound
-from postroad.queues import (
-    MAX_VISIBILITY,
-    AckResult,
-    Delivery,
-    MessageState,
-    Note,
-    OutgoingMessage,
-    PeekedMessage,
-    QueueStats,
-    QueueTraits,
-    SendResult,
-    check_receive,
-    legible,
-    mark_dead,
-    moment,
-)
+from postroad.queues import AckResult, Delivery, OutgoingMessage, PeekedMessage, QueueStats, QueueTraits, SendResult
 
 T = TypeVar("T")
 
@@ -113,7 +98,7 @@ class SQLiteAgentQueue:
         raise nobody_sends(self.name)
 
     def receive(self, *, max_messages: int = 10, wait: float = 0.0, visibility: float | None = None) -> list[Delivery]:
-        check_receive(max_messages, wait, visibility)
+        queues.check_receive(max_messages, wait, visibility)
         visibility_us = int((self.traits.visibility if visibility is None else visibility) * 1_000_000)
         if wait and not self._engine.in_transaction:
             deliveries = self._receive_waiting(max_messages, wait, visibility_us)
@@ -128,18 +113,18 @@ class SQLiteAgentQueue:
         return results
 
     def extend(self, deliveries: Sequence[Delivery], *, seconds: float) -> list[AckResult]:
-        check(seconds, seconds_between(0, MAX_VISIBILITY), "seconds")
+        check(seconds, seconds_between(0, queues.MAX_VISIBILITY), "seconds")
         return self._write(Leases.extend, deliveries, seconds)
 
     def release(
         self, deliveries: Sequence[Delivery], *, after: float = 0.0, error: str | None = None
     ) -> list[AckResult]:
-        check(after, seconds_between(0, MAX_VISIBILITY), "after")
-        check(error, Note | None, "error")
-        return self._write(Leases.release, deliveries, after, error and legible(error))
+        check(after, seconds_between(0, queues.MAX_VISIBILITY), "after")
+        check(error, queues.Note | None, "error")
+        return self._write(Leases.release, deliveries, after, error and queues.legible(error))
 
     def undo(self, deliveries: Sequence[Delivery], *, after: float = 0.0) -> list[AckResult]:
-        check(after, seconds_between(0, MAX_VISIBILITY), "after")
+        check(after, seconds_between(0, queues.MAX_VISIBILITY), "after")
         return self._write(Leases.undo, deliveries, after)
 
     def watch(self, changed: Callable[[bool], None]) -> AbstractContextManager[object]:
@@ -154,9 +139,9 @@ class SQLiteAgentQueue:
         return min(self._look_every, max(0.0, (due_us - self._engine.monotonic_us()) / 1_000_000))
 
     def reject(self, deliveries: Sequence[Delivery], *, reason: str, error: str | None = None) -> list[AckResult]:
-        check(reason, Note | None, "reason")
-        check(error, Note | None, "error")
-        error = error and legible(error)
+        check(reason, queues.Note | None, "reason")
+        check(error, queues.Note | None, "error")
+        error = error and queues.legible(error)
         return self._write(Leases.reject, deliveries, reason, error, durable=True, relieves=True)
 
     def peek(self, *, limit: int = 10, after: str | None = None, force: bool = False) -> list[PeekedMessage]:
@@ -173,7 +158,7 @@ class SQLiteAgentQueue:
             event = reader.event(connection, agent, place)
             if event is None or event.expires_us <= now_us:
                 continue
-            state: MessageState = "visible" if visible_us <= monotonic_us else "in_flight" if held else "delayed"
+            state: queues.MessageState = "visible" if visible_us <= monotonic_us else "in_flight" if held else "delayed"
             group = reader.group(connection, agent, 0 if total else producer)
             more = {"group": group, "receive_count": receives, "sequence": turn, "state": state}
             peeked.append(reader.peeked(connection, agent, place, event, replay=bool(replay), **more))
@@ -247,12 +232,12 @@ def dead_letters(
         group = reader.group(connection, agent, producer)
         more = {"group": group, "receive_count": receives, "sequence": n, "state": "visible"}
         peeked = reader.peeked(connection, agent, place, event, replay=False, **more)
-        marked = mark_dead(
+        marked = queues.mark_dead(
             {"EventType": str(text_of(event.type)), **peeked.attributes},
             source=source,
             receives=receives,
             error=text_of(error),
-            at=moment(at_us),
+            at=queues.moment(at_us),
             reason=text_of(reason),
         )
         dead.append(msgspec.structs.replace(peeked, attributes=marked))

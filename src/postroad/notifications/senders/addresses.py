@@ -18,7 +18,6 @@ from postroad.errors import ConfigurationError
 # Below the 350 seconds after which load balancers and NAT gateways of AWS drop idle connections silently.
 IDLE_SECONDS: Final = 300.0
 _NEXT_ADDRESS_SECONDS: Final = 0.25
-_LOCAL_NAMES: Final = ("localhost",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +108,6 @@ async def _tunnel(proxy: str, host: str, port: int) -> tuple[asyncio.StreamReade
 
 def _is_local(host: str) -> bool:
     try:
-        return host in _LOCAL_NAMES or ip_address(host).is_loopback
+        return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False

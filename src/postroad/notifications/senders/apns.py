@@ -16,19 +16,8 @@ from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError, InvalidNotification
 from postroad.notifications.devices import Outcome, TokenResult
 from postroad.notifications.messages import PushNotification, PushPayload, checked_token
-from postroad.notifications.senders.answers import (
-    Answer,
-    MismatchCounter,
-    SharedToken,
-    checked_name,
-    collapse_id,
-    document,
-    needing_extra,
-    printable,
-    request_id,
-    retry_after,
-    unanswered,
-)
+from postroad.notifications.senders import answers
+from postroad.notifications.senders.answers import Answer, MismatchCounter, SharedToken
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -77,13 +66,13 @@ class APNSSender:
         expires_in: int = 86_400,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        names = {"key_id": checked_name(key_id, "key_id"), "team_id": checked_name(team_id, "team_id")}
-        self._topic = checked_name(topic, "topic")
+        names = {"key_id": answers.checked_name(key_id, "key_id"), "team_id": answers.checked_name(team_id, "team_id")}
+        self._topic = answers.checked_name(topic, "topic")
         check(expires_in, _LIFETIME, "expires_in", ConfigurationError)
         self._expires_in = expires_in
         self._clock = clock
         check(timeout, SecondsAboveZero, "timeout", ConfigurationError)
-        with needing_extra():
+        with answers.needing_extra():
             from postroad.notifications.senders.addresses import provider
             from postroad.notifications.senders.http2 import ProviderClient
 
@@ -121,8 +110,8 @@ class APNSSender:
             "apns-push-type": "alert",
             "apns-priority": "10",
             "apns-expiration": str(expires),
-            "apns-collapse-id": collapse_id(push_id),
-            "apns-id": request_id(push_id, token),
+            "apns-collapse-id": answers.collapse_id(push_id),
+            "apns-id": answers.request_id(push_id, token),
         }
 
     def _post(self, path: str, team: str, headers: dict[str, str], body: bytes, token: str) -> TokenResult:
@@ -144,16 +133,16 @@ def _body(push: PushNotification) -> bytes:
 
 def _result(answer: Answer, token: str, now: datetime) -> TokenResult:
     if answer.status is None:
-        return unanswered(answer, token)
-    said = document(answer)
-    reason = printable(said.get("reason"))
+        return answers.unanswered(answer, token)
+    said = answers.document(answer)
+    reason = answers.printable(said.get("reason"))
     return TokenResult(
         token,
         _outcome(answer.status, reason),
         answer.status,
         reason,
-        printable(answer.headers.get("apns-id")) or None,
-        retry_after(answer, now),
+        answers.printable(answer.headers.get("apns-id")) or None,
+        answers.retry_after(answer, now),
         _dead_since(said) if answer.status == 410 else None,
     )
 

@@ -17,18 +17,8 @@ from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError
 from postroad.notifications.devices import Outcome, TokenResult
 from postroad.notifications.messages import PushNotification, checked_token
-from postroad.notifications.senders.answers import (
-    Answer,
-    MismatchCounter,
-    SharedToken,
-    checked_name,
-    collapse_id,
-    document,
-    needing_extra,
-    printable,
-    retry_after,
-    unanswered,
-)
+from postroad.notifications.senders import answers
+from postroad.notifications.senders.answers import Answer, MismatchCounter, SharedToken
 from postroad.notifications.senders.apns import aps
 
 _TTL: Final = "86400s"
@@ -66,10 +56,10 @@ class FCMSender:
         timeout: float = 10.0,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self._path = f"/v1/projects/{checked_name(project_id, 'project_id')}/messages:send"
+        self._path = f"/v1/projects/{answers.checked_name(project_id, 'project_id')}/messages:send"
         self._clock = clock
         check(timeout, SecondsAboveZero, "timeout", ConfigurationError)
-        with needing_extra():
+        with answers.needing_extra():
             from postroad.notifications.senders.addresses import provider
             from postroad.notifications.senders.http2 import ProviderClient
         self._client = ProviderClient(provider(base_url, ca_file, http1=True), timeout=timeout)
@@ -85,7 +75,7 @@ class FCMSender:
 
     def send(self, push: PushNotification, token: str, *, push_id: str) -> TokenResult:
         """Send `push` to the device `token`. Sent again under the same `push_id`, it replaces the first one."""
-        body = _body(push, checked_token(token), collapse_id(push_id))
+        body = _body(push, checked_token(token), answers.collapse_id(push_id))
         try:
             access = self._tokens.current()
             result = self._post(access, body, token)
@@ -127,8 +117,8 @@ def _body(push: PushNotification, token: str, collapse: str) -> bytes:
 
 def _result(answer: Answer, token: str, now: datetime) -> TokenResult:
     if answer.status is None:
-        return unanswered(answer, token)
-    said = document(answer)
+        return answers.unanswered(answer, token)
+    said = answers.document(answer)
     found = said.get("error")
     error = found if isinstance(found, dict) else {}
     code = _code(error)
@@ -137,15 +127,15 @@ def _result(answer: Answer, token: str, now: datetime) -> TokenResult:
         _outcome(answer.status, code, error),
         answer.status,
         code,
-        printable(said.get("name")) or None,
-        retry_after(answer, now),
+        answers.printable(said.get("name")) or None,
+        answers.retry_after(answer, now),
     )
 
 
 def _code(error: dict[str, Any]) -> str:
     """Return FCM's own error code if there is one, else the status that all Google APIs give."""
-    codes = [printable(detail.get("errorCode")) for detail in _objects(error.get("details"))]
-    return next(filter(None, codes), printable(error.get("status")))
+    codes = [answers.printable(detail.get("errorCode")) for detail in _objects(error.get("details"))]
+    return next(filter(None, codes), answers.printable(error.get("status")))
 
 
 def _outcome(status: int, code: str, error: dict[str, Any]) -> Outcome:
@@ -163,7 +153,9 @@ def _outcome(status: int, code: str, error: dict[str, Any]) -> Outcome:
 
 def _violations(error: dict[str, Any]) -> set[str]:
     details = _objects(error.get("details"))
-    return {printable(each.get("field")) for detail in details for each in _objects(detail.get("fieldViolations"))}
+    return {
+        answers.printable(each.get("field")) for detail in details for each in _objects(detail.get("fieldViolations"))
+    }
 
 
 def _objects(value: object) -> list[dict[str, Any]]:
@@ -194,7 +186,7 @@ def _fetched(fetch: Callable[[], str]) -> str:
 
 def _service_account_tokens(path: str, ca_file: str | Path | None, timeout: float) -> SharedToken:
     """Return the tokens of the service account of this file, which also says where to fetch them."""
-    with needing_extra():
+    with answers.needing_extra():
         import httpx
         from google.auth import exceptions
         from google.oauth2 import service_account
