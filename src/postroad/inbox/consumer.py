@@ -59,25 +59,22 @@ _Function = Annotated[Any, Meta(description="a function of the event and the con
 
 @dataclass(frozen=True, slots=True)
 class ConsumeReport:
-    """How many messages one `run_once` received, and what was done with them.
-
-    Attributes:
-        received: Messages that the poll returned.
-        handled: Events whose effect was made now.
-        duplicates: Events that had been handled before.
-        failed: Messages whose handler failed.
-        dead: Messages moved to the dead letters.
-        ignored: Events of types that the consumer does not take.
-    """
+    """How many messages one `run_once` received, and what was done with them."""
 
     received: int = 0
+    """Messages that the poll returned."""
     handled: int = 0
+    """Events whose effect was made now."""
     duplicates: int = 0
+    """Events that had been handled before."""
     failed: int = 0
+    """Messages whose handler failed."""
     released: int = 0
     """Released unhandled: behind a failed one of their group, handled elsewhere at the moment, or at a stop."""
     dead: int = 0
+    """Messages moved to the dead letters."""
     ignored: int = 0
+    """Events of types that the consumer does not take."""
 
 
 class Consumer:

@@ -40,54 +40,42 @@ Expected = int | Expect | Literal["absent", "any"]
 
 
 class Item(msgspec.Struct, frozen=True):
-    """A stored value. `version` starts at 1 and grows by one with each write; after a delete it may start again.
-
-    Attributes:
-        key: Its key.
-        value: Its bytes.
-    """
+    """A stored value. `version` starts at 1 and grows by one with each write; after a delete it may start again."""
 
     key: str
+    """Its key."""
     value: bytes
+    """Its bytes."""
     version: int
 
 
 class ItemResult(msgspec.Struct, frozen=True):
-    """Whether the write happened, and the item as it is now; None if there is none.
-
-    Attributes:
-        ok: Whether the write happened.
-        item: The item as it is now.
-    """
+    """Whether the write happened, and the item as it is now; None if there is none."""
 
     ok: bool
+    """Whether the write happened."""
     item: Item | None
+    """The item as it is now."""
 
 
 class ItemPage(msgspec.Struct, frozen=True):
-    """Items in key order; `cursor` is None on the last page.
-
-    Attributes:
-        items: The items.
-    """
+    """Items in key order; `cursor` is None on the last page."""
 
     items: tuple[Item, ...]
+    """The items."""
     cursor: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemsTraits:
-    """What the items promise.
-
-    Attributes:
-        durable: Whether a write that is ok survives a power cut.
-        max_value_bytes: The size of the largest value.
-    """
+    """What the items promise."""
 
     durable: bool
+    """Whether a write that is ok survives a power cut."""
     joins_writes: bool
     """A write may share one commit with the caller's other writes (`backend.transaction()`)."""
     max_value_bytes: int
+    """The size of the largest value."""
 
 
 @runtime_checkable

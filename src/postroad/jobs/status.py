@@ -31,41 +31,35 @@ if TYPE_CHECKING:
 
 
 class JobTaskStatus(msgspec.Struct, frozen=True, rename="camel"):
-    """One task of a job; its status is `waiting` until it begins.
-
-    Attributes:
-        task_id: Its id in the job.
-        request_id: The id of its runs.
-        name: The task's name.
-        depends_on: The tasks that it waits for.
-        status: Its state.
-        last_event_type: The newest event about it.
-        last_event_at: When that was, in milliseconds since 1970.
-    """
+    """One task of a job; its status is `waiting` until it begins."""
 
     task_id: str
+    """Its id in the job."""
     request_id: str
+    """The id of its runs."""
     name: str
+    """The task's name."""
     depends_on: list[str]
+    """The tasks that it waits for."""
     status: str
+    """Its state."""
     last_event_type: str | None
+    """The newest event about it."""
     last_event_at: int | None
+    """When that was, in milliseconds since 1970."""
 
 
 class JobSummary(msgspec.Struct, frozen=True, rename="camel"):
-    """A job in a list.
-
-    Attributes:
-        job_id: The job.
-        status: Its status.
-        total_tasks: How many tasks it has.
-        created_at: When it was created, in milliseconds since 1970.
-    """
+    """A job in a list."""
 
     job_id: str
+    """The job."""
     status: str
+    """Its status."""
     total_tasks: int
+    """How many tasks it has."""
     created_at: int
+    """When it was created, in milliseconds since 1970."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of the job."""
@@ -73,25 +67,22 @@ class JobSummary(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class JobStatus(msgspec.Struct, frozen=True, rename="camel"):
-    """A job and all of its tasks.
-
-    Attributes:
-        job_id: The job.
-        status: Its status.
-        total_tasks: How many tasks it has.
-        progress: How many tasks are in each state.
-        created_at: When it was created, in milliseconds since 1970.
-        completed_at: When it ended; None while it runs.
-        tasks: Its tasks.
-    """
+    """A job and all of its tasks."""
 
     job_id: str
+    """The job."""
     status: str
+    """Its status."""
     total_tasks: int
+    """How many tasks it has."""
     progress: dict[str, int]
+    """How many tasks are in each state."""
     created_at: int
+    """When it was created, in milliseconds since 1970."""
     completed_at: int | None
+    """When it ended; None while it runs."""
     tasks: list[JobTaskStatus]
+    """Its tasks."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of the job."""
@@ -193,13 +184,10 @@ def _label(task: JobTaskStatus) -> str:
 
 
 class JobPage(msgspec.Struct, frozen=True):
-    """Jobs, newest first; `cursor` is None on the last page.
-
-    Attributes:
-        items: The jobs.
-    """
+    """Jobs, newest first; `cursor` is None on the last page."""
 
     items: list[JobSummary]
+    """The jobs."""
     cursor: str | None
 
 
