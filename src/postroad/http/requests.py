@@ -77,14 +77,9 @@ class ApiRequest(Request[Identity | None, Any, Any]):
         return None if seed is None else str(uuid5(seed, str(index)))
 
     @property
-    def session_cookie(self) -> str | None:
-        """The cookie of the dashboard."""
-        return self.cookies.get(COOKIE)
-
-    @property
     def dashboard_session(self) -> Session | None:
         """The session of the dashboard that the cookie refers to."""
-        return None if (cookie := self.session_cookie) is None else self.context.sessions.read(cookie)
+        return self.context.sessions.read(self.cookies.get(COOKIE))
 
     async def fields(self) -> dict[str, str]:
         """Return the fields of a form; the last value of each name stands."""
@@ -264,10 +259,10 @@ def still_allowed(request: ApiRequest) -> Callable[[], bool]:
     if authorization is not None:
         hashed = digest(_secret(authorization))
         return lambda: context.identities.of_digest(hashed) is not None
-    cookie = request.session_cookie
+    cookie = request.cookies.get(COOKIE)
 
     def check() -> bool:
-        session = None if cookie is None else context.sessions.read(cookie)
+        session = context.sessions.read(cookie)
         return session is not None and context.identities.of_digest(session.sha256) is not None
 
     return check

@@ -78,26 +78,26 @@ class AgentStreams:
         """How many streams are open."""
         return sum(map(len, self._streams.values()))
 
-    def add(self, agent_id: str, stream: AgentStream, queue: Queue, waiter: Waiter) -> None:
+    def add(self, stream: AgentStream) -> None:
         """Add a stream until `remove`; raise `TooManyPolls` if the server or the agent has too many."""
-        self.agent_access.begin_waiting(agent_id)
+        self.agent_access.begin_waiting(stream.agent_id)
         try:
-            self.polls.join(queue, waiter)
+            self.polls.join(stream.queue, stream.waiter)
         except TooManyPolls:
-            self.agent_access.end_waiting(agent_id)
+            self.agent_access.end_waiting(stream.agent_id)
             raise
-        self._streams.setdefault(agent_id, []).append(stream)
+        self._streams.setdefault(stream.agent_id, []).append(stream)
         self.sent_something(stream)
         self._start_timer()
 
-    def remove(self, agent_id: str, stream: AgentStream, queue: Queue, waiter: Waiter) -> None:
+    def remove(self, stream: AgentStream) -> None:
         """Remove a stream."""
-        self.polls.leave(queue, waiter)
-        self.agent_access.end_waiting(agent_id)
+        self.polls.leave(stream.queue, stream.waiter)
+        self.agent_access.end_waiting(stream.agent_id)
         self._last_sent.pop(stream, None)
-        self._streams[agent_id].remove(stream)
-        if not self._streams[agent_id]:
-            del self._streams[agent_id]
+        self._streams[stream.agent_id].remove(stream)
+        if not self._streams[stream.agent_id]:
+            del self._streams[stream.agent_id]
 
     def sent_something(self, stream: AgentStream) -> None:
         """Note that the stream has sent something."""
@@ -177,7 +177,7 @@ class AgentStream:
     """For how many seconds an event is leased and extended each time."""
     check: InitVar[Callable[[], object]]
     """Raises, on a thread, once the caller is no longer allowed to read the stream."""
-    _waiter: Waiter = field(init=False)
+    waiter: Waiter = field(init=False)
     _send: Send = field(init=False)
     _held: dict[str, _Held] = field(init=False, default_factory=dict)
     _out: list[_Held] = field(init=False, default_factory=list)
@@ -188,8 +188,9 @@ class AgentStream:
     _ending: asyncio.Timeout | None = field(init=False, default=None)
 
     def __post_init__(self, check: Callable[[], object]) -> None:
-        room, visibility = MAX_UNACKED, self.visibility
-        self._waiter = Waiter(room=room, visibility=visibility, take=self._take, fail=self._fail, check=check)
+        self.waiter = Waiter(
+            room=MAX_UNACKED, visibility=self.visibility, take=self._take, fail=self._fail, check=check
+        )
 
     async def run(self, receive: Receive, start: Send, send: Send) -> None:
         """Stream until the connection closes, the agent or the token is gone, or the server stops.
@@ -197,7 +198,7 @@ class AgentStream:
         `start` sends the head of the answer, `send` the rest. `TooManyPolls` is raised before anything is sent.
         """
         self._send = send
-        self.streams.add(self.agent_id, self, self.queue, self._waiter)
+        self.streams.add(self)
         try:
             await start_stream(start)
             await send_part(send, CONNECTED)
@@ -210,7 +211,7 @@ class AgentStream:
             # The server ends the stream.
             pass
         finally:
-            self.streams.remove(self.agent_id, self, self.queue, self._waiter)
+            self.streams.remove(self)
             self._release_all()
         await close_stream(send)
 
@@ -224,7 +225,7 @@ class AgentStream:
         for receipt in receipts:
             self._held.pop(receipt, None)
         if len(self._held) < held:
-            self._waiter.room = MAX_UNACKED - len(self._held)
+            self.waiter.room = MAX_UNACKED - len(self._held)
             self.look()
 
     async def keep_alive(self) -> None:
@@ -248,7 +249,7 @@ class AgentStream:
         for delivery in leased:
             held = self._held[delivery.receipt] = _Held(delivery, now)
             self._out.append(held)
-        self._waiter.room = MAX_UNACKED - len(self._held)
+        self.waiter.room = MAX_UNACKED - len(self._held)
         if leased:
             self._write_soon()
             self._extend_in_time()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -209,8 +209,8 @@ class _Shown:
     agent: views.AgentRow
     stats: views.AgentStats
     subscriptions: list[views.SubscriptionRow]
-    subscribers: list[views.SubscriberRow]
-    dead_letters: list[views.AgentDeadLetter]
+    subscribers: Sequence[views.SubscriberRow] = ()
+    dead_letters: Sequence[views.AgentDeadLetter] = ()
 
 
 @get("/ui/agents", **PAGE)
@@ -228,8 +228,6 @@ def _shown(request: ApiRequest, agent: views.AgentRow) -> _Shown:
         agent=agent,
         stats=views.agent_stats(request.agents.stats(agent.agent_id)),
         subscriptions=[views.subscription_row(each) for each in few.items],
-        subscribers=[],
-        dead_letters=[],
     )
 
 
