@@ -40,8 +40,7 @@ class Frame(msgspec.Struct, frozen=True):
         """Return the event of an overview."""
         matters = msgspec.json.encode((document.totals, document.backlog, document.attention))
         digest = hashlib.blake2s(matters, digest_size=12).hexdigest()
-        text = msgspec.json.encode(document)
-        body = b"event: overview\nid: " + digest.encode() + b"\ndata: " + text + b"\n\n"
+        body = server_sent_events.event("overview", digest, document)
         return cls(digest, body, msgspec.json.encode((document.series, document.lag_seconds)))
 
 

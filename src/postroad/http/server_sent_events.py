@@ -44,6 +44,11 @@ async def send_part(send: Send, part: bytes) -> None:
     await send({"type": "http.response.body", "body": part, "more_body": True})
 
 
+def event(kind: str, id: str, document: object) -> bytes:
+    """Return an event of a stream."""
+    return b"event: %b\nid: %b\ndata: %b\n\n" % (kind.encode(), id.encode(), msgspec.json.encode(document))
+
+
 async def close_stream(send: Send) -> None:
     """Send the end of a stream; do not wait for a caller that reads nothing."""
     with suppress(TimeoutError):
@@ -267,7 +272,7 @@ class AgentStream:
         while self._out:
             held = self._out.pop(0)
             if held.delivery.receipt in self._held:
-                await send_part(self._send, _text(held.delivery))
+                await send_part(self._send, event("message", held.delivery.message_id, agent_delivery(held.delivery)))
                 held.written = True
                 self.streams.sent_something(self)
         self._busy = False
@@ -322,8 +327,3 @@ class AgentStream:
             self.streams.polls.run_quietly(lambda: self.queue.release(seen))
         if unseen:
             self.streams.polls.run_quietly(lambda: give_back(self.queue, unseen))
-
-
-def _text(delivery: Delivery) -> bytes:
-    data = msgspec.json.encode(agent_delivery(delivery))
-    return b"event: message\nid: " + delivery.message_id.encode() + b"\ndata: " + data + b"\n\n"

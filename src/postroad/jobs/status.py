@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
@@ -96,9 +96,14 @@ def status_of(coordinator: JobCoordinator, job_id: str, job: Job) -> JobStatus:
     leases = coordinator.leases(job_id)
     tasks = [_task_status(coordinator, job_id, task, leases.get(task.task_id)) for task in graph.tasks.values()]
     progress = {name: sum(task.status == name for task in tasks) for name in _SIGNS}
+    status: str = job.status
+    if not job.is_over:
+        # By its tasks, whether a dispatcher has seen them or not.
+        failed = any(fails(job, task.task_id, task.status) for task in tasks)
+        status = "partial_failure" if failed else "processing"
     return JobStatus(
         job_id=job_id,
-        status=_status(job, tasks),
+        status=status,
         total_tasks=job.total,
         progress=progress,
         created_at=job.created_at,
@@ -107,33 +112,17 @@ def status_of(coordinator: JobCoordinator, job_id: str, job: Job) -> JobStatus:
     )
 
 
-def _status(job: Job, tasks: Iterable[JobTaskStatus]) -> str:
-    """Return the status of the job by its tasks, whether a dispatcher has seen them or not."""
-    if job.is_over:
-        return job.status
-    return "partial_failure" if any(fails(job, task.task_id, task.status) for task in tasks) else "processing"
-
-
 def _task_status(coordinator: JobCoordinator, job_id: str, task: GraphTask, held: Held | None) -> JobTaskStatus:
     request_id = request_id_of(job_id, task.task_id)
-    status, last_event_type, last_event_at = "waiting", None, None
-    if held is not None and held.lease.last_event_type is not None:
-        last_event_type, last_event_at = held.lease.last_event_type, held.lease.last_event_at
-        status = EVENT_TO_STATE[last_event_type]
+    seen: tuple[str, str | None, int | None] = "waiting", None, None
+    if held is not None and (last := held.lease.last_event_type) is not None:
+        seen = EVENT_TO_STATE[last], last, held.lease.last_event_at
     elif held is not None:
-        # The lease was written by an older version.
+        # No event was recorded with the lease.
         state = task_state(coordinator.journal, coordinator.tenant, request_id, raw=True)
         if state is not None:
-            status, last_event_type, last_event_at = state.state, state.last_event_type, state.last_event_at
-    return JobTaskStatus(
-        task_id=task.task_id,
-        request_id=request_id,
-        name=task.name,
-        depends_on=list(task.depends_on),
-        status=status,
-        last_event_type=last_event_type,
-        last_event_at=last_event_at,
-    )
+            seen = state.state, state.last_event_type, state.last_event_at
+    return JobTaskStatus(task.task_id, request_id, task.name, list(task.depends_on), *seen)
 
 
 _SIGNS: Final = {

@@ -108,13 +108,11 @@ def _demo(request: ApiRequest) -> Demo:
 
 
 def _demo_shown(request: ApiRequest) -> DemoShown:
-    """Return the demo as it is now."""
     states: dict[str, PartState] = {part.name: part.state for part in request.context.parts}
     return _demo(request).show(states.get("demo", "starting"))
 
 
 def _repair(request: ApiRequest) -> DemoShown:
-    """Repair what fails, and return the demo."""
     _demo(request).repair(actor_of(request))
     return _demo_shown(request)
 
