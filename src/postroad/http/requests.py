@@ -93,6 +93,11 @@ class ApiRequest(Request[Identity | None, Any, Any]):
         self.scope["state"][NOTE] = (action, target, detail)
 
     @property
+    def is_form(self) -> bool:
+        """Whether a page's form sent it."""
+        return cast(bool, self.route_handler.opt.get(FORM, False))
+
+    @property
     def is_head(self) -> bool:
         """Whether only the headers are wanted."""
         return cast(bool, self.scope["state"]["head"])
@@ -131,7 +136,7 @@ class ApiRequest(Request[Identity | None, Any, Any]):
         length = int(self.raw_header(b"content-length") or 0)
         if options.get(BODILESS, False) and not length and self.raw_header(b"transfer-encoding") is None:
             return
-        if not options.get(FORM, False) and not self._is_json():
+        if not self.is_form and not self._is_json():
             raise errors.NotJSON("the body's Content-Type is not application/json in UTF-8")
         if length > limit:
             raise _too_large(limit)
@@ -214,7 +219,7 @@ async def _of_session(request: ApiRequest, session: Session) -> Identity:
     if request.scope["method"] not in ("GET", "HEAD"):
         check_origin(request)
         given = request.raw_header(b"x-csrf-token")
-        if given is None and request.route_handler.opt.get(FORM, False):
+        if given is None and request.is_form:
             given = (await request.fields()).get("csrf_token")
         if given is None or not hmac.compare_digest(given.encode(), session.csrf.encode()):
             raise errors.ForeignForm("the form has no csrf_token of this session", field="csrf_token")

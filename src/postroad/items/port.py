@@ -108,11 +108,9 @@ class Items(Protocol):
         ...
 
 
-def check_key(key: object) -> str:
-    _, rest = _parts(key, "key")
-    if not rest:
+def check_key(key: object) -> None:
+    if not _rest(key, "key"):
         raise InvalidInput(f"key: {key!r} names a tenant and nothing after it", field="key", remedy=_REMEDY)
-    return str(key)
 
 
 def check_value(value: object) -> None:
@@ -138,7 +136,7 @@ def check_expect(expect: object) -> int | Expect:
 
 def check_scan(prefix: object, limit: object, cursor: object) -> None:
     """Refuse arguments of `scan` that are out of range."""
-    _parts(prefix, "prefix")
+    _rest(prefix, "prefix")
     check(limit, whole_number(1, MAX_SCAN), "limit")
     if cursor is not None and (not isinstance(cursor, str) or not cursor.startswith(str(prefix))):
         raise InvalidInput("cursor: is not of a scan with this prefix", field="cursor")
@@ -149,7 +147,7 @@ def holds(expect: int | Expect, version: int | None) -> bool:
     return expect is ANY or version == (None if expect is ABSENT else expect)
 
 
-def _parts(text: object, field: str) -> tuple[str, str]:
+def _rest(text: object, field: str) -> str:
     if not isinstance(text, str) or "/" not in text:
         raise InvalidInput(f"{field}: {text!r} has no tenant before a '/'", field=field, remedy=_REMEDY)
     tenant, _, rest = text.partition("/")
@@ -159,4 +157,4 @@ def _parts(text: object, field: str) -> tuple[str, str]:
         raise InvalidInput(
             f"{field}: what follows {tenant + '/'!r} is too long or not printable", field=field, remedy=_REMEDY
         )
-    return tenant, rest
+    return rest

@@ -243,19 +243,9 @@ def _chosen(request: ApiRequest, agent_id: str) -> _Shown:
     )
 
 
-pause_pair = changing(
-    f"/ui{_PAIR}/pause",
-    lambda request, listener, producer: request.agents.pause(listener, producer),
-    "/ui/agents?agent={listener}",
-)
-resume_pair = changing(
-    f"/ui{_PAIR}/resume",
-    lambda request, listener, producer: request.agents.resume(listener, producer),
-    "/ui/agents?agent={listener}",
-)
-redrive_agent = changing(
-    f"/ui{_ONE}/redrive", lambda request, agent: request.agents.redrive(agent), "/ui/agents?agent={agent}"
-)
+pause_pair = changing(f"/ui{_PAIR}/pause", pause_subscription, "/ui/agents?agent={listener}")
+resume_pair = changing(f"/ui{_PAIR}/resume", resume_subscription, "/ui/agents?agent={listener}")
+redrive_agent = changing(f"/ui{_ONE}/redrive", redrive_agent_dead_letters, "/ui/agents?agent={agent}")
 
 
 @route("GET /notifications/users/{user:str}", "read", UserShown, 404)

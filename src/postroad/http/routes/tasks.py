@@ -102,23 +102,23 @@ async def show_task(request: ApiRequest, task: RequestId, at: At = None, wait: W
 @route("POST /tasks/{task:str}/retry", "operate", views.TaskChanged, 404, 409, bodiless=True)
 async def retry_task(request: ApiRequest, task: RequestId) -> Response[Any]:
     """Run a failed or cancelled task again."""
-    return await perform(request, lambda: _retry(request, task))
 
+    def retry() -> views.TaskChanged:
+        handle = found("task", task, lambda: request.context.work.retry_task(task, actor=actor_of(request)))
+        return views.TaskChanged(task, handle.run, "pending")
 
-def _retry(request: ApiRequest, task: str) -> views.TaskChanged:
-    handle = found("task", task, lambda: request.context.work.retry_task(task, actor=actor_of(request)))
-    return views.TaskChanged(task, handle.run, "pending")
+    return await perform(request, retry)
 
 
 @route("POST /tasks/{task:str}/cancel", "operate", views.TaskChanged, 404, 409, bodiless=True)
 async def cancel_task(request: ApiRequest, task: RequestId) -> Response[Any]:
     """Prevent a task from running, or kill it if it runs."""
-    return await perform(request, lambda: _cancel(request, task))
 
+    def cancel() -> views.TaskChanged:
+        state = found("task", task, lambda: request.context.work.cancel_task(task, actor=actor_of(request)))
+        return views.TaskChanged(task, state.run, state.state)
 
-def _cancel(request: ApiRequest, task: str) -> views.TaskChanged:
-    state = found("task", task, lambda: request.context.work.cancel_task(task, actor=actor_of(request)))
-    return views.TaskChanged(task, state.run, state.state)
+    return await perform(request, cancel)
 
 
 @route("POST /tasks/retry", "operate", views.OperationStarted, status=202)
@@ -223,8 +223,8 @@ async def tasks_page(
     return shown(request, "tasks", error=wrong, doc=doc, path_with=path_with, **progress, **asked)
 
 
-retry_one = changing("/ui/tasks/{task:str}/retry", _retry, "/ui/events/{task}")
-cancel_one = changing("/ui/tasks/{task:str}/cancel", _cancel, "/ui/events/{task}")
+retry_one = changing("/ui/tasks/{task:str}/retry", retry_task, "/ui/events/{task}")
+cancel_one = changing("/ui/tasks/{task:str}/cancel", cancel_task, "/ui/events/{task}")
 
 
 @post("/ui/tasks/retry", **form("operate"))
