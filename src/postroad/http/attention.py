@@ -26,17 +26,13 @@ _MOST: Final = 10
 def of_queues(found: Sequence[QueueOverview], dead_letter_queues: Collection[str]) -> list[Attention]:
     """Return the queues with dead letters, most first, and those whose messages wait for long, oldest first."""
     dead = [each for each in found if each.spec.name in dead_letter_queues and size(each)]
+    dead.sort(key=lambda each: (-size(each), each.spec.name))
+    letters = [item for each in dead for item in _dead_letters(each)]
     others = [each for each in found if each.spec.name not in dead_letter_queues and each.stats.visible]
     old = [each for each in others if age(each) > OLD_SECONDS]
     return [
-        *_few("dead-letters", "/ui/dead-letters", "queues with dead letters", _dead(dead)),
+        *_few("dead-letters", "/ui/dead-letters", "queues with dead letters", letters),
         *_few("old-backlog", "/ui/queues", "queues with old messages", _old(old)),
-    ]
-
-
-def _dead(found: list[QueueOverview]) -> list[Attention]:
-    return [
-        item for each in sorted(found, key=lambda each: (-size(each), each.spec.name)) for item in _dead_letters(each)
     ]
 
 

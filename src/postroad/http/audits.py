@@ -7,7 +7,7 @@ an operator, and is not recorded; a form is always filled in by a person.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from litestar.types import HTTPScope
 
@@ -28,19 +28,15 @@ _NAMES: Final = {"token.delete": "token.revoke", "queue.messages": "queue.send"}
 _log = get_logger("http")
 
 
-class Change(NamedTuple):
-    """What is recorded."""
-
-    action: str
-    target: str
-    detail: dict[str, Any]
+Change = tuple[str, str, dict[str, Any]]
+"""The action, the target and the detail that are recorded."""
 
 
 def change_of(scope: HTTPScope, status: int, headers: Iterable[tuple[bytes, bytes]]) -> Change | None:
     """Return what the request changed, was refused or saw, as far as it belongs into the audit."""
-    noted: Any = scope["state"].get(NOTE)
+    noted: Change | None = scope["state"].get(NOTE)
     if noted is not None and status < 400:
-        return Change(*noted)
+        return noted
     handler: Any = scope.get("route_handler")
     if scope["method"] == "GET" or handler is None or scope.get("user") is None:
         return None
@@ -50,10 +46,10 @@ def change_of(scope: HTTPScope, status: int, headers: Iterable[tuple[bytes, byte
     action = action_of(scope["method"], str(scope.get("path_template", "")))
     target = next(iter(scope.get("path_params", {}).values()), scope["path"])
     if status == 403:
-        return Change(f"{action}.refused", target, {"method": scope["method"], "path": scope["path"]})
+        return f"{action}.refused", target, {"method": scope["method"], "path": scope["path"]}
     if action in _RECORDED_ELSEWHERE or any(name == b"idempotency-replayed" for name, _ in headers):
         return None
-    return Change(action, target, {})
+    return action, target, {}
 
 
 def action_of(method: str, template: str) -> str:
@@ -68,18 +64,19 @@ def action_of(method: str, template: str) -> str:
     return _NAMES.get(name, name)
 
 
-async def record(context: Context, scope: HTTPScope, change: Change) -> None:
-    """Write the record. The change is made, so a file that cannot be written is only logged."""
+async def record(context: Context, scope: HTTPScope, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Write the record, if there is one. The change is made, so a file that cannot be written is only logged."""
+    if (change := change_of(scope, status, headers)) is None:
+        return
+    action, target, detail = change
     user: Any = scope.get("user")
     actor = "nobody" if user is None else user.name
-    detail = {**change.detail, "request_id": scope["state"]["request_id"]}
 
     def append() -> None:
-        log = context.backend.audit_log()
-        if log is not None:
-            log.append(change.action, change.target, detail, actor=actor)
+        if (log := context.backend.audit_log()) is not None:
+            log.append(action, target, {**detail, "request_id": scope["state"]["request_id"]}, actor=actor)
 
     try:
         await context.run(append)
     except PostroadError as error:
-        _log.error("audit_failed", action=change.action, target=change.target, error=str(error))
+        _log.error("audit_failed", action=action, target=target, error=str(error))

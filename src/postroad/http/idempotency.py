@@ -20,6 +20,7 @@ from litestar.types import ASGIApp, HTTPResponseBodyEvent, HTTPResponseStartEven
 from postroad.clock import Clock
 from postroad.errors import IdempotencyKeyReused, InvalidInput, OutcomeUnknown, PostroadError, Unavailable
 from postroad.items import ABSENT, Item, Items
+from postroad.tasks import scan
 from postroad.views import PROBLEM_MEDIA_TYPE, problem
 
 if TYPE_CHECKING:
@@ -105,13 +106,9 @@ class AnswerStore:
 
     def prune(self) -> int:
         """Delete answers older than 24 hours, and return how many."""
-        pruned, cursor = 0, None
-        while True:
-            page = self._items.scan(self._prefix, limit=_PAGE, cursor=cursor)
-            old = [item for item in page.items if self._age(_read(item)) >= KEEP]
-            pruned += sum(self._items.delete(item.key, expect=item.version).ok for item in old)
-            if (cursor := page.cursor) is None:
-                return pruned
+        answers = scan(self._items, self._prefix, limit=_PAGE)
+        old = (item for item in answers if self._age(_read(item)) >= KEEP)
+        return sum(self._items.delete(item.key, expect=item.version).ok for item in old)
 
     def _look(self, keyed: KeyedRequest) -> tuple[Item | None, _Record | None]:
         item = self._items.get(keyed.item_key)
@@ -181,20 +178,20 @@ async def perform(request: ApiRequest, effect: Callable[[], Any], *, revive: Rev
     a new secret.
     """
     if (keyed := await _keyed_request(request)) is None:
-        return _response(_answer(request, await request.context.run(effect)))
+        return _Encoded(_answer(request, await request.context.run(effect)))
     store = request.context.answer_store
     if not store.joins_writes or revive is not None:
         return await _run_keyed(request, keyed, lambda: request.context.run(effect), revive)
     async with request.context.key_locks.hold(keyed.item_key):
         answer, replayed = await request.context.run(lambda: _joined(request, store, keyed, effect))
-    return _response(answer, replayed=replayed)
+    return _Encoded(answer, replayed=replayed)
 
 
 async def perform_waiting(request: ApiRequest, effect: Callable[[], Awaitable[Any]]) -> Response[Any]:
     """Perform what may wait. With a key, the key is stored first, and forgotten if the effect fails."""
     if (keyed := await _keyed_request(request)) is not None:
         return await _run_keyed(request, keyed, effect, None)
-    return _response(_answer(request, await effect()))
+    return _Encoded(_answer(request, await effect()))
 
 
 def _answer(request: ApiRequest, found: Any) -> Answer:
@@ -203,6 +200,8 @@ def _answer(request: ApiRequest, found: Any) -> Answer:
 
 async def _keyed_request(request: ApiRequest) -> KeyedRequest | None:
     """Return where the answer is stored, if the request has a key; refuse a body that the route does not declare."""
+    if request.is_form:
+        return None
     if request.route_handler.parsed_data_field is None:
         await request.no_body()
     if (key := request.raw_header(b"idempotency-key")) is None:
@@ -240,7 +239,7 @@ async def _run_keyed(
             if revive is not None and before.status < 400:
                 document = before.document
                 before = Answer(before.status, await run(lambda: revive(document)))
-            return _response(before, replayed=True)
+            return _Encoded(before, replayed=True)
         request.scope["state"][SEED] = before
         try:
             answer = _answer(request, await effect())
@@ -257,7 +256,7 @@ async def _run_keyed(
             # The secret of a token is never stored.
             stored.pop("token", None)
         await run(lambda: store.keep(keyed, Answer(answer.status, stored)))
-        return _response(answer)
+        return _Encoded(answer)
 
 
 def _refusal(request: ApiRequest, error: PostroadError) -> Answer:
@@ -267,17 +266,15 @@ def _refusal(request: ApiRequest, error: PostroadError) -> Answer:
 class _Encoded(Response[Any]):
     """An answer that is encoded already: the framework would encode, copy and look up what is known here."""
 
-    def __init__(self, answer: Answer, headers: list[tuple[bytes, bytes]]) -> None:
+    def __init__(self, answer: Answer, *, replayed: bool = False) -> None:
         body = b"" if answer.status == 204 else msgspec.json.encode(answer.document)
         super().__init__(body, status_code=answer.status)
+        headers = [(b"idempotency-replayed", b"true")] if replayed else []
         if body:
             media_type = PROBLEM_MEDIA_TYPE if answer.status >= 400 else "application/json"
             headers += ((b"content-type", media_type.encode()), (b"content-length", b"%d" % len(body)))
-        self._start: HTTPResponseStartEvent = {
-            "type": "http.response.start",
-            "status": answer.status,
-            "headers": headers,
-        }
+        self._start: HTTPResponseStartEvent
+        self._start = {"type": "http.response.start", "status": answer.status, "headers": headers}
         self._body: HTTPResponseBodyEvent = {"type": "http.response.body", "body": body, "more_body": False}
 
     def to_asgi_response(self, *_: Any, **__: Any) -> ASGIApp:  # type: ignore[override]  # it is only ever called
@@ -287,7 +284,3 @@ class _Encoded(Response[Any]):
     async def _send(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send(self._start)
         await send(self._body)
-
-
-def _response(answer: Answer, *, replayed: bool = False) -> Response[Any]:
-    return _Encoded(answer, [(b"idempotency-replayed", b"true")] if replayed else [])

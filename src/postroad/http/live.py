@@ -16,17 +16,9 @@ import msgspec
 from litestar.types import Receive, Send
 
 from postroad.errors import PostroadError
+from postroad.http import server_sent_events
 from postroad.http.overview import Overviews
 from postroad.http.polls import Polls, gone
-from postroad.http.server_sent_events import (
-    CONNECTED,
-    KEEP_ALIVE,
-    KEEP_ALIVE_SECONDS,
-    close_stream,
-    end_at_once,
-    send_part,
-    start_stream,
-)
 from postroad.views import Overview
 
 _TICK_SECONDS: Final = 1.05
@@ -48,8 +40,7 @@ class Frame(msgspec.Struct, frozen=True):
         """Return the event of an overview."""
         matters = msgspec.json.encode((document.totals, document.backlog, document.attention))
         digest = hashlib.blake2s(matters, digest_size=12).hexdigest()
-        text = msgspec.json.encode(document)
-        body = b"event: overview\nid: " + digest.encode() + b"\ndata: " + text + b"\n\n"
+        body = server_sent_events.event("overview", digest, document)
         return cls(digest, body, msgspec.json.encode((document.series, document.lag_seconds)))
 
 
@@ -149,7 +140,7 @@ class Viewer:
 
     def end(self) -> None:
         """End the stream."""
-        end_at_once(self._ending)
+        server_sent_events.end_at_once(self._ending)
 
     async def run(self, receive: Receive, start: Send, send: Send) -> None:
         """Stream until the connection closes, the token is gone, or the server stops.
@@ -160,7 +151,7 @@ class Viewer:
             leaving = asyncio.create_task(gone(receive))
             leaving.add_done_callback(lambda _: self.end())
             try:
-                await start_stream(start)
+                await server_sent_events.start_stream(start)
                 async with asyncio.timeout(None) as self._ending:
                     if self._live.stopping or leaving.done():
                         self.end()
@@ -172,17 +163,17 @@ class Viewer:
                 self._ending = None
                 self._live.leave(self)
                 leaving.cancel()
-        await close_stream(send)
+        await server_sent_events.close_stream(send)
 
     async def _stream(self, send: Send) -> None:
-        await _write(send, CONNECTED)
+        await _write(send, server_sent_events.CONNECTED)
         await self._live.join(self)
         while True:
             try:
-                async with asyncio.timeout(KEEP_ALIVE_SECONDS):
+                async with asyncio.timeout(server_sent_events.KEEP_ALIVE_SECONDS):
                     await self._news.wait()
             except TimeoutError:
-                await _write(send, KEEP_ALIVE)
+                await _write(send, server_sent_events.KEEP_ALIVE)
                 continue
             self._news.clear()
             if self._frame is not None:
@@ -192,4 +183,4 @@ class Viewer:
 
 async def _write(send: Send, body: bytes) -> None:
     async with asyncio.timeout(_STUCK_SECONDS):
-        await send_part(send, body)
+        await server_sent_events.send_part(send, body)

@@ -104,35 +104,39 @@ def _of_queues(found: Measured) -> Iterator[Metric]:
     rows += [(OTHERS, others)] if others else []
     yield _messages(found, rows)
     held = GaugeMetricFamily("postroad_queue_messages", "Messages of a queue.", labels=("queue", "state"))
-    oldest = GaugeMetricFamily(
-        "postroad_queue_oldest_age_seconds",
-        "Age of the oldest message, 0 if there is none.",
-        labels=("queue",),
-    )
     for name, queues in rows:
         for state in ("visible", "in_flight", "delayed"):
             held.add_metric((name, state), sum(getattr(each.stats, state) for each in queues))
-        oldest.add_metric((name,), max(map(age, queues)))
-    yield from (held, oldest)
+    yield held
+    oldest = [(name, max(map(age, queues))) for name, queues in rows]
+    says = "Age of the oldest message, 0 if there is none."
+    yield _gauge("postroad_queue_oldest_age_seconds", says, "queue", oldest)
     yield from _of_consumers(found, rows)
+
+
+def _gauge(name: str, says: str, label: str, values: Iterable[tuple[str, float]]) -> Metric:
+    """Return a gauge with one label."""
+    gauge = GaugeMetricFamily(name, says, labels=(label,))
+    for labelled, value in values:
+        gauge.add_metric((labelled,), value)
+    return gauge
 
 
 def _of_consumers(found: Measured, rows: Sequence[tuple[str, Sequence[QueueOverview]]]) -> Iterator[Metric]:
     """Yield the lags of the queues that have consumers, and the sizes of those that hold dead letters."""
-    lag = GaugeMetricFamily(
-        "event_consumer_lag_seconds", "Age of the oldest message that is not handled, 0 if none is.", labels=("queue",)
-    )
-    dead = GaugeMetricFamily("dead_letter_count", "Dead letters of a queue, or of the outbox.", labels=("queue",))
+    lags, dead = list[tuple[str, float]](), list[tuple[str, float]]()
     for name, queues in rows:
         letters = [each for each in queues if each.spec.name in found.dead_letter_queues]
         working = [each for each in queues if each.spec.name not in found.dead_letter_queues]
         if working:
-            lag.add_metric((name,), max(map(age, working)))
+            lags.append((name, max(map(age, working))))
         if letters:
-            dead.add_metric((name,), sum(map(size, letters)))
+            dead.append((name, sum(map(size, letters))))
     if isinstance(found.outbox, OutboxStatus):
-        dead.add_metric(("",), found.outbox.failed)
-    yield from (lag, dead)
+        dead.append(("", found.outbox.failed))
+    says = "Age of the oldest message that is not handled, 0 if none is."
+    yield _gauge("event_consumer_lag_seconds", says, "queue", lags)
+    yield _gauge("dead_letter_count", "Dead letters of a queue, or of the outbox.", "queue", dead)
 
 
 def _messages(found: Measured, rows: Sequence[tuple[str, Sequence[QueueOverview]]]) -> Metric:
@@ -161,22 +165,16 @@ def _messages(found: Measured, rows: Sequence[tuple[str, Sequence[QueueOverview]
 
 def _of_outbox(found: OutboxStatus | str | None, service: str) -> Iterator[Metric]:
     """Yield backlog and lag of the outbox; NaN while it cannot be read, 0 if there is none."""
-    missing = 0.0 if found is None else nan
-    backlog = GaugeMetricFamily(
-        "event_outbox_backlog", "Rows of the outbox that wait to be published.", labels=("service",)
-    )
-    backlog.add_metric((service,), found.pending if isinstance(found, OutboxStatus) else missing)
-    lag = GaugeMetricFamily(
-        "event_publish_lag_seconds", "Age of the oldest row that waits to be published.", labels=("service",)
-    )
-    lag.add_metric((service,), found.oldest_pending_seconds if isinstance(found, OutboxStatus) else missing)
-    yield from (backlog, lag)
+    backlog = lag = 0.0 if found is None else nan
+    if isinstance(found, OutboxStatus):
+        backlog, lag = found.pending, found.oldest_pending_seconds
+    says = "Rows of the outbox that wait to be published."
+    yield _gauge("event_outbox_backlog", says, "service", [(service, backlog)])
+    says = "Age of the oldest row that waits to be published."
+    yield _gauge("event_publish_lag_seconds", says, "service", [(service, lag)])
 
 
 def _of_parts(parts: Iterable[Part]) -> Iterator[Metric]:
-    up = GaugeMetricFamily("postroad_part_up", "Whether a part of `postroad up` runs.", labels=("part",))
-    for part in parts:
-        up.add_metric((part.name,), float(part.state == "running"))
-    build = GaugeMetricFamily("postroad_build_info", "The version that runs.", labels=("version",))
-    build.add_metric((__version__,), 1)
-    yield from (up, build)
+    up = [(part.name, float(part.state == "running")) for part in parts]
+    yield _gauge("postroad_part_up", "Whether a part of `postroad up` runs.", "part", up)
+    yield _gauge("postroad_build_info", "The version that runs.", "version", [(__version__, 1)])

@@ -9,6 +9,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 from urllib.parse import parse_qsl
 
@@ -26,7 +27,7 @@ from litestar.types import (
 
 from postroad import failpoints
 from postroad.errors import HeadersTooLarge, HostNotAllowed, PostroadError, RouteNotFound, TokenInUrl
-from postroad.http.audits import change_of, record
+from postroad.http.audits import record
 from postroad.http.context import Context
 from postroad.http.requests import StreamResponse, encoded, headers_of
 from postroad.telemetry import REQUEST_ID, get_logger
@@ -78,7 +79,7 @@ class RequestMiddleware:
         body = _Body(receive) if follows and b"expect" not in headers else None
         answer = _Answer(send, _request_id(headers.get(b"x-request-id")), headless=head, body=body, probe=quiet)
         REQUEST_ID.set(answer.request_id)
-        answer.before = lambda status, sent: self._audit(scope, status, sent)
+        answer.before = partial(record, self._context, scope)
         scope.setdefault("state", {}).update(
             context=self._context, request_id=answer.request_id, headers=headers, head=head
         )
@@ -110,10 +111,6 @@ class RequestMiddleware:
                 status=answer.status,
                 duration_ms=round(seconds * 1000, 3),
             )
-
-    async def _audit(self, scope: HTTPScope, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        if (change := change_of(scope, status, headers)) is not None:
-            await record(self._context, scope, change)
 
     def _refusal(self, scope: HTTPScope, headers: dict[bytes, bytes]) -> PostroadError | None:
         given = list(scope["headers"])

@@ -135,7 +135,12 @@ class Description:
 
 def _completed(document: dict[str, Any], routes: Sequence[HTTPRouteHandler]) -> dict[str, Any]:
     """Add what applies to all routes: tokens, problems, examples, and the limits of bodies."""
-    _describe_forms(document["components"]["schemas"])
+    _, described = msgspec.json.schema_components(
+        forms.Form.__subclasses__(), ref_template="#/components/schemas/{name}"
+    )
+    # The framework leaves out some limits of the forms.
+    schemas = document["components"]["schemas"]
+    schemas |= {name: schema for name, schema in described.items() if name in schemas}
     document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     options = {route.handler_name: route.opt for route in routes}
     operations = (
@@ -152,14 +157,6 @@ def _completed(document: dict[str, Any], routes: Sequence[HTTPRouteHandler]) -> 
             operation.setdefault("parameters", []).append(_IDEMPOTENCY_KEY)
             operation["responses"].setdefault("409", _problem(409))
     return document
-
-
-def _describe_forms(schemas: dict[str, Any]) -> None:
-    """Describe each form as msgspec reads it; the framework leaves out some of its limits."""
-    _, described = msgspec.json.schema_components(
-        forms.Form.__subclasses__(), ref_template="#/components/schemas/{name}"
-    )
-    schemas.update({name: schema for name, schema in described.items() if name in schemas})
 
 
 def _add_problems(operation: dict[str, Any], *, needs_token: bool) -> None:

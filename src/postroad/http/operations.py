@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -15,6 +15,7 @@ import msgspec
 from postroad.clock import Clock
 from postroad.errors import NotFound, PostroadError
 from postroad.items import ABSENT, Expect, Item, Items
+from postroad.tasks import scan
 from postroad.telemetry import REQUEST_ID, get_logger, legible, redact
 from postroad.views import OperationShown, OperationState
 
@@ -115,7 +116,7 @@ class Operations:
             params=dict(params),
             actor=actor,
             owner=self._me,
-            at=self._now(),
+            at=self._clock.now(),
             request_id=REQUEST_ID.get(),
         )
         self._put(operation_id, record, ABSENT)
@@ -143,14 +144,14 @@ class Operations:
         if not self._alone:
             self._stop.wait(_LOST_SECONDS)
         try:
-            for item in self._every():
+            for item in scan(self._items, self._prefix, limit=_PAGE):
                 self._resume(item)
         except PostroadError as error:
             _log.error("operation_failed", operation_id=None, error=str(error))
 
     def _resume(self, item: Item) -> None:
         found = _read(item)
-        age = self._now() - found.at
+        age = self._clock.now() - found.at
         if found.state == "running" and (self._alone or age > timedelta(seconds=_LOST_SECONDS)):
             self.run(item.key.removeprefix(self._prefix))
         elif found.state != "running" and age > KEEP:
@@ -237,7 +238,7 @@ class Operations:
     def _signed(self, before: OperationRecord, run: OperationRun, **changed: Any) -> OperationRecord:
         """Return the record as this server writes it now."""
         return msgspec.structs.replace(
-            before, moved=run.moved, matched=run.matched, owner=self._me, at=self._now(), **changed
+            before, moved=run.moved, matched=run.matched, owner=self._me, at=self._clock.now(), **changed
         )
 
     def _put(self, operation_id: str, record: OperationRecord, expect: int | Expect) -> int | None:
@@ -252,17 +253,6 @@ class Operations:
     def _read_progress(self, operation_id: str) -> bytes | None:
         item = self._items.get(self._progress + operation_id)
         return None if item is None else item.value
-
-    def _every(self) -> Iterator[Item]:
-        cursor = None
-        while True:
-            page = self._items.scan(self._prefix, limit=_PAGE, cursor=cursor)
-            yield from page.items
-            if (cursor := page.cursor) is None:
-                return
-
-    def _now(self) -> datetime:
-        return self._clock.now()
 
 
 def _read(item: Item) -> OperationRecord:

@@ -136,6 +136,7 @@ class Overviews:
         self._parts = parts
         self._threads = threads
         self._samples = Samples()
+        self._key = f"{settings.tenant}/OVERVIEW#samples"
         self.rates = QueueRates()
         """What was sent to each queue of late."""
         self._restored = False
@@ -214,10 +215,6 @@ class Overviews:
             get_logger("http").warning("samples_not_saved", error=str(error))
         else:
             self._saved = newest
-
-    @property
-    def _key(self) -> str:
-        return f"{self._settings.tenant}/OVERVIEW#samples"
 
     def _measure(self) -> Measured:
         """Read the stores, each as often as it may be; runs on a thread."""

@@ -18,25 +18,9 @@ from litestar.params import PathParameter, QueryParameter
 from litestar.types import ASGIApp, HTTPReceiveMessage, Receive, Scope as AsgiScope, Send
 from litestar.types.empty import Empty
 
-from postroad import __version__
+from postroad import __version__, errors
 from postroad.agents import Agents, claimed_id, not_found
 from postroad.dashboard import Chrome, render
-from postroad.errors import (
-    BodyTooLarge,
-    BodyTooSlow,
-    ConfigurationError,
-    Forbidden,
-    ForeignForm,
-    InternalError,
-    InvalidInput,
-    MethodNotAllowed,
-    NotJSON,
-    PostroadError,
-    ReadOnly,
-    RouteNotFound,
-    TransportError,
-    Unauthorized,
-)
 from postroad.http.context import Context
 from postroad.http.forms import Form, decode
 from postroad.http.idempotency import SEED
@@ -93,25 +77,25 @@ class ApiRequest(Request[Identity | None, Any, Any]):
         return None if seed is None else str(uuid5(seed, str(index)))
 
     @property
-    def session_cookie(self) -> str | None:
-        """The cookie of the dashboard."""
-        return self.cookies.get(COOKIE)
-
-    @property
     def dashboard_session(self) -> Session | None:
         """The session of the dashboard that the cookie refers to."""
-        return None if (cookie := self.session_cookie) is None else self.context.sessions.read(cookie)
+        return self.context.sessions.read(self.cookies.get(COOKIE))
 
     async def fields(self) -> dict[str, str]:
         """Return the fields of a form; the last value of each name stands."""
         kind, _ = self.content_type
         if kind != "application/x-www-form-urlencoded":
-            raise NotJSON("the body is not a form", remedy="Send application/x-www-form-urlencoded.")
+            raise errors.NotJSON("the body is not a form", remedy="Send application/x-www-form-urlencoded.")
         return dict(parse_qsl((await self.body()).decode(errors="replace"), keep_blank_values=True))
 
     def note(self, action: str, target: str, **detail: Any) -> None:
         """Have this recorded in the audit file once the request is answered, unless it fails."""
         self.scope["state"][NOTE] = (action, target, detail)
+
+    @property
+    def is_form(self) -> bool:
+        """Whether a page's form sent it."""
+        return cast(bool, self.route_handler.opt.get(FORM, False))
 
     @property
     def is_head(self) -> bool:
@@ -131,9 +115,9 @@ class ApiRequest(Request[Identity | None, Any, Any]):
                 async with asyncio.timeout(self.context.body_seconds):
                     self._body = await self._read()
             except TimeoutError:
-                raise BodyTooSlow(f"the body took more than {self.context.body_seconds:g} seconds") from None
+                raise errors.BodyTooSlow(f"the body took more than {self.context.body_seconds:g} seconds") from None
             if not self._body and not may_be_empty:
-                raise InvalidInput("the body is empty, at position 0", remedy="Send a JSON object, at least {}.")
+                raise errors.InvalidInput("the body is empty, at position 0", remedy="Send a JSON object, at least {}.")
         return self._body
 
     async def json(self) -> Any:
@@ -146,14 +130,14 @@ class ApiRequest(Request[Identity | None, Any, Any]):
 
     def _check_headers(self) -> None:
         if (self.raw_header(b"content-encoding") or "identity").lower() != "identity":
-            raise NotJSON("the body has a Content-Encoding")
+            raise errors.NotJSON("the body has a Content-Encoding")
         options, limit = self.route_handler.opt, self.context.settings.max_body_bytes
         # The server accepts digits only.
         length = int(self.raw_header(b"content-length") or 0)
         if options.get(BODILESS, False) and not length and self.raw_header(b"transfer-encoding") is None:
             return
-        if not options.get(FORM, False) and not self._is_json():
-            raise NotJSON("the body's Content-Type is not application/json in UTF-8")
+        if not self.is_form and not self._is_json():
+            raise errors.NotJSON("the body's Content-Type is not application/json in UTF-8")
         if length > limit:
             raise _too_large(limit)
 
@@ -169,7 +153,7 @@ class ApiRequest(Request[Identity | None, Any, Any]):
         while True:
             event = cast(HTTPReceiveMessage, await self.receive())
             if event["type"] == "http.disconnect":
-                raise BodyTooSlow("the connection was closed before the body was complete")
+                raise errors.BodyTooSlow("the connection was closed before the body was complete")
             body += event["body"]
             if len(body) > limit:
                 raise _too_large(limit)
@@ -215,14 +199,14 @@ async def guard(request: Request[Any, Any, Any]) -> None:
     elif not reaches(cast(Scope, identity.scope), cast(Scope, needed)):
         says = f"the token has scope {identity.scope}; this needs {needed}"
         if identity.scope == "read" and request.scope["method"] != "GET":
-            raise ReadOnly(says, remedy=Forbidden.remedy)
-        raise Forbidden(says)
+            raise errors.ReadOnly(says, remedy=errors.Forbidden.remedy)
+        raise errors.Forbidden(says)
     # Logging out needs no more than reading, and changes nothing here.
     if context.settings.read_only and request.scope["method"] != "GET" and needed != "read":
-        raise ReadOnly("this server refuses every change")
+        raise errors.ReadOnly("this server refuses every change")
     if request.route_handler.opt.get(PAGE, False):
         # A page is shown without counts while the storage does not answer.
-        with suppress(PostroadError):
+        with suppress(errors.PostroadError):
             await context.overviews.measured()
 
 
@@ -235,10 +219,10 @@ async def _of_session(request: ApiRequest, session: Session) -> Identity:
     if request.scope["method"] not in ("GET", "HEAD"):
         check_origin(request)
         given = request.raw_header(b"x-csrf-token")
-        if given is None and request.route_handler.opt.get(FORM, False):
+        if given is None and request.is_form:
             given = (await request.fields()).get("csrf_token")
         if given is None or not hmac.compare_digest(given.encode(), session.csrf.encode()):
-            raise ForeignForm("the form has no csrf_token of this session", field="csrf_token")
+            raise errors.ForeignForm("the form has no csrf_token of this session", field="csrf_token")
     return identity
 
 
@@ -246,12 +230,12 @@ def check_origin(request: ApiRequest) -> None:
     """Refuse what a page of another site sends."""
     origin, host = request.raw_header(b"origin"), request.raw_header(b"host")
     if origin is not None and origin != f"{request.scope['scheme']}://{host}":
-        raise ForeignForm(f"the origin {origin[:100]!r} is not this server")
+        raise errors.ForeignForm(f"the origin {origin[:100]!r} is not this server")
 
 
 async def _identify(context: Context, authorization: str | None) -> Identity:
     if not authorization:
-        raise Unauthorized("there is no token")
+        raise errors.Unauthorized("there is no token")
     secret = _secret(authorization)
     identity = context.identities.of(secret)
     if identity is None and claimed_id(secret) is not None:
@@ -267,7 +251,7 @@ def token_check(request: ApiRequest) -> Callable[[], None]:
 
     def check() -> None:
         # A token stays valid while the storage cannot be asked, or the file of tokens cannot be read.
-        with suppress(TransportError, ConfigurationError):
+        with suppress(errors.TransportError, errors.ConfigurationError):
             if context.identities.of(secret) is None and _agent_of(context, secret) is None:
                 raise _invalid_token()
 
@@ -280,10 +264,10 @@ def still_allowed(request: ApiRequest) -> Callable[[], bool]:
     if authorization is not None:
         hashed = digest(_secret(authorization))
         return lambda: context.identities.of_digest(hashed) is not None
-    cookie = request.session_cookie
+    cookie = request.cookies.get(COOKIE)
 
     def check() -> bool:
-        session = None if cookie is None else context.sessions.read(cookie)
+        session = context.sessions.read(cookie)
         return session is not None and context.identities.of_digest(session.sha256) is not None
 
     return check
@@ -299,15 +283,15 @@ def _secret(authorization: str) -> str:
     return secret.strip() if kind.lower() == "bearer" else ""
 
 
-def _invalid_token() -> Unauthorized:
-    return Unauthorized("the token is unknown, revoked or expired")
+def _invalid_token() -> errors.Unauthorized:
+    return errors.Unauthorized("the token is unknown, revoked or expired")
 
 
 def _check_own(request: ApiRequest, agent_id: str) -> None:
     """Let an agent use its own routes; another agent does not exist for it."""
     own = request.route_handler.opt.get(AGENT)
     if own is None:
-        raise Forbidden("the token is an agent's; this needs an operator's")
+        raise errors.Forbidden("the token is an agent's; this needs an operator's")
     if own != ANY_AGENT and (asked := request.path_params[own]) != agent_id:
         raise not_found(asked)
 
@@ -329,8 +313,8 @@ async def page(
     return await request.context.run(look)
 
 
-def _too_large(limit: int) -> BodyTooLarge:
-    return BodyTooLarge(f"the body is longer than {limit} bytes")
+def _too_large(limit: int) -> errors.BodyTooLarge:
+    return errors.BodyTooLarge(f"the body is longer than {limit} bytes")
 
 
 def answer_error(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
@@ -339,7 +323,7 @@ def answer_error(request: Request[Any, Any, Any], error: Exception) -> Response[
     known = _known(error)
     if known is None or known.status == 500:
         _log.error("http_request", request_id=request_id, status=500, exc_info=error)
-        known = InternalError("The cause is in the log.")
+        known = errors.InternalError("The cause is in the log.")
     headers = headers_of(known) | _allow(error)
     if request.scope["path"].lstrip("/").partition("/")[0] in ("", "ui", "login", "logout"):
         if known.status == 401:
@@ -375,12 +359,12 @@ def actor_of(request: ApiRequest) -> str:
     return request.user.name
 
 
-def encoded(error: PostroadError, request_id: str | None) -> bytes:
+def encoded(error: errors.PostroadError, request_id: str | None) -> bytes:
     """Return the body of a problem."""
     return msgspec.json.encode(problem(error, request_id=request_id))
 
 
-def headers_of(error: PostroadError) -> dict[str, str]:
+def headers_of(error: errors.PostroadError) -> dict[str, str]:
     """Return the headers that belong to the status of an error."""
     if error.status == 401:
         return {"WWW-Authenticate": "Bearer"}
@@ -389,26 +373,26 @@ def headers_of(error: PostroadError) -> dict[str, str]:
     return {}
 
 
-def _known(error: Exception) -> PostroadError | None:
-    if isinstance(error, PostroadError):
+def _known(error: Exception) -> errors.PostroadError | None:
+    if isinstance(error, errors.PostroadError):
         return error
     if isinstance(error, ValidationException):
         return _invalid(error)
     if isinstance(error, NotFoundException):
-        return RouteNotFound("there is nothing at this address")
+        return errors.RouteNotFound("there is nothing at this address")
     if isinstance(error, MethodNotAllowedException):
-        return MethodNotAllowed("this address does not accept the method")
+        return errors.MethodNotAllowed("this address does not accept the method")
     if isinstance(error, HTTPException) and 400 <= error.status_code < 500:
-        return InvalidInput(error.detail)
+        return errors.InvalidInput(error.detail)
     return None
 
 
-def _invalid(error: ValidationException) -> InvalidInput:
+def _invalid(error: ValidationException) -> errors.InvalidInput:
     """Return the first of the fields that the framework refused."""
     first = error.extra[0] if isinstance(error.extra, list) and error.extra else {}
     field = first.get("key")
     message = str(first.get("message", error.detail))
-    return InvalidInput(f"{field or 'request'}: {message[:1].lower()}{message[1:]}", field=field)
+    return errors.InvalidInput(f"{field or 'request'}: {message[:1].lower()}{message[1:]}", field=field)
 
 
 def _allow(error: Exception) -> dict[str, str]:

@@ -12,7 +12,7 @@ import threading
 import zlib
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -65,7 +65,7 @@ class Samples:
     @property
     def newest(self) -> Sample | None:
         """The newest sample; None before the first."""
-        return next(reversed(self._fine), None)
+        return self._fine.samples[-1] if self._fine.samples else None
 
     def series(self, window: int, now: float) -> tuple[int, list[int], list[int], list[int]]:
         """Return the step in seconds, and what was sent, acked and dead-lettered in each step, oldest first."""
@@ -87,7 +87,7 @@ class Samples:
     def dump(self, *, now: float, wall: float) -> bytes:
         """Return all samples, to be stored; the two clocks are read by the caller."""
         fine, coarse = (
-            [each._replace(at=round(now - each.at, 1)) for each in ring] for ring in (self._fine, self._coarse)
+            [each._replace(at=round(now - each.at, 1)) for each in ring.samples] for ring in (self._fine, self._coarse)
         )
         return zlib.compress(msgspec.json.encode(_Stored(wall, fine, coarse)))
 
@@ -115,24 +115,18 @@ class _Ring:
 
     def __init__(self, seconds: int, most: int) -> None:
         self.seconds = seconds
-        self._samples: deque[Sample] = deque(maxlen=most)
-
-    def __iter__(self) -> Iterator[Sample]:
-        return iter(self._samples)
-
-    def __reversed__(self) -> Iterator[Sample]:
-        return reversed(self._samples)
+        self.samples: deque[Sample] = deque(maxlen=most)
 
     def add(self, sample: Sample) -> None:
         # The first sample of all stays: what happens after it is the difference to it.
-        if len(self._samples) > 1 and self._samples[-1].at // self.seconds == sample.at // self.seconds:
-            self._samples.pop()
-        self._samples.append(sample)
+        if len(self.samples) > 1 and self.samples[-1].at // self.seconds == sample.at // self.seconds:
+            self.samples.pop()
+        self.samples.append(sample)
 
     def until(self, end: float) -> Sample:
         """Return the last sample before this time; the first one if there is none."""
-        place = bisect_left(self._samples, end, key=lambda each: each.at)
-        return self._samples[max(0, place - 1)] if self._samples else Sample(end, 0, 0, 0, 0)
+        place = bisect_left(self.samples, end, key=lambda each: each.at)
+        return self.samples[max(0, place - 1)] if self.samples else Sample(end, 0, 0, 0, 0)
 
 
 class QueueRates:

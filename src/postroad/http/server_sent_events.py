@@ -44,6 +44,11 @@ async def send_part(send: Send, part: bytes) -> None:
     await send({"type": "http.response.body", "body": part, "more_body": True})
 
 
+def event(kind: str, id: str, document: object) -> bytes:
+    """Return an event of a stream."""
+    return b"event: %b\nid: %b\ndata: %b\n\n" % (kind.encode(), id.encode(), msgspec.json.encode(document))
+
+
 async def close_stream(send: Send) -> None:
     """Send the end of a stream; do not wait for a caller that reads nothing."""
     with suppress(TimeoutError):
@@ -78,26 +83,26 @@ class AgentStreams:
         """How many streams are open."""
         return sum(map(len, self._streams.values()))
 
-    def add(self, agent_id: str, stream: AgentStream, queue: Queue, waiter: Waiter) -> None:
+    def add(self, stream: AgentStream) -> None:
         """Add a stream until `remove`; raise `TooManyPolls` if the server or the agent has too many."""
-        self.agent_access.begin_waiting(agent_id)
+        self.agent_access.begin_waiting(stream.agent_id)
         try:
-            self.polls.join(queue, waiter)
+            self.polls.join(stream.queue, stream.waiter)
         except TooManyPolls:
-            self.agent_access.end_waiting(agent_id)
+            self.agent_access.end_waiting(stream.agent_id)
             raise
-        self._streams.setdefault(agent_id, []).append(stream)
+        self._streams.setdefault(stream.agent_id, []).append(stream)
         self.sent_something(stream)
         self._start_timer()
 
-    def remove(self, agent_id: str, stream: AgentStream, queue: Queue, waiter: Waiter) -> None:
+    def remove(self, stream: AgentStream) -> None:
         """Remove a stream."""
-        self.polls.leave(queue, waiter)
-        self.agent_access.end_waiting(agent_id)
+        self.polls.leave(stream.queue, stream.waiter)
+        self.agent_access.end_waiting(stream.agent_id)
         self._last_sent.pop(stream, None)
-        self._streams[agent_id].remove(stream)
-        if not self._streams[agent_id]:
-            del self._streams[agent_id]
+        self._streams[stream.agent_id].remove(stream)
+        if not self._streams[stream.agent_id]:
+            del self._streams[stream.agent_id]
 
     def sent_something(self, stream: AgentStream) -> None:
         """Note that the stream has sent something."""
@@ -177,7 +182,7 @@ class AgentStream:
     """For how many seconds an event is leased and extended each time."""
     check: InitVar[Callable[[], object]]
     """Raises, on a thread, once the caller is no longer allowed to read the stream."""
-    _waiter: Waiter = field(init=False)
+    waiter: Waiter = field(init=False)
     _send: Send = field(init=False)
     _held: dict[str, _Held] = field(init=False, default_factory=dict)
     _out: list[_Held] = field(init=False, default_factory=list)
@@ -188,8 +193,9 @@ class AgentStream:
     _ending: asyncio.Timeout | None = field(init=False, default=None)
 
     def __post_init__(self, check: Callable[[], object]) -> None:
-        room, visibility = MAX_UNACKED, self.visibility
-        self._waiter = Waiter(room=room, visibility=visibility, take=self._take, fail=self._fail, check=check)
+        self.waiter = Waiter(
+            room=MAX_UNACKED, visibility=self.visibility, take=self._take, fail=self._fail, check=check
+        )
 
     async def run(self, receive: Receive, start: Send, send: Send) -> None:
         """Stream until the connection closes, the agent or the token is gone, or the server stops.
@@ -197,7 +203,7 @@ class AgentStream:
         `start` sends the head of the answer, `send` the rest. `TooManyPolls` is raised before anything is sent.
         """
         self._send = send
-        self.streams.add(self.agent_id, self, self.queue, self._waiter)
+        self.streams.add(self)
         try:
             await start_stream(start)
             await send_part(send, CONNECTED)
@@ -210,7 +216,7 @@ class AgentStream:
             # The server ends the stream.
             pass
         finally:
-            self.streams.remove(self.agent_id, self, self.queue, self._waiter)
+            self.streams.remove(self)
             self._release_all()
         await close_stream(send)
 
@@ -224,7 +230,7 @@ class AgentStream:
         for receipt in receipts:
             self._held.pop(receipt, None)
         if len(self._held) < held:
-            self._waiter.room = MAX_UNACKED - len(self._held)
+            self.waiter.room = MAX_UNACKED - len(self._held)
             self.look()
 
     async def keep_alive(self) -> None:
@@ -248,7 +254,7 @@ class AgentStream:
         for delivery in leased:
             held = self._held[delivery.receipt] = _Held(delivery, now)
             self._out.append(held)
-        self._waiter.room = MAX_UNACKED - len(self._held)
+        self.waiter.room = MAX_UNACKED - len(self._held)
         if leased:
             self._write_soon()
             self._extend_in_time()
@@ -266,7 +272,7 @@ class AgentStream:
         while self._out:
             held = self._out.pop(0)
             if held.delivery.receipt in self._held:
-                await send_part(self._send, _text(held.delivery))
+                await send_part(self._send, event("message", held.delivery.message_id, agent_delivery(held.delivery)))
                 held.written = True
                 self.streams.sent_something(self)
         self._busy = False
@@ -321,8 +327,3 @@ class AgentStream:
             self.streams.polls.run_quietly(lambda: self.queue.release(seen))
         if unseen:
             self.streams.polls.run_quietly(lambda: give_back(self.queue, unseen))
-
-
-def _text(delivery: Delivery) -> bytes:
-    data = msgspec.json.encode(agent_delivery(delivery))
-    return b"event: message\nid: " + delivery.message_id.encode() + b"\ndata: " + data + b"\n\n"

@@ -40,9 +40,9 @@ class Sessions:
         text = f"{int(self._clock.now().timestamp()) + SECONDS}.{digest(token)}.{secrets.token_hex(8)}"
         return f"{text}.{self._mac('session', text)}"
 
-    def read(self, cookie: str) -> Session | None:
-        """Return the session of a cookie; None if it is over or not ours."""
-        text, _, seal = cookie.rpartition(".")
+    def read(self, cookie: str | None) -> Session | None:
+        """Return the session of a cookie; None if there is none, or if it is over or not ours."""
+        text, _, seal = (cookie or "").rpartition(".")
         if not hmac.compare_digest(seal.encode(), self._mac("session", text).encode()):
             return None
         until, sha256, _ = text.split(".")

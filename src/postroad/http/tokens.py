@@ -33,23 +33,19 @@ def write_private(path: Path, data: bytes) -> None:
         Unavailable: It cannot be written for another reason.
     """
     try:
-        _replace(path, data)
+        # mkstemp uses mode 0600 whatever the umask is.
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink()
+            raise
     except OSError as error:
         raise translate(error, path) from error
-
-
-def _replace(path: Path, data: bytes) -> None:
-    # mkstemp uses mode 0600 whatever the umask is.
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink()
-        raise
 
 
 def read_secret(path: Path) -> str:

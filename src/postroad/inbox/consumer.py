@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta
 
+from postroad import receiving
 from postroad.arguments import SecondsAboveZero, check, refusal, whole_number
 from postroad.clock import SYSTEM_CLOCK
 from postroad.errors import ConfigurationError, PostroadError, TransportError
@@ -35,17 +36,6 @@ from postroad.inbox.effects import (
 from postroad.inbox.external import DEAD, RELEASED, OnUnknown, Outside, Renewals
 from postroad.inbox.inbox import Inbox, Windows, check_windows
 from postroad.queues import Delivery, Queue
-from postroad.receiving import (
-    NOT_RETRYABLE,
-    Counts,
-    Hooks,
-    OwnDeadLetters,
-    Receiver,
-    completed,
-    in_thread,
-    is_async,
-    name_of,
-)
 from postroad.settings import aws_place
 from postroad.signals import stopped_by_sigterm
 from postroad.telemetry import gauge, get_logger, histogram, tracing
@@ -69,25 +59,22 @@ _Function = Annotated[Any, Meta(description="a function of the event and the con
 
 @dataclass(frozen=True, slots=True)
 class ConsumeReport:
-    """How many messages one `run_once` received, and what was done with them.
-
-    Attributes:
-        received: Messages that the poll returned.
-        handled: Events whose effect was made now.
-        duplicates: Events that had been handled before.
-        failed: Messages whose handler failed.
-        dead: Messages moved to the dead letters.
-        ignored: Events of types that the consumer does not take.
-    """
+    """How many messages one `run_once` received, and what was done with them."""
 
     received: int = 0
+    """Messages that the poll returned."""
     handled: int = 0
+    """Events whose effect was made now."""
     duplicates: int = 0
+    """Events that had been handled before."""
     failed: int = 0
+    """Messages whose handler failed."""
     released: int = 0
     """Released unhandled: behind a failed one of their group, handled elsewhere at the moment, or at a stop."""
     dead: int = 0
+    """Messages moved to the dead letters."""
     ignored: int = 0
+    """Events of types that the consumer does not take."""
 
 
 class Consumer:
@@ -155,10 +142,10 @@ class Consumer:
         self._inbox = inbox
         self._dead_letters, self._count_dead_at = dead_letters, 0.0
         self._prune_at = 0.0
-        self._counts = Counts()
-        self._telemetry = ConsumerTelemetry(name, queue.name, service, name_of(handler))
+        self._counts = receiving.Counts()
+        self._telemetry = ConsumerTelemetry(name, queue.name, service, receiving.name_of(handler))
         self._timing = Timing(queue.name, queue.traits.visibility)
-        self._is_async = is_async(handler)
+        self._is_async = receiving.is_async(handler)
         timed = (AsyncTimed if self._is_async else Timed)(handler, self._timing, self._telemetry)
         chores = []
         self._application: InDatabase | Outside
@@ -172,7 +159,7 @@ class Consumer:
             )
         self._decisions = Decisions(choice=choose(types), application=self._application, telemetry=self._telemetry)
         self._reporting: Callable[[], AbstractContextManager[None]] = nullcontext
-        self._receiver = Receiver(
+        self._receiver = receiving.Receiver(
             queue,
             self._decisions.adecide if self._is_async else self._decisions.decide,
             concurrency=concurrency,
@@ -181,7 +168,7 @@ class Consumer:
             retry_delays=[min(delay, queue.traits.visibility) for delay in _DELAYS],
             dead_letters=_by_redrive_policy if dead_letters is None else dead_letters,
             name=name,
-            hooks=Hooks(
+            hooks=receiving.Hooks(
                 observe=self._observe,
                 ready=self._ready,
                 chores=chores,
@@ -247,7 +234,7 @@ class Consumer:
 
     async def arun(self, stop: asyncio.Event | None = None) -> None:
         """Handle messages until `stop` is set or the task is cancelled; an async handler runs on this event loop."""
-        await in_thread(self._prepare)
+        await receiving.in_thread(self._prepare)
         await self._receiver.arun(stop)
 
     def start(self) -> None:
@@ -285,7 +272,7 @@ class Consumer:
     def _ready(self) -> None:
         """Raise while the database cannot be used: receiving then would only use up the receives of messages."""
         if self._decisions.database_failed:
-            (self._receiver.complete if self._is_async else completed)(self._application.check())
+            (self._receiver.complete if self._is_async else receiving.completed)(self._application.check())
             self._decisions.database_failed = False
         if self._dead_letters is not None and time.monotonic() >= self._count_dead_at:
             self._count_dead_at = time.monotonic() + _COUNT_DEAD_SECONDS
@@ -307,7 +294,7 @@ class Consumer:
 
 def _by_redrive_policy(queue: Queue, delivery: Delivery, *, reason: str, error: str | None) -> bool:
     """Move the message to the queue's own dead letters if its handler asked for that; others stay until their end."""
-    return reason == NOT_RETRYABLE and OwnDeadLetters()(queue, delivery, reason=reason, error=error)
+    return reason == receiving.NOT_RETRYABLE and receiving.OwnDeadLetters()(queue, delivery, reason=reason, error=error)
 
 
 _standard = logging.getLogger("postroad.inbox")

@@ -35,19 +35,16 @@ class EffectNotDone(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """One attempt at an external effect. Pass `idempotency_key` or `token` on to what can refuse a repeated call.
-
-    Attributes:
-        status: "new": make it. "unknown": an earlier attempt may have made it. "done" and "busy": do not make it.
-        attempt: The number of the attempt, from 1.
-        token: Grows with each attempt; a service that remembers the largest one can refuse late attempts.
-        idempotency_key: The same in every attempt at this effect.
-    """
+    """One attempt at an external effect. Pass `idempotency_key` or `token` on to what can refuse a repeated call."""
 
     status: EffectStatus
+    """What to do: make it if "new", not if "done" or "busy"; if "unknown", an earlier attempt may have made it."""
     attempt: int
+    """The number of the attempt, from 1."""
     token: int
+    """Grows with each attempt; a service that remembers the largest one can refuse late attempts."""
     idempotency_key: str
+    """The same in every attempt at this effect."""
     retry_after: float = 0.0
     """If busy: seconds until the lease of the other attempt ends, unless it is renewed."""
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from postroad.connections import AwsConnection, Make, translated, was_unsure
 from postroad.errors import ConfigurationError, OutcomeUnknown
 from postroad.items import port
 from postroad.items.port import ABSENT, ANY, Expect, Expected, Item, ItemPage, ItemResult, ItemsTraits
-
-if TYPE_CHECKING:
-    from mypy_boto3_dynamodb.client import DynamoDBClient
 
 _NAMES = {"#value": "value", "#version": "version", "#write": "write"}
 _ONE = {"N": "1"}
@@ -78,10 +75,6 @@ class DynamoItems:
         page = tuple(found[:limit])
         return ItemPage(items=page, cursor=page[-1].key if len(found) > limit else None)
 
-    @property
-    def _client(self) -> DynamoDBClient:
-        return self._connection.dynamodb
-
     def _write(
         self, operation: str, key: str, expect: int | Expect, values: dict[str, Any], **parameters: Any
     ) -> tuple[bool, Mapping[str, Any] | None]:
@@ -93,15 +86,16 @@ class DynamoItems:
         if names:
             parameters["ExpressionAttributeNames"] = names
         with translated(f"DynamoDB {operation} of {key!r}", self._known):
+            client = self._connection.dynamodb
             try:
-                answer = getattr(self._client, operation)(TableName=self._table, Key=_key(key), **parameters)
-            except self._client.exceptions.ConditionalCheckFailedException as error:
+                answer = getattr(client, operation)(TableName=self._table, Key=_key(key), **parameters)
+            except client.exceptions.ConditionalCheckFailedException as error:
                 # No item in the answer: there is none, or this endpoint does not return what it found.
                 return False, cast("Any", error.response).get("Item") or self._row(key)
         return True, answer.get("Attributes")
 
     def _row(self, key: str) -> Mapping[str, Any] | None:
-        return self._client.get_item(TableName=self._table, Key=_key(key), ConsistentRead=True).get("Item")
+        return self._connection.dynamodb.get_item(TableName=self._table, Key=_key(key), ConsistentRead=True).get("Item")
 
     def _query(self, prefix: str, limit: int, start: Mapping[str, Any] | None) -> Any:
         tenant, _, rest = prefix.partition("/")
@@ -112,7 +106,7 @@ class DynamoItems:
             condition += " AND begins_with(SK, :rest)"
         parameters: dict[str, Any] = {"ExclusiveStartKey": start} if start else {}
         with translated(f"DynamoDB query of {prefix!r}", self._known):
-            return self._client.query(
+            return self._connection.dynamodb.query(
                 TableName=self._table,
                 KeyConditionExpression=condition,
                 ExpressionAttributeValues=values,

@@ -40,54 +40,42 @@ Expected = int | Expect | Literal["absent", "any"]
 
 
 class Item(msgspec.Struct, frozen=True):
-    """A stored value. `version` starts at 1 and grows by one with each write; after a delete it may start again.
-
-    Attributes:
-        key: Its key.
-        value: Its bytes.
-    """
+    """A stored value. `version` starts at 1 and grows by one with each write; after a delete it may start again."""
 
     key: str
+    """Its key."""
     value: bytes
+    """Its bytes."""
     version: int
 
 
 class ItemResult(msgspec.Struct, frozen=True):
-    """Whether the write happened, and the item as it is now; None if there is none.
-
-    Attributes:
-        ok: Whether the write happened.
-        item: The item as it is now.
-    """
+    """Whether the write happened, and the item as it is now; None if there is none."""
 
     ok: bool
+    """Whether the write happened."""
     item: Item | None
+    """The item as it is now."""
 
 
 class ItemPage(msgspec.Struct, frozen=True):
-    """Items in key order; `cursor` is None on the last page.
-
-    Attributes:
-        items: The items.
-    """
+    """Items in key order; `cursor` is None on the last page."""
 
     items: tuple[Item, ...]
+    """The items."""
     cursor: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemsTraits:
-    """What the items promise.
-
-    Attributes:
-        durable: Whether a write that is ok survives a power cut.
-        max_value_bytes: The size of the largest value.
-    """
+    """What the items promise."""
 
     durable: bool
+    """Whether a write that is ok survives a power cut."""
     joins_writes: bool
     """A write may share one commit with the caller's other writes (`backend.transaction()`)."""
     max_value_bytes: int
+    """The size of the largest value."""
 
 
 @runtime_checkable
@@ -120,11 +108,9 @@ class Items(Protocol):
         ...
 
 
-def check_key(key: object) -> str:
-    _, rest = _parts(key, "key")
-    if not rest:
+def check_key(key: object) -> None:
+    if not _rest(key, "key"):
         raise InvalidInput(f"key: {key!r} names a tenant and nothing after it", field="key", remedy=_REMEDY)
-    return str(key)
 
 
 def check_value(value: object) -> None:
@@ -150,7 +136,7 @@ def check_expect(expect: object) -> int | Expect:
 
 def check_scan(prefix: object, limit: object, cursor: object) -> None:
     """Refuse arguments of `scan` that are out of range."""
-    _parts(prefix, "prefix")
+    _rest(prefix, "prefix")
     check(limit, whole_number(1, MAX_SCAN), "limit")
     if cursor is not None and (not isinstance(cursor, str) or not cursor.startswith(str(prefix))):
         raise InvalidInput("cursor: is not of a scan with this prefix", field="cursor")
@@ -161,7 +147,7 @@ def holds(expect: int | Expect, version: int | None) -> bool:
     return expect is ANY or version == (None if expect is ABSENT else expect)
 
 
-def _parts(text: object, field: str) -> tuple[str, str]:
+def _rest(text: object, field: str) -> str:
     if not isinstance(text, str) or "/" not in text:
         raise InvalidInput(f"{field}: {text!r} has no tenant before a '/'", field=field, remedy=_REMEDY)
     tenant, _, rest = text.partition("/")
@@ -171,4 +157,4 @@ def _parts(text: object, field: str) -> tuple[str, str]:
         raise InvalidInput(
             f"{field}: what follows {tenant + '/'!r} is too long or not printable", field=field, remedy=_REMEDY
         )
-    return tenant, rest
+    return rest

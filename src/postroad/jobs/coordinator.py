@@ -36,17 +36,14 @@ FAILED: Final = ("failed", "cancelled")
 
 
 class DispatchResult(msgspec.Struct, frozen=True):
-    """What a look at a job did: the tasks it began, whether it completed the job, the failure it recorded.
-
-    Attributes:
-        dispatched: The tasks that it began.
-        completed: Whether it completed the job.
-        failed_task: The task whose failure it recorded.
-    """
+    """What a look at a job did: the tasks it began, whether it completed the job, the failure it recorded."""
 
     dispatched: list[str] = []
+    """The tasks that it began."""
     completed: bool = False
+    """Whether it completed the job."""
     failed_task: str | None = None
+    """The task whose failure it recorded."""
 
 
 class JobCoordinator:

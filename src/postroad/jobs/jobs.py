@@ -25,62 +25,50 @@ _MOST_EXAMINED: Final = 200
 
 
 class JobCreatedResult(msgspec.Struct, frozen=True, rename="camel"):
-    """A submitted job. `created` says whether this call created it.
-
-    Attributes:
-        job_id: The job.
-        status: Its status.
-        total_tasks: How many tasks it has.
-        root_tasks: The tasks that depend on nothing.
-        created_at: When it was created, in milliseconds since 1970.
-    """
+    """A submitted job. `created` says whether this call created it."""
 
     job_id: str
+    """The job."""
     status: str
+    """Its status."""
     total_tasks: int
+    """How many tasks it has."""
     root_tasks: list[str]
+    """The tasks that depend on nothing."""
     created_at: int
+    """When it was created, in milliseconds since 1970."""
     created: bool
 
 
 class TasksAdded(msgspec.Struct, frozen=True, rename="camel"):
-    """Tasks that were added to a job.
-
-    Attributes:
-        job_id: The job.
-        added_tasks: The ids of the new tasks.
-        immediately_ready: Those of them that began at once.
-        total_tasks_now: How many tasks the job has now.
-    """
+    """Tasks that were added to a job."""
 
     job_id: str
+    """The job."""
     added_tasks: list[str]
+    """The ids of the new tasks."""
     immediately_ready: list[str]
+    """Those of them that began at once."""
     total_tasks_now: int
+    """How many tasks the job has now."""
 
 
 class Resumed(msgspec.Struct, frozen=True, rename="camel"):
-    """The tasks of a job that run again.
-
-    Attributes:
-        job_id: The job.
-        resumed_tasks: The ids of its tasks.
-    """
+    """The tasks of a job that run again."""
 
     job_id: str
+    """The job."""
     resumed_tasks: list[str]
+    """The ids of its tasks."""
 
 
 class Cancelled(msgspec.Struct, frozen=True, rename="camel"):
-    """The tasks that were cancelled.
-
-    Attributes:
-        job_id: The job.
-        cancelled_tasks: The ids of its tasks.
-    """
+    """The tasks that were cancelled."""
 
     job_id: str
+    """The job."""
     cancelled_tasks: list[str]
+    """The ids of its tasks."""
 
 
 class Jobs:

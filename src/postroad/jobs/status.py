@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
@@ -31,41 +31,35 @@ if TYPE_CHECKING:
 
 
 class JobTaskStatus(msgspec.Struct, frozen=True, rename="camel"):
-    """One task of a job; its status is `waiting` until it begins.
-
-    Attributes:
-        task_id: Its id in the job.
-        request_id: The id of its runs.
-        name: The task's name.
-        depends_on: The tasks that it waits for.
-        status: Its state.
-        last_event_type: The newest event about it.
-        last_event_at: When that was, in milliseconds since 1970.
-    """
+    """One task of a job; its status is `waiting` until it begins."""
 
     task_id: str
+    """Its id in the job."""
     request_id: str
+    """The id of its runs."""
     name: str
+    """The task's name."""
     depends_on: list[str]
+    """The tasks that it waits for."""
     status: str
+    """Its state."""
     last_event_type: str | None
+    """The newest event about it."""
     last_event_at: int | None
+    """When that was, in milliseconds since 1970."""
 
 
 class JobSummary(msgspec.Struct, frozen=True, rename="camel"):
-    """A job in a list.
-
-    Attributes:
-        job_id: The job.
-        status: Its status.
-        total_tasks: How many tasks it has.
-        created_at: When it was created, in milliseconds since 1970.
-    """
+    """A job in a list."""
 
     job_id: str
+    """The job."""
     status: str
+    """Its status."""
     total_tasks: int
+    """How many tasks it has."""
     created_at: int
+    """When it was created, in milliseconds since 1970."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of the job."""
@@ -73,25 +67,22 @@ class JobSummary(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class JobStatus(msgspec.Struct, frozen=True, rename="camel"):
-    """A job and all of its tasks.
-
-    Attributes:
-        job_id: The job.
-        status: Its status.
-        total_tasks: How many tasks it has.
-        progress: How many tasks are in each state.
-        created_at: When it was created, in milliseconds since 1970.
-        completed_at: When it ended; None while it runs.
-        tasks: Its tasks.
-    """
+    """A job and all of its tasks."""
 
     job_id: str
+    """The job."""
     status: str
+    """Its status."""
     total_tasks: int
+    """How many tasks it has."""
     progress: dict[str, int]
+    """How many tasks are in each state."""
     created_at: int
+    """When it was created, in milliseconds since 1970."""
     completed_at: int | None
+    """When it ended; None while it runs."""
     tasks: list[JobTaskStatus]
+    """Its tasks."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of the job."""
@@ -105,9 +96,14 @@ def status_of(coordinator: JobCoordinator, job_id: str, job: Job) -> JobStatus:
     leases = coordinator.leases(job_id)
     tasks = [_task_status(coordinator, job_id, task, leases.get(task.task_id)) for task in graph.tasks.values()]
     progress = {name: sum(task.status == name for task in tasks) for name in _SIGNS}
+    status: str = job.status
+    if not job.is_over:
+        # By its tasks, whether a dispatcher has seen them or not.
+        failed = any(fails(job, task.task_id, task.status) for task in tasks)
+        status = "partial_failure" if failed else "processing"
     return JobStatus(
         job_id=job_id,
-        status=_status(job, tasks),
+        status=status,
         total_tasks=job.total,
         progress=progress,
         created_at=job.created_at,
@@ -116,33 +112,17 @@ def status_of(coordinator: JobCoordinator, job_id: str, job: Job) -> JobStatus:
     )
 
 
-def _status(job: Job, tasks: Iterable[JobTaskStatus]) -> str:
-    """Return the status of the job by its tasks, whether a dispatcher has seen them or not."""
-    if job.is_over:
-        return job.status
-    return "partial_failure" if any(fails(job, task.task_id, task.status) for task in tasks) else "processing"
-
-
 def _task_status(coordinator: JobCoordinator, job_id: str, task: GraphTask, held: Held | None) -> JobTaskStatus:
     request_id = request_id_of(job_id, task.task_id)
-    status, last_event_type, last_event_at = "waiting", None, None
-    if held is not None and held.lease.last_event_type is not None:
-        last_event_type, last_event_at = held.lease.last_event_type, held.lease.last_event_at
-        status = EVENT_TO_STATE[last_event_type]
+    seen: tuple[str, str | None, int | None] = "waiting", None, None
+    if held is not None and (last := held.lease.last_event_type) is not None:
+        seen = EVENT_TO_STATE[last], last, held.lease.last_event_at
     elif held is not None:
-        # The lease was written by an older version.
+        # No event was recorded with the lease.
         state = task_state(coordinator.journal, coordinator.tenant, request_id, raw=True)
         if state is not None:
-            status, last_event_type, last_event_at = state.state, state.last_event_type, state.last_event_at
-    return JobTaskStatus(
-        task_id=task.task_id,
-        request_id=request_id,
-        name=task.name,
-        depends_on=list(task.depends_on),
-        status=status,
-        last_event_type=last_event_type,
-        last_event_at=last_event_at,
-    )
+            seen = state.state, state.last_event_type, state.last_event_at
+    return JobTaskStatus(task.task_id, request_id, task.name, list(task.depends_on), *seen)
 
 
 _SIGNS: Final = {
@@ -193,13 +173,10 @@ def _label(task: JobTaskStatus) -> str:
 
 
 class JobPage(msgspec.Struct, frozen=True):
-    """Jobs, newest first; `cursor` is None on the last page.
-
-    Attributes:
-        items: The jobs.
-    """
+    """Jobs, newest first; `cursor` is None on the last page."""
 
     items: list[JobSummary]
+    """The jobs."""
     cursor: str | None
 
 

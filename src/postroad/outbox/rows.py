@@ -19,162 +19,141 @@ EventId = UUID | str
 
 @dataclass(frozen=True, slots=True)
 class OutboxRow:
-    """One event of the outbox and its state.
-
-    Attributes:
-        id: The id of the row.
-        event_id: The id of the event.
-        event_type: Its type.
-        tenant_id: Its tenant.
-        lane: The text of its key.
-        state: PENDING, SENT, FAILED, PARKED or SKIPPED.
-        attempts: Attempts since it was recorded or redriven.
-        last_error: The error of the last one.
-        next_attempt: When the next one is due.
-        created_at: When it was recorded.
-        updated_at: When it last changed.
-        seq: Its place in the order of the commits of its key.
-        redrives: How often it was redriven.
-    """
+    """One event of the outbox and its state."""
 
     id: EventId
+    """The id of the row."""
     event_id: EventId
+    """The id of the event."""
     event_type: str
+    """Its type."""
     tenant_id: str | None
+    """Its tenant."""
     lane: str
+    """The text of its key."""
     state: str
+    """PENDING, SENT, FAILED, PARKED or SKIPPED."""
     attempts: int
+    """Attempts since it was recorded or redriven."""
     last_error: str | None
+    """The error of the last one."""
     next_attempt: datetime
+    """When the next one is due."""
     created_at: datetime
+    """When it was recorded."""
     updated_at: datetime
+    """When it last changed."""
     seq: int
+    """Its place in the order of the commits of its key."""
     redrives: int
+    """How often it was redriven."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxStatus:
-    """How many rows the outbox holds in each state, how old they are and what blocks them.
-
-    Attributes:
-        pending: Rows that wait.
-        parked: Rows behind a failed one under the policy `park`.
-        skipped: Rows that were given up.
-        oldest_pending_seconds: The age of the oldest row that waits.
-        target_error: What the topic answered last, if it is unavailable.
-        dead_tuples: Rows of the table that PostgreSQL has not removed yet.
-    """
+    """How many rows the outbox holds in each state, how old they are and what blocks them."""
 
     pending: int
+    """Rows that wait."""
     sent: int
     """Rows that were not pruned yet; estimated, as `skipped` is, if more than 100,000 are done."""
     failed: int
     """FAILED rows, and rows in a state that Postroad does not know."""
     parked: int
+    """Rows behind a failed one under the policy `park`."""
     skipped: int
+    """Rows that were given up."""
     blocked_keys: int
     """Keys whose first row is not due or has failed: as many as `Outbox.keys` lists."""
     oldest_pending_seconds: float
+    """The age of the oldest row that waits."""
     oldest_open_transaction_seconds: float
     """Age of the oldest open transaction that has added an event."""
     target_error: str | None
+    """What the topic answered last, if it is unavailable."""
     dead_tuples: int
+    """Rows of the table that PostgreSQL has not removed yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyState:
-    """One key, its first row that is not done, and why none of its rows is published now.
-
-    Attributes:
-        tenant_id: The tenant.
-        lane: The text of the key.
-        head: The first event that is not done.
-        state: Its state.
-        reason: Why it is not published.
-    """
+    """One key, its first row that is not done, and why none of its rows is published now."""
 
     tenant_id: str | None
+    """The tenant."""
     lane: str
+    """The text of the key."""
     head: EventId
+    """The first event that is not done."""
     state: str
+    """Its state."""
     reason: str
+    """Why it is not published."""
     waiting: int
     """Rows behind the head that are not done."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailureGroup:
-    """Failed rows of one type and one kind of error, so that a thousand rows read as three problems.
-
-    Attributes:
-        group: What identifies the group.
-        event_type: The type of the events.
-        count: How many rows there are.
-        oldest: The id of the oldest event.
-    """
+    """Failed rows of one type and one kind of error, so that a thousand rows read as three problems."""
 
     group: str
+    """What identifies the group."""
     event_type: str
+    """The type of the events."""
     count: int
+    """How many rows there are."""
     error: str | None
     """The last error of the oldest of them."""
     oldest: EventId
+    """The id of the oldest event."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """What an operator did to an event, and why.
-
-    Attributes:
-        seq: Its number.
-        at: When.
-        actor: Who.
-        action: What was done.
-        event_id: To which event.
-        reason: Why.
-        before: The event's state before.
-        after: Its state after.
-    """
+    """What an operator did to an event, and why."""
 
     seq: int
+    """Its number."""
     at: datetime
+    """When."""
     actor: str
+    """Who."""
     action: str
+    """What was done."""
     event_id: EventId
+    """To which event."""
     reason: str
+    """Why."""
     before: str
+    """The event's state before."""
     after: str
+    """Its state after."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayReport:
-    """The result of a replay.
-
-    Attributes:
-        replayed: Events that were published again.
-        last_error: The error of the last one that failed.
-    """
+    """The result of a replay."""
 
     selected: int
     """Events that fit the filters; a dry run publishes none of them."""
     replayed: int = 0
+    """Events that were published again."""
     failed: int = 0
     """Events that could not be published. Later events of their keys are not tried."""
     held: int = 0
     """Events behind a failed one of their key."""
     last_error: str | None = None
+    """The error of the last one that failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reconciliation:
-    """Which sent events a consumer has handled, which it lacks, and which it has that were never recorded here.
-
-    Attributes:
-        ok: How many sent events the consumer has handled.
-        missing: Sent events that the consumer lacks.
-        unknown: Events of the consumer that were never recorded here.
-    """
+    """Which sent events a consumer has handled, which it lacks, and which it has that were never recorded here."""
 
     ok: int
+    """How many sent events the consumer has handled."""
     missing: list[UUID] = field(default_factory=list)
+    """Sent events that the consumer lacks."""
     unknown: list[UUID] = field(default_factory=list)
+    """Events of the consumer that were never recorded here."""

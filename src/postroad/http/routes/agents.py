@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, TypeVar
 from litestar import Response, get
 from litestar.params import PathParameter
 
+from postroad import views
 from postroad.agents import Deleted, Page as AgentsPage, checked_event_types, now_text
 from postroad.errors import NotFound
 from postroad.http import forms
@@ -19,26 +20,6 @@ from postroad.http.openapi import example, route
 from postroad.http.requests import AgentId, ApiRequest, Cursor, Discard, Limit, page
 from postroad.http.routes.ui import PAGE, Text, changing, shown
 from postroad.notifications import UserShown, configured_user
-from postroad.views import (
-    AgentDeadLetter,
-    AgentDetail,
-    AgentMade,
-    AgentRow,
-    AgentStats,
-    AgentToken,
-    Page,
-    Redriven,
-    Replayed,
-    SubscriberRow,
-    SubscriptionRow,
-    agent_dead_letter,
-    agent_detail,
-    agent_row,
-    agent_stats,
-    registered,
-    subscriber_row,
-    subscription_row,
-)
 
 NewAgentBody = Annotated[forms.NewAgent, example({"agentId": "collector", "accept": "all"})]
 SubscribingBody = Annotated[forms.Subscribing, example({"eventTypes": ["order.placed", "invoice.*"]})]
@@ -58,14 +39,14 @@ Row = TypeVar("Row")
 User = Annotated[str, PathParameter(description="The user's id.")]
 
 
-@route("POST /agents", "admin", AgentMade, 409, status=201, bodiless=True)
+@route("POST /agents", "admin", views.AgentMade, 409, status=201, bodiless=True)
 async def create_agent(request: ApiRequest, data: NewAgentBody = _NEW_AGENT) -> Response[Any]:
     """Create an agent. A repeat with the same Idempotency-Key shows a new token and revokes the previous one."""
     agents = request.agents
 
-    def make() -> AgentMade:
+    def make() -> views.AgentMade:
         made = agents.register(data.agentId, order=data.order, accept=data.accept, principal_arn=data.principalArn)
-        return registered(made)
+        return views.registered(made)
 
     def renew(document: dict[str, Any]) -> dict[str, Any]:
         return {**document, "token": agents.renew_token(document["agentId"])}
@@ -73,21 +54,21 @@ async def create_agent(request: ApiRequest, data: NewAgentBody = _NEW_AGENT) -> 
     return await perform(request, make, revive=renew)
 
 
-@route("GET /agents", "read", Page[AgentRow])
-async def list_agents(request: ApiRequest, limit: Limit = 20, cursor: Cursor = None) -> Page[AgentRow]:
+@route("GET /agents", "read", views.Page[views.AgentRow])
+async def list_agents(request: ApiRequest, limit: Limit = 20, cursor: Cursor = None) -> views.Page[views.AgentRow]:
     """List all agents, a page at a time."""
     find = partial(request.agents.list, limit=limit)
-    return await page(request, "agents", cursor, lambda after: _rows(agent_row, find(cursor=after)))
+    return await page(request, "agents", cursor, lambda after: _rows(views.agent_row, find(cursor=after)))
 
 
 def _rows(row: Callable[[Any], Row], found: AgentsPage[Any]) -> tuple[list[Row], str | None]:
     return [row(each) for each in found.items], found.next_cursor
 
 
-@route(f"GET {_ONE}", "read", AgentDetail, 404, agent="agent")
-async def show_agent(request: ApiRequest, agent: AgentId) -> AgentDetail:
+@route(f"GET {_ONE}", "read", views.AgentDetail, 404, agent="agent")
+async def show_agent(request: ApiRequest, agent: AgentId) -> views.AgentDetail:
     """Show an agent and its first hundred subscriptions."""
-    return agent_detail(await request.context.run(lambda: request.agents.get(agent)))
+    return views.agent_detail(await request.context.run(lambda: request.agents.get(agent)))
 
 
 @route(f"DELETE {_ONE}", "admin", Deleted, 404, agent="agent")
@@ -98,14 +79,14 @@ async def delete_agent(request: ApiRequest, agent: AgentId) -> Deleted:
     return gone
 
 
-@route(f"POST {_ONE}/token", "admin", AgentToken, 404, 409, status=201, agent="agent", bodiless=True)
+@route(f"POST {_ONE}/token", "admin", views.AgentToken, 404, 409, status=201, agent="agent", bodiless=True)
 async def rotate_agent_token(request: ApiRequest, agent: AgentId, data: RotationBody = _ROTATION) -> Response[Any]:
     """Give the agent a new token; the previous one stays valid for `overlap` seconds, ten minutes by default."""
     agents = request.agents
 
-    def rotate() -> AgentToken:
+    def rotate() -> views.AgentToken:
         token = agents.rotate_token(agent, overlap=data.overlap)
-        return AgentToken(token, now_text(request.context.clock.now() + timedelta(seconds=data.overlap)))
+        return views.AgentToken(token, now_text(request.context.clock.now() + timedelta(seconds=data.overlap)))
 
     def renew(document: dict[str, Any]) -> dict[str, Any]:
         return {**document, "token": agents.renew_token(agent)}
@@ -138,22 +119,22 @@ async def unsubscribe_agent(
     await request.context.run(lambda: request.agents.unsubscribe(listener, producer, discard=discard))
 
 
-@route(f"GET {_ONE}/subscriptions", "read", Page[SubscriptionRow], 404, agent="agent")
+@route(f"GET {_ONE}/subscriptions", "read", views.Page[views.SubscriptionRow], 404, agent="agent")
 async def list_subscriptions(
     request: ApiRequest, agent: AgentId, limit: Limit = 20, cursor: Cursor = None
-) -> Page[SubscriptionRow]:
+) -> views.Page[views.SubscriptionRow]:
     """List the agent's subscriptions, a page at a time."""
     find, of = partial(request.agents.subscriptions, agent, limit=limit), f"agents/{agent}/subscriptions"
-    return await page(request, of, cursor, lambda after: _rows(subscription_row, find(cursor=after)))
+    return await page(request, of, cursor, lambda after: _rows(views.subscription_row, find(cursor=after)))
 
 
-@route(f"GET {_ONE}/subscribers", "read", Page[SubscriberRow], 404, agent="agent")
+@route(f"GET {_ONE}/subscribers", "read", views.Page[views.SubscriberRow], 404, agent="agent")
 async def list_subscribers(
     request: ApiRequest, agent: AgentId, limit: Limit = 20, cursor: Cursor = None
-) -> Page[SubscriberRow]:
+) -> views.Page[views.SubscriberRow]:
     """List the agent's subscribers, a page at a time."""
     find, of = partial(request.agents.subscribers, agent, limit=limit), f"agents/{agent}/subscribers"
-    return await page(request, of, cursor, lambda after: _rows(subscriber_row, find(cursor=after)))
+    return await page(request, of, cursor, lambda after: _rows(views.subscriber_row, find(cursor=after)))
 
 
 @route(f"PUT {_GRANT}", "admin", None, 404, status=204, agent="producer", bodiless=True)
@@ -181,53 +162,55 @@ async def resume_subscription(request: ApiRequest, listener: AgentId, producer: 
     return await perform(request, lambda: request.agents.resume(listener, producer))
 
 
-@route(f"POST {_PAIR}/replay", "operate", Replayed, 404, 409, status=202, agent="listener", bodiless=True)
+@route(f"POST {_PAIR}/replay", "operate", views.Replayed, 404, 409, status=202, agent="listener", bodiless=True)
 async def replay_subscription(
     request: ApiRequest, listener: AgentId, producer: AgentId, data: ReplayBody = _REPLAY
 ) -> Response[Any]:
     """Deliver the producer's events since `since` again, before any newer ones."""
     agents = request.agents
-    return await perform(request, lambda: Replayed(agents.replay(listener, producer, since=data.since)))
+    return await perform(request, lambda: views.Replayed(agents.replay(listener, producer, since=data.since)))
 
 
-@route(f"GET {_ONE}/stats", "read", AgentStats, 404, agent="agent")
-async def show_agent_stats(request: ApiRequest, agent: AgentId) -> AgentStats:
+@route(f"GET {_ONE}/stats", "read", views.AgentStats, 404, agent="agent")
+async def show_agent_stats(request: ApiRequest, agent: AgentId) -> views.AgentStats:
     """Show how many messages wait for the agent."""
-    return agent_stats(await request.context.run(lambda: request.agents.stats(agent)))
+    return views.agent_stats(await request.context.run(lambda: request.agents.stats(agent)))
 
 
-@route(f"GET {_ONE}/dead-letters", "read", Page[AgentDeadLetter], 404, agent="agent")
+@route(f"GET {_ONE}/dead-letters", "read", views.Page[views.AgentDeadLetter], 404, agent="agent")
 async def list_agent_dead_letters(
     request: ApiRequest, agent: AgentId, limit: Limit = 20, cursor: Cursor = None
-) -> Page[AgentDeadLetter]:
+) -> views.Page[views.AgentDeadLetter]:
     """List the events that failed too often, oldest first."""
 
-    def find(after: str | None) -> tuple[list[AgentDeadLetter], str | None]:
+    def find(after: str | None) -> tuple[list[views.AgentDeadLetter], str | None]:
         dead = request.agents.dead_letters(agent, limit=limit + 1, after=after)
         following = str(dead[limit - 1].sequence) if len(dead) > limit else None
-        return [agent_dead_letter(each) for each in dead[:limit]], following
+        return [views.agent_dead_letter(each) for each in dead[:limit]], following
 
     return await page(request, f"agents/{agent}/dead-letters", cursor, find)
 
 
-@route(f"POST {_ONE}/dead-letters/redrive", "operate", Redriven, 404, 409, status=202, agent="agent", bodiless=True)
+@route(
+    f"POST {_ONE}/dead-letters/redrive", "operate", views.Redriven, 404, 409, status=202, agent="agent", bodiless=True
+)
 async def redrive_agent_dead_letters(
     request: ApiRequest, agent: AgentId, data: RedriveBody = _REDRIVE
 ) -> Response[Any]:
     """Send dead letters back to the end of the agent's queue."""
     agents = request.agents
-    return await perform(request, lambda: Redriven(agents.redrive(agent, limit=data.limit)))
+    return await perform(request, lambda: views.Redriven(agents.redrive(agent, limit=data.limit)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shown:
     """An agent with its counters and the first of its subscriptions; the chosen one with all that is shown of it."""
 
-    agent: AgentRow
-    stats: AgentStats
-    subscriptions: list[SubscriptionRow]
-    subscribers: list[SubscriberRow]
-    dead_letters: list[AgentDeadLetter]
+    agent: views.AgentRow
+    stats: views.AgentStats
+    subscriptions: list[views.SubscriptionRow]
+    subscribers: Sequence[views.SubscriberRow] = ()
+    dead_letters: Sequence[views.AgentDeadLetter] = ()
 
 
 @get("/ui/agents", **PAGE)
@@ -239,14 +222,12 @@ async def agents_page(request: ApiRequest, cursor: Cursor = None, agent: Text = 
     return shown(request, "agents", rows=rows, chosen=chosen, cursor=cursor, next_cursor=found.next_cursor)
 
 
-def _shown(request: ApiRequest, agent: AgentRow) -> _Shown:
+def _shown(request: ApiRequest, agent: views.AgentRow) -> _Shown:
     few = request.agents.subscriptions(agent.agent_id, limit=_FEW)
     return _Shown(
         agent=agent,
-        stats=agent_stats(request.agents.stats(agent.agent_id)),
-        subscriptions=[subscription_row(each) for each in few.items],
-        subscribers=[],
-        dead_letters=[],
+        stats=views.agent_stats(request.agents.stats(agent.agent_id)),
+        subscriptions=[views.subscription_row(each) for each in few.items],
     )
 
 
@@ -254,27 +235,17 @@ def _chosen(request: ApiRequest, agent_id: str) -> _Shown:
     known = request.agents
     agent = known.get(agent_id, limit=_MANY)
     return _Shown(
-        agent=agent_row(agent),
-        stats=agent_stats(known.stats(agent_id)),
-        subscriptions=[subscription_row(each) for each in agent.subscriptions],
-        subscribers=[subscriber_row(each) for each in known.subscribers(agent_id, limit=_MANY).items],
-        dead_letters=[agent_dead_letter(each) for each in known.dead_letters(agent_id, limit=_ROWS)],
+        agent=views.agent_row(agent),
+        stats=views.agent_stats(known.stats(agent_id)),
+        subscriptions=[views.subscription_row(each) for each in agent.subscriptions],
+        subscribers=[views.subscriber_row(each) for each in known.subscribers(agent_id, limit=_MANY).items],
+        dead_letters=[views.agent_dead_letter(each) for each in known.dead_letters(agent_id, limit=_ROWS)],
     )
 
 
-pause_pair = changing(
-    f"/ui{_PAIR}/pause",
-    lambda request, listener, producer: request.agents.pause(listener, producer),
-    "/ui/agents?agent={listener}",
-)
-resume_pair = changing(
-    f"/ui{_PAIR}/resume",
-    lambda request, listener, producer: request.agents.resume(listener, producer),
-    "/ui/agents?agent={listener}",
-)
-redrive_agent = changing(
-    f"/ui{_ONE}/redrive", lambda request, agent: request.agents.redrive(agent), "/ui/agents?agent={agent}"
-)
+pause_pair = changing(f"/ui{_PAIR}/pause", pause_subscription, "/ui/agents?agent={listener}")
+resume_pair = changing(f"/ui{_PAIR}/resume", resume_subscription, "/ui/agents?agent={listener}")
+redrive_agent = changing(f"/ui{_ONE}/redrive", redrive_agent_dead_letters, "/ui/agents?agent={agent}")
 
 
 @route("GET /notifications/users/{user:str}", "read", UserShown, 404)

@@ -171,7 +171,9 @@ async def redrive_group(request: ApiRequest, queue: QueueName) -> Response[str] 
     """Count what would move; with `confirm` begin to move it, and show how far it is."""
     context, given = request.context, await request.fields()
     try:
-        wanted = _wanted(given)
+        match = forms.RedriveMatch(fingerprint=given.get("fingerprint") or None)
+        fields = {name: value.strip() for name, value in given.items()}
+        wanted: forms.Redrive = filled(fields, forms.Redrive, "limit", "rate", "canary", "reason", match=match)
         if "confirm" in given:
             operation = await context.run(lambda: _recorded(request, queue, wanted))
             context.operations.run(operation)
@@ -181,11 +183,3 @@ async def redrive_group(request: ApiRequest, queue: QueueName) -> Response[str] 
         return await _page(request, queue, cursor=given.get("cursor"), error=error)
     dry_run = DryRun(queue, given.get("fingerprint", ""), report, given)
     return await _page(request, queue, cursor=given.get("cursor"), dry_run=dry_run)
-
-
-def _wanted(given: Mapping[str, str]) -> forms.Redrive:
-    """Return what the form of a group asks for."""
-    match = forms.RedriveMatch(fingerprint=given.get("fingerprint") or None)
-    fields = {name: value.strip() for name, value in given.items()}
-    wanted: forms.Redrive = filled(fields, forms.Redrive, "limit", "rate", "canary", "reason", match=match)
-    return wanted

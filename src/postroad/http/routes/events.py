@@ -81,7 +81,7 @@ class _Refused(Exception):
 
 def _publish(request: ApiRequest, entries: Sequence[AgentEvent | _Refused]) -> list[Published]:
     events = [_identified(request, entry, index) for index, entry in enumerate(entries)]
-    outcomes = request.agents.publish_each(events, traceparent=_traceparent(request))
+    outcomes = request.agents.publish_each(events, traceparent=request.raw_header(b"traceparent"))
     return [
         outcome._replace(error=entry.error) if isinstance(entry, _Refused) else outcome
         for entry, outcome in zip(entries, outcomes, strict=True)
@@ -125,10 +125,6 @@ def _caller(request: ApiRequest) -> str | None:
     return request.user.agent
 
 
-def _traceparent(request: ApiRequest) -> str | None:
-    return request.raw_header(b"traceparent")
-
-
 @route("POST /topics/{topic:str}/events", "publish", EventPublished, 409, 413, status=202)
 async def publish_to_topic(request: ApiRequest, topic: TopicName, data: PublishBody) -> Response[Any]:
     """Publish one event. A type that this server has loaded is checked; any other name is accepted."""
@@ -147,7 +143,7 @@ def _envelope(request: ApiRequest, data: forms.NewTopicEvent) -> Envelope:
             publisher_id=context.settings.app,
             now=context.clock.now(),
             key=data.key,
-            traceparent=valid_traceparent(_traceparent(request)),
+            traceparent=valid_traceparent(request.raw_header(b"traceparent")),
             new_id=lambda: _event_id(request, data.event_id),
         )
     except PostroadError as error:

@@ -73,23 +73,23 @@ async def add_job_tasks(request: ApiRequest, job: JobId, data: MoreTasksBody) ->
 @route("POST /jobs/{job:str}/resume", "operate", JobResumed, 404, 409, bodiless=True)
 async def resume_job(request: ApiRequest, job: JobId) -> Response[Any]:
     """Run the failed tasks of a job again."""
-    return await perform(request, lambda: _resume(request, job))
 
+    def resume() -> JobResumed:
+        resumed = found("job", job, lambda: request.context.work.jobs.resume(job))
+        return JobResumed(job, resumed.resumed_tasks)
 
-def _resume(request: ApiRequest, job: str) -> JobResumed:
-    resumed = found("job", job, lambda: request.context.work.jobs.resume(job))
-    return JobResumed(job, resumed.resumed_tasks)
+    return await perform(request, resume)
 
 
 @route("POST /jobs/{job:str}/cancel", "operate", JobCancelled, 404, 409, bodiless=True)
 async def cancel_job(request: ApiRequest, job: JobId) -> Response[Any]:
     """Cancel a job: waiting tasks do not start, running ones are killed."""
-    return await perform(request, lambda: _cancel(request, job))
 
+    def cancel() -> JobCancelled:
+        cancelled = found("job", job, lambda: request.context.work.jobs.cancel(job))
+        return JobCancelled(job, cancelled.cancelled_tasks)
 
-def _cancel(request: ApiRequest, job: str) -> JobCancelled:
-    cancelled = found("job", job, lambda: request.context.work.jobs.cancel(job))
-    return JobCancelled(job, cancelled.cancelled_tasks)
+    return await perform(request, cancel)
 
 
 @get("/ui/jobs", **PAGE)
@@ -129,5 +129,5 @@ def _failed(request: ApiRequest, job: JobStatus) -> list[TaskShown]:
     return [task_shown(state) for state in states if state is not None]
 
 
-resume_one_job = changing("/ui/jobs/{job:str}/resume", _resume, "/ui/jobs/{job}")
-cancel_one_job = changing("/ui/jobs/{job:str}/cancel", _cancel, "/ui/jobs/{job}")
+resume_one_job = changing("/ui/jobs/{job:str}/resume", resume_job, "/ui/jobs/{job}")
+cancel_one_job = changing("/ui/jobs/{job:str}/cancel", cancel_job, "/ui/jobs/{job}")

@@ -67,7 +67,6 @@ async def redrive_outbox(request: ApiRequest, data: RedriveBody) -> Response[Any
 
 
 def _redrive(request: ApiRequest, data: forms.OutboxRedrive) -> OutboxRedriven:
-    """Redrive what the form names."""
     selection: dict[str, Any] = {"key": data.key, "tenant_id": data.tenant, "type": data.type, "group": data.group}
     outbox, by = request.context.outbox.outbox, actor_of(request)
     if not data.event_ids and not any(selection.values()):
@@ -92,7 +91,6 @@ async def skip_outbox(request: ApiRequest, data: SkipBody) -> Response[Any]:
 
 
 def _skip(request: ApiRequest, data: forms.OutboxSkip) -> OutboxSkipped:
-    """Skip the event that the form names."""
     outbox, by = request.context.outbox.outbox, actor_of(request)
     if outbox.get(data.event_id) is None:
         raise NotFound(f'the outbox has no event "{data.event_id[:100]}"', field="event_id")

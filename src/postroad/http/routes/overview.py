@@ -108,15 +108,8 @@ def _demo(request: ApiRequest) -> Demo:
 
 
 def _demo_shown(request: ApiRequest) -> DemoShown:
-    """Return the demo as it is now."""
     states: dict[str, PartState] = {part.name: part.state for part in request.context.parts}
     return _demo(request).show(states.get("demo", "starting"))
-
-
-def _repair(request: ApiRequest) -> DemoShown:
-    """Repair what fails, and return the demo."""
-    _demo(request).repair(actor_of(request))
-    return _demo_shown(request)
 
 
 @route("GET /demo", "read", DemoShown, 404)
@@ -128,10 +121,15 @@ async def show_demo(request: ApiRequest) -> DemoShown:
 @route("POST /demo/repair", "operate", DemoShown, 404, bodiless=True)
 async def repair_demo(request: ApiRequest) -> Response[Any]:
     """Repair the push provider; its dead letters can be redriven then."""
-    return await perform(request, lambda: _repair(request))
+
+    def repair() -> DemoShown:
+        _demo(request).repair(actor_of(request))
+        return _demo_shown(request)
+
+    return await perform(request, repair)
 
 
-repair_from_page = changing("/ui/demo/repair", _repair, "/ui/")
+repair_from_page = changing("/ui/demo/repair", repair_demo, "/ui/")
 
 
 @get("/ui", **PAGE)

@@ -49,16 +49,8 @@ async def schedules_page(request: ApiRequest, cursor: Cursor = None) -> Response
     return shown(request, "schedules", doc=await list_schedules.fn(request, 50, cursor))
 
 
-pause_one_schedule = changing(
-    "/ui/schedules/{schedule:str}/pause",
-    lambda request, schedule: request.context.work.schedules.pause(schedule),
-    "/ui/schedules",
-)
-resume_one_schedule = changing(
-    "/ui/schedules/{schedule:str}/resume",
-    lambda request, schedule: request.context.work.schedules.resume(schedule),
-    "/ui/schedules",
-)
+pause_one_schedule = changing("/ui/schedules/{schedule:str}/pause", pause_schedule, "/ui/schedules")
+resume_one_schedule = changing("/ui/schedules/{schedule:str}/resume", resume_schedule, "/ui/schedules")
 
 
 @post("/ui/schedules/{schedule:str}/run", **form("operate"))

@@ -11,6 +11,7 @@ from litestar import Response, get, post
 from litestar.params import PathParameter, QueryParameter
 from litestar.response import Redirect
 
+from postroad import views
 from postroad.errors import InvalidInput, InvalidJob, InvalidTask, NotFound
 from postroad.http import forms
 from postroad.http.idempotency import Answer, perform
@@ -19,17 +20,6 @@ from postroad.http.requests import ApiRequest, Cursor, Limit, actor_of, page
 from postroad.http.routes.ui import PAGE, Text, changing, filled, form, redirect, shown
 from postroad.journal import TaskState
 from postroad.tasks import OPEN, ListedTask, TaskFilter, since_of
-from postroad.views import (
-    OperationShown,
-    OperationStarted,
-    Page,
-    TaskChanged,
-    TaskShown,
-    TaskSubmitted,
-    event_item,
-    submitted,
-    task_shown,
-)
 
 _ROWS: Final = 25
 """A task is read with its history, so that its page is short."""
@@ -50,7 +40,7 @@ TaskRetryBody = Annotated[
 ]
 
 
-@route("POST /tasks", "publish", TaskSubmitted, 409, status=202, says="The run; 200 if it exists already.")
+@route("POST /tasks", "publish", views.TaskSubmitted, 409, status=202, says="The run; 200 if it exists already.")
 async def submit_task(request: ApiRequest, data: NewTaskBody) -> Response[Any]:
     """Submit a task, to run once. The same `requestId` with the same name and input is the same run."""
     access = request.context.work
@@ -60,13 +50,13 @@ async def submit_task(request: ApiRequest, data: NewTaskBody) -> Response[Any]:
         request_id = request.repeatable_id() if data.requestId is None else data.requestId
         handle = access.tasks.submit(data.name, data.input, request_id=request_id, timeout=timeout)
         state = None if handle.created else access.task_state(handle.request_id)
-        document = submitted(handle, "pending" if state is None else state.state)
+        document = views.submitted(handle, "pending" if state is None else state.state)
         return Answer(202 if handle.created else 200, document)
 
     return await perform(request, submit)
 
 
-@route("GET /tasks", "read", Page[TaskShown])
+@route("GET /tasks", "read", views.Page[views.TaskShown])
 async def list_tasks(
     request: ApiRequest,
     limit: Limit = 20,
@@ -74,15 +64,15 @@ async def list_tasks(
     in_state: State = None,
     name: TaskNamed = None,
     since: Since = None,
-) -> Page[TaskShown]:
+) -> views.Page[views.TaskShown]:
     """List tasks, newest first, a page at a time: by when they came into the state, or were submitted."""
     listed = await _task_page(request, limit, cursor, in_state, name, since)
-    return Page([task_shown(each.state) for each in listed.items], listed.next_cursor)
+    return views.Page([views.task_shown(each.state) for each in listed.items], listed.next_cursor)
 
 
 async def _task_page(
     request: ApiRequest, limit: int, cursor: str | None, in_state: str | None, name: str | None, since: str | None
-) -> Page[ListedTask]:
+) -> views.Page[ListedTask]:
     """Return one page of the tasks, with their names."""
     wanted = TaskFilter(state=in_state, name=name, since=since_of(since, _now_ms(request)))
 
@@ -93,8 +83,8 @@ async def _task_page(
     return await page(request, f"tasks/{in_state or ''}/{name or ''}/{since or ''}", cursor, find)
 
 
-@route("GET /tasks/{task:str}", "read", TaskShown, 404, 429)
-async def show_task(request: ApiRequest, task: RequestId, at: At = None, wait: Wait = 0.0) -> TaskShown:
+@route("GET /tasks/{task:str}", "read", views.TaskShown, 404, 429)
+async def show_task(request: ApiRequest, task: RequestId, at: At = None, wait: Wait = 0.0) -> views.TaskShown:
     """Show the state of a task, now or at a time; with `wait` when it has ended, or after so many seconds."""
     context = request.context
 
@@ -106,32 +96,32 @@ async def show_task(request: ApiRequest, task: RequestId, at: At = None, wait: W
         runs = context.work.runs
         end = await context.polls.wait_for(runs.wait_async(task, state.run), wait)
         state = await context.run(lambda: found("task", task, lambda: runs.state(task, end=end)))
-    return task_shown(state)
+    return views.task_shown(state)
 
 
-@route("POST /tasks/{task:str}/retry", "operate", TaskChanged, 404, 409, bodiless=True)
+@route("POST /tasks/{task:str}/retry", "operate", views.TaskChanged, 404, 409, bodiless=True)
 async def retry_task(request: ApiRequest, task: RequestId) -> Response[Any]:
     """Run a failed or cancelled task again."""
-    return await perform(request, lambda: _retry(request, task))
+
+    def retry() -> views.TaskChanged:
+        handle = found("task", task, lambda: request.context.work.retry_task(task, actor=actor_of(request)))
+        return views.TaskChanged(task, handle.run, "pending")
+
+    return await perform(request, retry)
 
 
-def _retry(request: ApiRequest, task: str) -> TaskChanged:
-    handle = found("task", task, lambda: request.context.work.retry_task(task, actor=actor_of(request)))
-    return TaskChanged(task, handle.run, "pending")
-
-
-@route("POST /tasks/{task:str}/cancel", "operate", TaskChanged, 404, 409, bodiless=True)
+@route("POST /tasks/{task:str}/cancel", "operate", views.TaskChanged, 404, 409, bodiless=True)
 async def cancel_task(request: ApiRequest, task: RequestId) -> Response[Any]:
     """Prevent a task from running, or kill it if it runs."""
-    return await perform(request, lambda: _cancel(request, task))
+
+    def cancel() -> views.TaskChanged:
+        state = found("task", task, lambda: request.context.work.cancel_task(task, actor=actor_of(request)))
+        return views.TaskChanged(task, state.run, state.state)
+
+    return await perform(request, cancel)
 
 
-def _cancel(request: ApiRequest, task: str) -> TaskChanged:
-    state = found("task", task, lambda: request.context.work.cancel_task(task, actor=actor_of(request)))
-    return TaskChanged(task, state.run, state.state)
-
-
-@route("POST /tasks/retry", "operate", OperationStarted, status=202)
+@route("POST /tasks/retry", "operate", views.OperationStarted, status=202)
 async def retry_tasks(request: ApiRequest, data: TaskRetryBody) -> Response[Any]:
     """Retry all tasks that match, newest first; the operation goes on by itself, also after a restart."""
     return await start_operation(request, _retry_recorder(request, data))
@@ -141,9 +131,9 @@ async def start_operation(request: ApiRequest, record: Callable[[], str]) -> Res
     """Record an operation, begin it, and answer its id; a repeat of the request begins no second one."""
     made: list[str] = []
 
-    def begin() -> OperationStarted:
+    def begin() -> views.OperationStarted:
         made.append(record())
-        return OperationStarted(made[-1])
+        return views.OperationStarted(made[-1])
 
     answer = await perform(request, begin)
     # Only now, when it is stored: a repeat of the request has made none.
@@ -162,8 +152,8 @@ def _retry_recorder(request: ApiRequest, data: forms.TaskRetry) -> Callable[[], 
     return partial(request.context.operations.record, "task.retry", params, actor=actor_of(request))
 
 
-@route("GET /operations/{operation:str}", "read", OperationShown, 404)
-async def show_operation(request: ApiRequest, operation: OperationId) -> OperationShown:
+@route("GET /operations/{operation:str}", "read", views.OperationShown, 404)
+async def show_operation(request: ApiRequest, operation: OperationId) -> views.OperationShown:
     """Show how far an operation is."""
     return await request.context.run(lambda: request.context.operations.show(operation))
 
@@ -172,10 +162,10 @@ def _now_ms(request: ApiRequest) -> int:
     return int(request.context.clock.now().timestamp() * 1_000)
 
 
-@route("GET /tasks/{task:str}/history", "read", Page[dict[str, Any]], 404)
+@route("GET /tasks/{task:str}/history", "read", views.Page[dict[str, Any]], 404)
 async def show_task_history(
     request: ApiRequest, task: RequestId, limit: Limit = 20, cursor: Cursor = None, order: Order = "asc"
-) -> Page[dict[str, Any]]:
+) -> views.Page[dict[str, Any]]:
     """List every event of a task, a page at a time."""
     context = request.context
 
@@ -189,7 +179,7 @@ async def show_task_history(
             limit=limit,
             cursor=after,
         )
-        return [event_item(event) for event in events.events], events.cursor
+        return [views.event_item(event) for event in events.events], events.cursor
 
     return await page(request, f"tasks/{task}/history/{order}", cursor, find)
 
@@ -223,7 +213,7 @@ async def tasks_page(
         given = {key: value for key, value in (asked | other).items() if value}
         return f"/ui/tasks?{urlencode(given)}" if given else "/ui/tasks"
 
-    doc, wrong = Page[ListedTask]([], None), None
+    doc, wrong = views.Page[ListedTask]([], None), None
     try:
         doc = await _task_page(request, _ROWS, cursor, asked["state"], asked["name"], asked["since"])
     except InvalidInput as error:
@@ -233,8 +223,8 @@ async def tasks_page(
     return shown(request, "tasks", error=wrong, doc=doc, path_with=path_with, **progress, **asked)
 
 
-retry_one = changing("/ui/tasks/{task:str}/retry", _retry, "/ui/events/{task}")
-cancel_one = changing("/ui/tasks/{task:str}/cancel", _cancel, "/ui/events/{task}")
+retry_one = changing("/ui/tasks/{task:str}/retry", retry_task, "/ui/events/{task}")
+cancel_one = changing("/ui/tasks/{task:str}/cancel", cancel_task, "/ui/events/{task}")
 
 
 @post("/ui/tasks/retry", **form("operate"))

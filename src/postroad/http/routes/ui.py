@@ -5,7 +5,7 @@ A page stands beside the API routes whose documents it shows: it calls their fun
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
@@ -33,8 +33,8 @@ def form(scope: str) -> dict[str, Any]:
     return {"include_in_schema": False, "opt": {"scope": scope, FORM: True}, "status_code": 303}
 
 
-def changing(path: str, change: Callable[..., Any], back: str) -> HTTPRouteHandler:
-    """Return the route of a form without fields: it calls `change` with the request and the parts of the path.
+def changing(path: str, action: HTTPRouteHandler, back: str) -> HTTPRouteHandler:
+    """Return the route of a form without fields: it does what the API's `action` does with the parts of the path.
 
     Then it leads to the page `back`, whose address may name these parts.
     """
@@ -42,7 +42,7 @@ def changing(path: str, change: Callable[..., Any], back: str) -> HTTPRouteHandl
     @post(path, **form("operate"))
     async def by_form(request: ApiRequest) -> Redirect:
         parts = request.path_params
-        await request.context.run(lambda: change(request, **parts))
+        await action.fn(request, **parts)
         return Redirect(back.format(**{name: quote(part, safe="") for name, part in parts.items()}), status_code=303)
 
     return by_form

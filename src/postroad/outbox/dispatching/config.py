@@ -77,15 +77,12 @@ class DispatcherConfig:
 
 @dataclass(frozen=True, slots=True)
 class DispatchReport:
-    """How many rows were claimed, and how many of them were sent, retried, failed, held or stale.
-
-    Attributes:
-        claimed: Rows that were leased.
-        sent: Rows that were published.
-    """
+    """How many rows were claimed, and how many of them were sent, retried, failed, held or stale."""
 
     claimed: int = 0
+    """Rows that were leased."""
     sent: int = 0
+    """Rows that were published."""
     retried: int = 0
     """Failed and due again later."""
     failed: int = 0

@@ -6,17 +6,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from postroad.outbox.dispatching import publisher
 from postroad.outbox.dispatching.config import DispatcherConfig
-from postroad.outbox.dispatching.publisher import (
-    Rejected,
-    Sent,
-    TargetDown,
-    Tried,
-    Unbuildable,
-    Untried,
-    Verdict,
-    verdict_of,
-)
 from postroad.outbox.dispatching.store import ClaimedRow, DispatchStore, Key, Settlement
 from postroad.outbox.rows import FAILED, PENDING, SENT
 from postroad.queues import OutgoingMessage
@@ -48,7 +39,7 @@ class Call:
 class Outcome:
     """The verdicts on rows, and rows that are released unchanged."""
 
-    verdicts: list[tuple[ClaimedRow, Verdict]] = field(default_factory=list)
+    verdicts: list[tuple[ClaimedRow, publisher.Verdict]] = field(default_factory=list)
     untouched: list[ClaimedRow] = field(default_factory=list)
 
 
@@ -92,13 +83,13 @@ class Plan:
             self._take(self.ready.popleft(), call, outcome)
         return call, outcome
 
-    def finish(self, call: Call, verdicts: Sequence[Verdict]) -> Outcome:
+    def finish(self, call: Call, verdicts: Sequence[publisher.Verdict]) -> Outcome:
         """Return the outcome of a call; keys whose message was sent are ready again."""
         outcome = Outcome()
         stopped: set[Run] = set()
         for (run, row, _), verdict in zip(call.entries, verdicts, strict=True):
             outcome.verdicts.append((row, verdict))
-            if not isinstance(verdict, Sent):
+            if not isinstance(verdict, publisher.Sent):
                 stopped.add(run)
         for run in dict.fromkeys(run for run, _, _ in call.entries):
             self._flying.discard(run)
@@ -136,10 +127,10 @@ class Plan:
             row = run.rows[0]
             try:
                 message = self._build(row)
-            except Unbuildable as error:
-                verdict: Verdict = error.verdict
+            except publisher.Unbuildable as error:
+                verdict: publisher.Verdict = error.verdict
             except (Exception, SystemExit) as error:
-                verdict = verdict_of(error)
+                verdict = publisher.verdict_of(error)
             else:
                 call.entries.append((run, run.rows.popleft(), message))
                 taken += 1
@@ -152,21 +143,21 @@ class Plan:
         self._flying.add(run)
 
 
-def settlement(row: ClaimedRow, verdict: Verdict, config: DispatcherConfig, chance: float) -> Settlement:
+def settlement(row: ClaimedRow, verdict: publisher.Verdict, config: DispatcherConfig, chance: float) -> Settlement:
     """Decide by the verdict, the row's attempts and the settings; `chance` is the jitter, from 0 to 1."""
     match verdict:
-        case Sent():
+        case publisher.Sent():
             return Settlement(row, "sent", SENT)
-        case Rejected(error):
+        case publisher.Rejected(error):
             return Settlement(row, "failed", FAILED, error)
-        case Tried(error):
+        case publisher.Tried(error):
             attempts = max(row.attempts, 0) + 1
             if attempts >= config.retry_max:
                 return Settlement(row, "failed", FAILED, error)
             return Settlement(row, "retried", PENDING, error, config.pause(attempts, chance=chance))
-        case TargetDown(error):
+        case publisher.TargetDown(error):
             return Settlement(row, "held", PENDING, error)
-        case Untried():
+        case publisher.Untried():
             return released(row)
 
 
@@ -209,15 +200,15 @@ class Target:
             return rows
         return 1 if now >= self.probes_at else 0
 
-    def observe(self, verdicts: Sequence[Verdict], now: float) -> bool:
+    def observe(self, verdicts: Sequence[publisher.Verdict], now: float) -> bool:
         """Follow the verdicts of a call, and return whether everything has to stop."""
-        down = next((verdict for verdict in verdicts if isinstance(verdict, TargetDown)), None)
+        down = next((verdict for verdict in verdicts if isinstance(verdict, publisher.TargetDown)), None)
         if down is not None:
             seconds = self._pause(now, down.retry_after)
             self.error = down.error
             self._unsaved = down.error, seconds
             self._log("outbox_target_unavailable", error=down.error, pause=round(seconds, 3))
-        elif now >= self.probes_at and any(isinstance(verdict, Sent) for verdict in verdicts):
+        elif now >= self.probes_at and any(isinstance(verdict, publisher.Sent) for verdict in verdicts):
             if self.paused:
                 self._log("outbox_target_back")
             self._resume()
