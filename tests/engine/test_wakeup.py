@@ -11,7 +11,7 @@ from tests.waiting import eventually
 
 import postroad
 from postroad import OutgoingMessage, QueueSpec
-from postroad.engine.wakeup import CROWD, WakeupSocket
+from postroad.engine.wakeup import CROWD, Listeners, WakeupSocket
 from postroad.queues import OverflowingQueue, Watchable
 
 
@@ -117,3 +117,29 @@ def test_a_watcher_that_raises_is_logged_and_hears_of_the_next_change(
     assert sent.ok
     assert {line["event"] for line in lines} == {"engine_watch_failed"}
     assert lines[0]["error"] == "ValueError: no such listener, password=*** [test_wakeup.py:fail]"
+
+
+def _is_counting(listeners: Listeners) -> bool:
+    """Return whether the news are those that others send: until they know this process, each look is news."""
+    return listeners.news == listeners.news
+
+
+def test_what_others_sent_while_nobody_listened_is_known_but_wakes_nobody(tmp_path: Path) -> None:
+    ours, theirs = (Listeners(tmp_path / "postroad.db", lambda: 0) for _ in range(2))
+    try:
+        with ours.listen("q1"):
+            pass
+        eventually(lambda: not ours._has_listeners.is_set() and _is_counting(ours))
+        theirs.wake(["q1"])
+        theirs.wake_others()
+        before = ours.news
+
+        with ours.listen("q1") as listener:
+            assert ours.news == before + 1
+            assert not listener.wait(0.05)
+            theirs.wake(["q1"])
+            theirs.wake_others()
+            assert listener.wait(120)
+    finally:
+        theirs.close()
+        ours.close()

@@ -9,6 +9,7 @@ from tests.http.api import Api, Serve
 from tests.http.village import Village
 
 from postroad.queues import OutgoingMessage, QueueSpec
+from postroad.testing import FakeClock
 
 
 def test_messages_are_sent_in_order_with_their_attributes(api: Api) -> None:
@@ -74,6 +75,48 @@ def test_a_batch_of_the_wrong_shape_is_refused_as_a_whole(api: Api, body: dict[s
 
     assert (answer.status_code, answer.json()["field"]) == (400, field)
     assert api.backend.queue("orders").peek() == []
+
+
+@pytest.mark.parametrize("headers", [{}, {"Idempotency-Key": "again"}])
+def test_a_queue_that_was_made_again_gets_what_is_sent_at_once(api: Api, headers: dict[str, str]) -> None:
+    body = {"messages": [{"body": "one"}]}
+    api.backend.create_queue(QueueSpec("orders"))
+    assert api.client.post("/queues/orders/messages", json=body).status_code == 200
+    api.backend.delete_queue("orders")
+    api.backend.create_queue(QueueSpec("orders"))
+
+    answer = api.client.post("/queues/orders/messages", json=body, headers=headers)
+
+    assert [result["ok"] for result in answer.json()["results"]] == [True]
+    assert api.backend.queue("orders").stats().visible == 1
+
+
+def test_a_queue_that_was_deleted_is_404_at_once(api: Api) -> None:
+    body = {"messages": [{"body": "one"}]}
+    for name in ("orders", "order"):
+        api.backend.create_queue(QueueSpec(name))
+    assert api.client.post("/queues/orders/messages", json=body).status_code == 200
+    api.backend.delete_queue("orders")
+
+    answer = api.client.post("/queues/orders/messages", json=body)
+
+    assert answer.status_code == 404
+    assert '"order"' in answer.json()["remedy"]
+
+
+def test_a_higher_limit_of_a_queue_counts_at_once_and_a_lower_one_soon(serve: Serve) -> None:
+    clock = FakeClock()
+    api = serve(options={"clock": clock})
+    limits, sent = (1_024, 4_096, 1_024), []
+    api.backend.create_queue(QueueSpec("orders", max_message_bytes=limits[0]))
+
+    for limit in limits:
+        api.backend.update_queue(QueueSpec("orders", max_message_bytes=limit))
+        answer = api.client.post("/queues/orders/messages", json={"messages": [{"body": "x" * 2_000}]})
+        sent.append(answer.json()["results"][0]["ok"])
+        clock.advance(0.25 if limit == 4_096 else 0.1)
+
+    assert sent == [False, True, False]
 
 
 def test_strange_text_is_stored_as_it_is(api: Api) -> None:

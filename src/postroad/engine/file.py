@@ -36,6 +36,8 @@ WRITER_CACHE_KIB: Final = 3_000
 READER_CACHE_KIB: Final = 500
 PREPARED_STATEMENTS: Final = 250
 FIXED_VERSION: Final = (3, 51, 3)
+_SHORTEST_SLEEP: Final = 0.000001
+"""The system makes it some sixty times as long."""
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS part (
     name TEXT PRIMARY KEY, version INTEGER NOT NULL, boot TEXT NOT NULL
@@ -67,7 +69,7 @@ class BusyHandler:
         now = time.monotonic()
         if tries == 0:
             self._since = now
-        time.sleep(0.0001 if tries < 50 else 0.001)
+        time.sleep(_SHORTEST_SLEEP if tries < 50 else 0.001)
         if self._since < self._brief_until:
             return now < self._brief_until
         return now - self._since < BUSY_SECONDS

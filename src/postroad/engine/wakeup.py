@@ -264,6 +264,9 @@ class Listeners:
                 if self._thread is None and not self._closed and self._shared:
                     self._socket.open()
                     threading.Thread(target=self._run, name="postroad-listeners", daemon=True).start()
+                if self._thread is not None:
+                    # The thread pauses. What others sent meanwhile is no news to this listener, which looks by itself.
+                    self._news += len(self._socket.listen(0.0))
                 self._has_listeners.set()
             self._listeners.setdefault(channel, {})[listener] = None
 

@@ -1,4 +1,4 @@
-"""What the routes use: agents with their limits, leased messages, tasks and jobs, and the outbox."""
+"""What the routes use: agents with their limits, queues, leased messages, tasks and jobs, and the outbox."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from postroad.errors import (
     InvalidTask,
     NotSupported,
     PostroadError,
+    QueueNotFound,
     RateLimited,
     RouteNotFound,
     TooManyPolls,
@@ -44,9 +45,11 @@ from postroad.tasks import (
     worker_page,
 )
 from postroad.telemetry import recorded
+from postroad.views import queue_not_found
 from postroad.wiring import Backend
 
 _BURST = 2
+_LOOK_AGAIN_SECONDS = 0.25
 MAX_BUCKETS = 10_000
 MAX_DELIVERIES: Final = 1_000
 MAX_BYTES: Final = 32 * 1_048_576
@@ -147,6 +150,37 @@ class LeasedMessages:
             remedy="Release it with the error, or reject it soon after the lease, through the server that leased it.",
         )
         return [by_receipt.get(each.receipt) or AckResult(False, unknown) for each in held]
+
+
+class OpenQueues:
+    """The queues that messages are sent to, looked up once in a quarter of a second instead of by every request.
+
+    Other settings of a queue count from then on. A body above the queue's limit is too large over HTTP; it is not
+    stored as a blob.
+    """
+
+    def __init__(self, backend: Backend, clock: Clock) -> None:
+        self._backend = backend
+        self._clock = clock
+        self._open: dict[str, Queue] = {}
+        self._opened_at = float("-inf")
+
+    def queue(self, name: str) -> Queue:
+        """Return the queue of this name, or raise `QueueNotFound` with the nearest name that exists."""
+        now = self._clock.monotonic()
+        if now - self._opened_at >= _LOOK_AGAIN_SECONDS:
+            self._open, self._opened_at = {}, now
+        found = self._open.get(name)
+        return self.again(name) if found is None else found
+
+    def again(self, name: str) -> Queue:
+        """Look the queue up now: it may have been deleted, or made again."""
+        try:
+            queue = self._open[name] = self._backend.queue(name, overflow="fail")
+        except QueueNotFound as error:
+            self._open.pop(name, None)
+            raise queue_not_found(self._backend, name) from error
+        return queue
 
 
 class WorkAccess:

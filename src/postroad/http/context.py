@@ -18,7 +18,7 @@ import msgspec
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import InvalidCursor, PostroadError
 from postroad.http import redrives
-from postroad.http.access import AgentAccess, LeasedMessages, OutboxAccess, RateLimits, WorkAccess
+from postroad.http.access import AgentAccess, LeasedMessages, OpenQueues, OutboxAccess, RateLimits, WorkAccess
 from postroad.http.idempotency import AnswerStore, KeyLocks
 from postroad.http.live import LiveOverviews
 from postroad.http.metrics import RequestMetrics
@@ -97,6 +97,7 @@ class Context:
         self.rates = RateLimits(settings.rate_limit, clock)
         self.request_metrics = RequestMetrics()
         self.polls = Polls(max_open=max_polls)
+        self.queues = OpenQueues(backend, clock)
         self.leased = LeasedMessages()
         self.agent_access = AgentAccess(backend.agents(**settings.agents), clock)
         self.streams = AgentStreams(self.polls, self.agent_access, self.identities, self.leased)

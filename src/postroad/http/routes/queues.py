@@ -11,6 +11,7 @@ from litestar.response import Redirect
 
 from postroad.errors import InvalidCursor, InvalidInput, InvalidMessage, PostroadError, QueueNotFound
 from postroad.http import forms
+from postroad.http.context import Context
 from postroad.http.idempotency import perform
 from postroad.http.openapi import answers, example, route
 from postroad.http.requests import ApiRequest, Confirm, Cursor, Limit, Payload, QueueName, actor_of, checked, page
@@ -34,7 +35,6 @@ from postroad.views import (
     queue_row,
     sent,
 )
-from postroad.wiring import Backend
 
 SettingsBody = Annotated[
     forms.QueueSettings, example({"visibility": 60, "dead_letter": "orders-dlq", "max_receives": 5})
@@ -155,7 +155,7 @@ async def send_messages(request: ApiRequest, queue: QueueName, data: MessagesBod
     """Send up to 100 messages. An invalid one is answered `ok: false`; the others are sent."""
 
     def effect() -> SentBatch:
-        results = _send(request.context.backend, checked(queue), data.messages)
+        results = _send(request.context, checked(queue), data.messages)
         return SentBatch([sent(result) for result in results])
 
     return await perform(request, effect)
@@ -187,23 +187,20 @@ async def peek_messages(
     return await page(request, f"queues/{queue}/messages", cursor, find)
 
 
-def _send(backend: Backend, name: str, entries: list[forms.Message]) -> list[SendResult]:
+def _send(context: Context, name: str, entries: list[forms.Message]) -> list[SendResult]:
     """Send the messages, and return the result of each."""
-    try:
-        # A body above the queue's limit is too large over HTTP; it is not stored as a blob.
-        queue = backend.queue(name, overflow="fail")
-    except QueueNotFound as error:
-        raise queue_not_found(backend, name) from error
     messages = [OutgoingMessage(one.body, one.attributes, one.group, one.dedup_id, one.delay) for one in entries]
+    queue = context.queues.queue(name)
     try:
         return queue.send(messages)
-    except InvalidMessage:
-        # One invalid message refused them all, and nothing was stored: send the others.
-        spec = backend.queue_spec(name)
-        refused = [_refusal(spec, message) for message in messages]
-        valid = [message for message, result in zip(messages, refused, strict=True) if result is None]
-        outcomes = iter(queue.send(valid) if valid else [])
-        return [next(outcomes) if result is None else result for result in refused]
+    except (InvalidMessage, QueueNotFound):
+        # Nothing was stored: one invalid message refused them all, or the queue was deleted. Send the valid ones.
+        queue = context.queues.again(name)
+    spec = context.backend.queue_spec(name)
+    refused = [_refusal(spec, message) for message in messages]
+    valid = [message for message, result in zip(messages, refused, strict=True) if result is None]
+    outcomes = iter(queue.send(valid) if valid else [])
+    return [next(outcomes) if result is None else result for result in refused]
 
 
 def _refusal(spec: QueueSpec, message: OutgoingMessage) -> SendResult | None:
@@ -281,7 +278,7 @@ async def send_by_form(request: ApiRequest, queue: QueueName) -> Redirect:
     """Send one message."""
     given = await request.fields()
     entry = forms.Message(given.get("body", ""), {}, given.get("group") or None, given.get("dedup_id") or None)
-    [result] = await request.context.run(lambda: _send(request.context.backend, queue, [entry]))
+    [result] = await request.context.run(lambda: _send(request.context, queue, [entry]))
     if result.error is not None:
         raise result.error
     return redirect("/ui/queues", queue, sent=result.message_id)

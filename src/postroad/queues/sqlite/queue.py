@@ -251,11 +251,13 @@ class SQLiteQueue:
     def _receive_waiting(self, limit: int, wait: float, visibility_us: int | None) -> list[Leased]:
         """Claim, or wait until a send of this process serves this receiver or a wake-up makes it claim again."""
         deadline = time.monotonic() + wait
+        # A claim renews a queue that is deleted when nobody receives.
+        renews = self._spec.auto_delete_after is not None
+        # Nobody has to wake a receiver that finds something, so it does not listen yet.
+        if (renews or self._store.states.probably_holds_more(self.id)) and (found := self._claim(limit, visibility_us)):
+            return found
         with self._engine.listen(self._channel) as listener:
-            waiter = Waiter(listener, limit, visibility_us)
-            # A claim renews a queue that is deleted when nobody receives.
-            renews = self._spec.auto_delete_after is not None
-            claim_first = renews or self._store.states.probably_holds_more(self.id)
+            waiter, claim_first = Waiter(listener, limit, visibility_us), False
             try:
                 while True:
                     found = self._claim(limit, visibility_us) if claim_first else self._wait_for(waiter, deadline)
