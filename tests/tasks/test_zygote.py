@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.tasks.benches import Bench, is_alive, lines, ours, parent_of, working
 from tests.tasks.test_children import order, output, pool, ready, report, run
@@ -15,7 +16,9 @@ from tests.waiting import eventually
 from postroad import Backend
 from postroad.errors import ConfigurationError
 from postroad.tasks.pool import ChildPool
-from postroad.tasks.registry import TaskRegistry
+from postroad.tasks.processes import RESULT
+from postroad.tasks.registry import TaskRegistry, default_tasks
+from postroad.tasks.task_child import rehearse
 from postroad.tasks.verdicts import Completed, verdict_of
 
 pytestmark = pytest.mark.slow
@@ -127,3 +130,14 @@ def test_a_worker_that_dies_while_its_tasks_are_imported_leaves_no_directory(tmp
     (tmp_path / "go").touch()
 
     eventually(lambda: not list(scratch.iterdir()))
+
+
+def test_a_rehearsal_runs_its_tasks_and_leaves_nothing_behind(capfd: pytest.CaptureFixture[str]) -> None:
+    before = default_tasks.names(), dict(os.environ), Path.cwd()
+
+    replies = rehearse()
+
+    assert {reply[:1] for reply in replies} == {RESULT}
+    assert {msgspec.json.decode(reply[1:])["output"] for reply in replies} == {None, 1}
+    assert (default_tasks.names(), dict(os.environ), Path.cwd()) == before
+    assert capfd.readouterr() == ("", "")

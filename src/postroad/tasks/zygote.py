@@ -29,7 +29,7 @@ import msgspec
 from postroad.errors import describe_import
 from postroad.tasks import processes
 from postroad.tasks.processes import Link, Order, PeerGone, Plan, ToMonitor, to_monitor
-from postroad.tasks.task_child import ChildSetup, entry_of, find_tasks
+from postroad.tasks.task_child import ChildSetup, entry_of, find_tasks, rehearse
 from postroad.tasks.watch import Child, ChildExits, ChildNotReady, Watch, fork_child, read_some
 
 _TICK_MS = 1_000
@@ -227,6 +227,7 @@ class Zygote:
         # Do once what every child would have to do: flush each line, and print where it crashed.
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # made by this interpreter
         faulthandler.enable(file=2)
+        rehearse()
         gc.collect()
         gc.freeze()
         events = select.poll()
