@@ -200,6 +200,7 @@ def _answer(request: ApiRequest, found: Any) -> Answer:
 
 async def _keyed_request(request: ApiRequest) -> KeyedRequest | None:
     """Return where the answer is stored, if the request has a key; refuse a body that the route does not declare."""
+    # A form of a page has no key, and its fields were read with its proof.
     if request.is_form:
         return None
     if request.route_handler.parsed_data_field is None:

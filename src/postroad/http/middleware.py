@@ -13,17 +13,8 @@ from functools import partial
 from itertools import chain
 from urllib.parse import parse_qsl
 
+from litestar import types
 from litestar.enums import ScopeType
-from litestar.types import (
-    ASGIApp,
-    HTTPReceiveMessage,
-    HTTPScope,
-    Message,
-    Receive,
-    Scope,
-    Send,
-    WebSocketReceiveMessage,
-)
 
 from postroad import failpoints
 from postroad.errors import HeadersTooLarge, HostNotAllowed, PostroadError, RouteNotFound, TokenInUrl
@@ -61,12 +52,12 @@ _logging = logging.getLogger("postroad.http")
 class RequestMiddleware:
     """Gives every request an id, refuses foreign hosts and tokens in URLs, and adds headers to every answer."""
 
-    def __init__(self, app: ASGIApp, context: Context) -> None:
+    def __init__(self, app: types.ASGIApp, context: Context) -> None:
         self._app, self._context = app, context
         settings = context.settings
         self._hosts = _LOOPBACK | {_host_name(name) for name in (settings.host, *settings.allowed_hosts)}
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: types.Scope, receive: types.Receive, send: types.Send) -> None:
         if scope["type"] != ScopeType.HTTP:
             await self._app(scope, receive, send)
             return
@@ -112,7 +103,7 @@ class RequestMiddleware:
                 duration_ms=round(seconds * 1000, 3),
             )
 
-    def _refusal(self, scope: HTTPScope, headers: dict[bytes, bytes]) -> PostroadError | None:
+    def _refusal(self, scope: types.HTTPScope, headers: dict[bytes, bytes]) -> PostroadError | None:
         given = list(scope["headers"])
         if len(given) > _MOST_HEADERS:
             return HeadersTooLarge(f"{len(given)} headers are more than {_MOST_HEADERS}")
@@ -133,11 +124,11 @@ class RequestMiddleware:
 class _Body:
     """The body of a request, and whether it was read to its end."""
 
-    def __init__(self, receive: Receive) -> None:
+    def __init__(self, receive: types.Receive) -> None:
         self._receive = receive
         self.is_read = False
 
-    async def __call__(self) -> HTTPReceiveMessage | WebSocketReceiveMessage:
+    async def __call__(self) -> types.HTTPReceiveMessage | types.WebSocketReceiveMessage:
         message = await self._receive()
         self.is_read = message["type"] != "http.request" or not message.get("more_body", False)
         return message
@@ -157,7 +148,7 @@ class _Body:
 class _Answer:
     """Sends an answer: adds the headers that every answer has, and leaves out the body for HEAD."""
 
-    def __init__(self, send: Send, request_id: str, *, headless: bool, body: _Body | None, probe: bool) -> None:
+    def __init__(self, send: types.Send, request_id: str, *, headless: bool, body: _Body | None, probe: bool) -> None:
         self._send = send
         self._headless = headless
         self._body = body
@@ -167,7 +158,7 @@ class _Answer:
         self.before: Callable[[int, Iterable[tuple[bytes, bytes]]], Awaitable[None]] | None = None
         """Is called once, with status and headers, before the answer begins."""
 
-    async def __call__(self, message: Message) -> None:
+    async def __call__(self, message: types.Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             if self.before is not None:

@@ -219,7 +219,10 @@ class Overviews:
     def _measure(self) -> Measured:
         """Read the stores, each as often as it may be; runs on a thread."""
         if not self._restored:
-            self._restore()
+            stored = self._backend.items().get(self._key)
+            self._restored = True
+            if stored is not None:
+                self._samples.restore(stored.value, now=self._clock.monotonic(), wall=self._clock.now().timestamp())
         queues, deleted = self._backend.census()
         self.rates.add(queues, self._clock.monotonic())
         notified = [each for each in queues if each.spec.name in self._notification_queues]
@@ -248,12 +251,6 @@ class Overviews:
             ),
             outbox=outbox,
         )
-
-    def _restore(self) -> None:
-        found = self._backend.items().get(self._key)
-        self._restored = True
-        if found is not None:
-            self._samples.restore(found.value, now=self._clock.monotonic(), wall=self._clock.now().timestamp())
 
     def _read_slowly(self) -> tuple[Work, list[Finding]]:
         """Return what there is of tasks and agents, and what is doubtful about the files."""

@@ -242,7 +242,11 @@ class Jobs:
                 cursor=cursor,
                 raw=True,
             )
-            found += [each for event in page.events if (each := self._summary(event.entity_id, status)) is not None]
+            for event in page.events:
+                held = self._coordinator.jobs.read(event.entity_id)
+                if held is not None and status in (None, held.job.status):
+                    job = held.job
+                    found.append(JobSummary(event.entity_id, job.status, job.total, job.created_at))
             cursor, left = page.cursor, left - len(page.events)
             if cursor is None:
                 break
@@ -258,12 +262,6 @@ class Jobs:
         if found is None:
             raise not_found(job_id)
         return draw(found, format)
-
-    def _summary(self, job_id: str, status: str | None) -> JobSummary | None:
-        held = self._coordinator.jobs.read(job_id)
-        if held is None or status not in (None, held.job.status):
-            return None
-        return JobSummary(job_id, held.job.status, held.job.total, held.job.created_at)
 
     def _event(self, event_type: str, job_id: str, **properties: Any) -> JournalEvent:
         return self._coordinator.event(event_type, job_id, origin="producer", **properties)

@@ -192,12 +192,8 @@ async def _settle_events(
 
 async def _settle(request: ApiRequest, find: Callable[[], Queue], receipts: list[str], settle: Settle) -> Response[Any]:
     def effect() -> SettledBatch:
-        results = settle(find(), [_delivery(receipt) for receipt in receipts])
-        return SettledBatch([settled(result) for result in results])
+        # Settling reads nothing of a delivery but its receipt.
+        held = [Delivery("", b"", {}, None, receipt, 1, _NEVER, _NEVER, None) for receipt in receipts]
+        return SettledBatch([settled(result) for result in settle(find(), held)])
 
     return await perform(request, effect)
-
-
-def _delivery(receipt: str) -> Delivery:
-    """Return a delivery with this receipt, which is all that settling reads."""
-    return Delivery("", b"", {}, None, receipt, 1, _NEVER, _NEVER, None)
