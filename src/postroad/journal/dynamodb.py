@@ -9,18 +9,8 @@ from uuid import UUID
 
 import msgspec
 
-from postroad.connections import (
-    BILLING,
-    AwsConnection,
-    Entry as Sent,
-    Make,
-    deliver,
-    expiry_of,
-    key_names,
-    make_table,
-    translated,
-    was_unsure,
-)
+from postroad import connections
+from postroad.connections import AwsConnection, deliver, translated
 from postroad.errors import ConfigurationError, PostroadError
 from postroad.journal.event import JournalEvent
 from postroad.journal.events import MAX_TIMESTAMP, MIN_TIMESTAMP
@@ -74,16 +64,16 @@ def _differences(found: Mapping[str, Any]) -> Iterator[str]:
     types = {entry["AttributeName"]: entry["AttributeType"] for entry in found["AttributeDefinitions"]}
     indexes = {index["IndexName"]: index for index in found.get("GlobalSecondaryIndexes") or ()}
     pairs: list[tuple[str, object, object]] = [
-        ("BillingMode", found.get("BillingModeSummary", {}).get("BillingMode", "PROVISIONED"), BILLING),
+        ("BillingMode", found.get("BillingModeSummary", {}).get("BillingMode", "PROVISIONED"), connections.BILLING),
     ]
     # The names of keys mean nothing to whoever reads this.
-    if tuple(key_names(found)) != EVENTS.keys:
+    if tuple(connections.key_names(found)) != EVENTS.keys:
         yield "its key is another one"
     for name, wanted in EVENTS.indexes.items():
         if (index := indexes.get(name)) is None:
             yield f"there is no index {name}"
             continue
-        if tuple(key_names(index)) != wanted.keys:
+        if tuple(connections.key_names(index)) != wanted.keys:
             yield f"the key of index {name} is another one"
         projection = index.get("Projection", {}).get("ProjectionType")
         pairs.append((f"ProjectionType of {name}", projection, wanted.projection))
@@ -113,18 +103,18 @@ class DynamoRecords:
     def __init__(self, connection: AwsConnection, table: str | None = None) -> None:
         self._connection = connection
         self._table = table or connection.table or table_name(connection.stage)
-        self._known: dict[str, Make] = {"ResourceNotFoundException": self._no_table}
+        self._known: dict[str, connections.Make] = {"ResourceNotFoundException": self._no_table}
 
     def init(self) -> None:
         client, name = self._client, self._table
         with translated(f"DynamoDB table {name!r}"):
-            make_table(client, name, EVENTS, check=lambda found: _check(name, list(_differences(found))))
-            if (expires_at := expiry_of(client, name)) != EVENTS.ttl_attribute:
+            connections.make_table(client, name, EVENTS, check=lambda found: _check(name, list(_differences(found))))
+            if (expires_at := connections.expiry_of(client, name)) != EVENTS.ttl_attribute:
                 _check(name, [f"its items end at {expires_at}, not at {EVENTS.ttl_attribute}"])
 
     def add(self, entries: Sequence[Entry], received_at: int, ttl: int | None) -> list[bool | PostroadError]:
         added = {"receivedAt": received_at} if ttl is None else {"receivedAt": received_at, "ttl": ttl}
-        sent = [Sent({**entry.event.to_item(), **added}) for entry in entries]
+        sent = [connections.Entry({**entry.event.to_item(), **added}) for entry in entries]
         return deliver(sent, self._put, most=1, most_bytes=1)
 
     def has(self, event: JournalEvent) -> bool:
@@ -143,7 +133,7 @@ class DynamoRecords:
         return True
 
     def remove(self, events: Sequence[JournalEvent]) -> None:
-        sent = [Sent({name: keys_of(event)[name] for name in ("PK", "SK")}) for event in events]
+        sent = [connections.Entry({name: keys_of(event)[name] for name in ("PK", "SK")}) for event in events]
         for result in deliver(sent, self._delete, most=1, most_bytes=1):
             if isinstance(result, PostroadError):
                 raise result
@@ -179,7 +169,7 @@ class DynamoRecords:
             except self._client.exceptions.ConditionalCheckFailedException as error:
                 stored = cast("Any", error.response).get("Item") or {}
                 # If the answer of an attempt was lost, the next one finds what that attempt has stored.
-                return [was_unsure() and stored.get("receivedAt") == _attribute(items[0]["receivedAt"])]
+                return [connections.was_unsure() and stored.get("receivedAt") == _attribute(items[0]["receivedAt"])]
         return [True]
 
     def _delete(self, keys: list[dict[str, Any]]) -> list[bool]:

@@ -9,17 +9,11 @@ from typing import Any, Final
 
 import msgspec
 
+from postroad import errors
 from postroad.arguments import check, whole_number
 from postroad.blobs import Blobs
 from postroad.connections import Again, Entry as Sent, deliver, translated
-from postroad.errors import (
-    ConfigurationError,
-    EventTooLarge,
-    InvalidEvent,
-    OverflowMismatch,
-    PostroadError,
-    Unavailable,
-)
+from postroad.errors import InvalidEvent, PostroadError
 from postroad.events import sendable
 from postroad.journal.event import ATTRIBUTES, OVERFLOW, JournalEvent, check_event
 from postroad.journal.keys import keys_of
@@ -60,7 +54,7 @@ class EventBridgeSender:
         blobs: Blobs | None = None,
         retries: int = 3,
     ) -> None:
-        check(retries, whole_number(0), "retries", ConfigurationError)
+        check(retries, whole_number(0), "retries", errors.ConfigurationError)
         self._client = client
         self._bus = event_bus_name
         self._app = app
@@ -102,7 +96,7 @@ class EventBridgeSender:
         if not entry.get("ErrorCode"):
             return True
         why = f"{entry['ErrorCode']}: {entry.get('ErrorMessage', '')}"
-        return Again(Unavailable(f"sending to EventBridge bus {self._bus!r}: {why}"))
+        return Again(errors.Unavailable(f"sending to EventBridge bus {self._bus!r}: {why}"))
 
 
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
@@ -131,10 +125,10 @@ def event_of_detail(detail: object) -> JournalEvent:
         where = f"properties.{OVERFLOW}"
         try:
             pointer = checked_pointer(event, None)
-        except OverflowMismatch as error:
+        except errors.OverflowMismatch as error:
             raise InvalidEvent(f"{where}: {error.message}", field=where) from None
         if _SHA256.fullmatch(pointer.sha256) is None or pointer.size < 0:
             raise InvalidEvent(f"{where}: is not the hash and size of a blob", field=where)
     if (size := len(msgspec.json.encode(detail))) > MAX_ITEM_BYTES:
-        raise EventTooLarge(f"detail: its JSON has {size:,} bytes, more than {MAX_ITEM_BYTES:,}", field="detail")
+        raise errors.EventTooLarge(f"detail: its JSON has {size:,} bytes, more than {MAX_ITEM_BYTES:,}", field="detail")
     return event

@@ -12,23 +12,10 @@ import msgspec
 from postroad.arguments import check, whole_number
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import InvalidEvent, InvalidQuery, PostroadError
+from postroad.journal import port
 from postroad.journal.event import OVERFLOW, JournalEvent, whole
 from postroad.journal.overflow import SMALL_BYTES, Overflow
-from postroad.journal.port import (
-    MAX_LIMIT,
-    AppendResult,
-    Appends,
-    Entity,
-    Entry,
-    Followed,
-    Page,
-    Query,
-    Records,
-    append_results,
-    checked_entry,
-    every_event,
-    place_of,
-)
+from postroad.journal.port import AppendResult, Appends, Entity, Entry, Followed, Page, Query, Records
 
 # Clocks of several writers differ, and an index of DynamoDB lags behind its table.
 _MARGIN_MS: Final = 60_000
@@ -113,7 +100,7 @@ class StoredJournal:
         if self._sender is not None:
             return self._sender.append(events)
         entries = [self._entry(event) for event in events]
-        return append_results(events, entries, self._add([entry for entry in entries if isinstance(entry, Entry)]))
+        return port.append_results(events, entries, self._add([entry for entry in entries if isinstance(entry, Entry)]))
 
     def prepared(self, events: Sequence[JournalEvent]) -> Callable[[Sequence[JournalEvent]], None]:
         """Return a function that stores these events and those that it gets, or raises why one cannot be stored.
@@ -141,12 +128,12 @@ class StoredJournal:
         self, index: str, *, limit: int = 100, cursor: str | None = None, raw: bool = False, **asked: Any
     ) -> Page:
         """Return a page of one index, as `Journal.query` describes it; `asked` are the other fields of a `Query`."""
-        check(limit, whole_number(1, MAX_LIMIT), "limit", InvalidQuery)
+        check(limit, whole_number(1, port.MAX_LIMIT), "limit", InvalidQuery)
         query = Query(index=index, **asked)
         low, high = query.bounds(cursor)
         found = self._records.read(query, low, high, limit + 1) if low < high else []
         events = found[:limit]
-        following = query.cursor(place_of(events[-1])) if len(found) > limit else None
+        following = query.cursor(port.place_of(events[-1])) if len(found) > limit else None
         return Page(events if raw else self._unpacked(events), following)
 
     def latest(self, tenant: str, entity_type: str, entity_id: str) -> JournalEvent | None:
@@ -164,7 +151,7 @@ class StoredJournal:
             return Followed(self._unpacked(followed.events), followed.position, followed.has_more)
 
         def read(event_type: str, start: int, end: int) -> Iterable[JournalEvent]:
-            return every_event(self, "GSI4", tenant=tenant, event_type=event_type, start=start, end=end)
+            return port.every_event(self, "GSI4", tenant=tenant, event_type=event_type, start=start, end=end)
 
         return follow_by_time(read, event_types, position, now=int(self._clock.now().timestamp() * 1000))
 
@@ -202,7 +189,7 @@ class StoredJournal:
         try:
             if not isinstance(event, JournalEvent):
                 return InvalidEvent(f"{type(event).__name__} is not a JournalEvent")
-            return self._packed(checked_entry(event))
+            return self._packed(port.checked_entry(event))
         except PostroadError as error:
             return error
 

@@ -13,23 +13,11 @@ from typing import cast
 
 import msgspec
 
+from postroad import errors
 from postroad.blobs import MAX_BLOB_BYTES, BlobRef, Blobs, check_reference, reference
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.engine import in_transaction
-from postroad.errors import (
-    ConfigurationError,
-    HeldBack,
-    InvalidInput,
-    InvalidMessage,
-    MessageTooLarge,
-    NotSupported,
-    PostroadError,
-    QueueNotFound,
-    StorageFull,
-    TopicNotFound,
-    TransportError,
-    Unavailable,
-)
+from postroad.errors import PostroadError
 from postroad.queues.port import (
     AckResult,
     Decide,
@@ -60,14 +48,14 @@ _RETRY_AFTER = 30.0
 _QUICK_RETRIES = 10
 # After these errors nothing was sent; after any other the message may have been sent and needs its blob.
 _SURELY_NOT_SENT = (
-    ConfigurationError,
-    HeldBack,
-    InvalidInput,
-    NotSupported,
-    QueueNotFound,
-    StorageFull,
-    TopicNotFound,
-    Unavailable,
+    errors.ConfigurationError,
+    errors.HeldBack,
+    errors.InvalidInput,
+    errors.NotSupported,
+    errors.QueueNotFound,
+    errors.StorageFull,
+    errors.TopicNotFound,
+    errors.Unavailable,
 )
 
 
@@ -172,17 +160,17 @@ class References:
         try:
             check_content(message, where=where, limit=limit)
             fits = True
-        except MessageTooLarge:
+        except errors.MessageTooLarge:
             fits = False
         if ATTRIBUTE in message.attributes:
             field = f"{where}attributes.{ATTRIBUTE}"
             remedy = "Give the attribute another name."
-            raise InvalidMessage(f"{field}: this name is Postroad's own", field=field, remedy=remedy)
+            raise errors.InvalidMessage(f"{field}: this name is Postroad's own", field=field, remedy=remedy)
         if fits:
             return message, None, body
         _refuse_huge(body, where)
         if len(message.attributes) >= MAX_ATTRIBUTES:
-            raise MessageTooLarge(
+            raise errors.MessageTooLarge(
                 f"{where}body: must travel as a blob, which needs one of the {MAX_ATTRIBUTES} attribute places, "
                 "and all are taken",
                 field=f"{where}body",
@@ -209,13 +197,13 @@ class References:
 def read_reference(body: bytes) -> BlobRef:
     """Return the reference in a body; refuse one that Postroad cannot have written before anything is read."""
     if len(body) > _LONGEST_REFERENCE:
-        raise InvalidMessage(f"body: {len(body)} bytes is too long for a reference to a blob", field="body")
+        raise errors.InvalidMessage(f"body: {len(body)} bytes is too long for a reference to a blob", field="body")
     try:
         ref = msgspec.json.decode(body, type=_Reference).postroad_blob
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidMessage(f"body: is not a reference to a blob: {error}", field="body") from error
+        raise errors.InvalidMessage(f"body: is not a reference to a blob: {error}", field="body") from error
     if not check_reference(ref).key.startswith(PREFIX):
-        raise InvalidMessage(f"body: refers to the blob {ref.key!r}, outside {PREFIX!r}", field="body")
+        raise errors.InvalidMessage(f"body: refers to the blob {ref.key!r}, outside {PREFIX!r}", field="body")
     return ref
 
 
@@ -239,7 +227,7 @@ def _surely_fits(message: OutgoingMessage, limit: int) -> bool:
 
 def _refuse_huge(body: object, where: str) -> None:
     if isinstance(body, str | bytes) and len(body) > MAX_BLOB_BYTES:
-        raise MessageTooLarge(
+        raise errors.MessageTooLarge(
             f"{where}body: {len(body)} bytes is above {MAX_BLOB_BYTES}, the limit of a body that travels as a blob",
             field=f"{where}body",
             remedy="Split the data, or keep it in a store of its own and send its address.",
@@ -312,7 +300,7 @@ class OverflowingQueue:
     def undo(self, deliveries: Sequence[Delivery], *, after: float = 0.0) -> list[AckResult]:
         """Give the messages back without counting the receive, if the traits say that the queue can."""
         if self.inner.traits.defers_by != "undo":
-            raise NotSupported(f"queue {self.name!r} cannot take back a receive")
+            raise errors.NotSupported(f"queue {self.name!r} cannot take back a receive")
         return cast(Watchable, self.inner).undo(_packed(deliveries), after=after)
 
     def reject(self, deliveries: Sequence[Delivery], *, reason: str, error: str | None = None) -> list[AckResult]:
@@ -387,10 +375,10 @@ class OverflowingQueue:
     def _fail(self, delivery: Delivery, error: PostroadError) -> bool:
         """Reject the message or release it with the error; return whether its group may go on without it."""
         text = f"{type(error).__name__}: {error}"
-        temporary = isinstance(error, TransportError)
+        temporary = isinstance(error, errors.TransportError)
         # On FIFO it is rejected, so that the receives of those behind it in its group are not counted.
         if self.inner.traits.fifo and not temporary:
-            with suppress(NotSupported):
+            with suppress(errors.NotSupported):
                 (result,) = self.inner.reject([delivery], reason="the blob of its body cannot be read", error=text)
                 if result.ok:
                     return True

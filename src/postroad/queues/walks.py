@@ -7,14 +7,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from postroad.errors import (
-    AmbiguousSource,
-    ConfigurationError,
-    InvalidInput,
-    InvalidName,
-    NotPermitted,
-    QueueNotFound,
-)
+from postroad import errors
 from postroad.queues.markers import REDRIVE, mark_redriven, read_dead
 from postroad.queues.match import RedriveReport, Selection
 from postroad.queues.port import Movable, Move, MoveStep, PeekedMessage, QueueStore
@@ -69,7 +62,7 @@ class Destinations:
         sources = self._sources()
         if len(sources) != 1:
             users = "no queue has" if not sources else f"{', '.join(sources)} all have"
-            raise AmbiguousSource(
+            raise errors.AmbiguousSource(
                 f"to: a message does not say where it came from, and {users} {self._dead_letters!r} as dead letters",
                 field="to",
             )
@@ -78,7 +71,7 @@ class Destinations:
     def _sources(self) -> list[str]:
         try:
             return self._directory.sources(self._dead_letters)
-        except NotPermitted:
+        except errors.NotPermitted:
             # An operator need not have the right to list queues: the dead-letter queue itself may name its users.
             allowed = self._directory.queue_spec(self._dead_letters).redrive_allow
             if isinstance(allowed, str):
@@ -86,7 +79,7 @@ class Destinations:
         found: list[str] = []
         for name in allowed:
             # One that was deleted is left out.
-            with suppress(QueueNotFound):
+            with suppress(errors.QueueNotFound):
                 spec = self._directory.queue_spec(name)
                 found += [spec.name] if spec.dead_letter == self._dead_letters else []
         return found
@@ -94,10 +87,10 @@ class Destinations:
     def _checked(self, name: str, field: str) -> str:
         if name == self._dead_letters:
             text = f"{field}: {name!r} is itself the queue to redrive"
-            raise InvalidName(text, field=field, remedy="Name another destination.")
+            raise errors.InvalidName(text, field=field, remedy="Name another destination.")
         spec = self._directory.queue_spec(name)
         if spec.fifo is not self._dead_letters.endswith(".fifo"):
-            raise ConfigurationError(
+            raise errors.ConfigurationError(
                 f"{field}: {name!r} and {self._dead_letters!r} are not of one kind: "
                 "FIFO messages go to FIFO queues, standard ones to standard queues",
                 field=field,
@@ -195,7 +188,7 @@ class UnorderedWalk:
             return None
         try:
             to = self.destinations.resolve(self.destinations.origin(message))
-        except (ConfigurationError, InvalidInput, QueueNotFound):
+        except (errors.ConfigurationError, errors.InvalidInput, errors.QueueNotFound):
             # The redrive is refused only while nothing has moved.
             if not self._any_moved:
                 raise

@@ -12,22 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, cast
 
 from msgspec import Meta
 
+from postroad import journal
 from postroad.arguments import FINITE, check
 from postroad.errors import InvalidTask, NotFound, TaskRunCancelled, TaskRunFailed
-from postroad.journal import (
-    CANCELLED,
-    COMPLETED,
-    TERMINAL,
-    TIMEOUT,
-    Journal,
-    JournalEvent,
-    StoredJournal,
-    TaskState,
-    fold,
-    task_history,
-    tasks_of_job,
-    whole,
-)
+from postroad.journal import Journal, JournalEvent, StoredJournal, TaskState
 from postroad.tasks.leases import TaskRecords, current_state
 from postroad.tasks.signatures import Signature
 from postroad.tasks.submissions import last_pending
@@ -71,7 +59,7 @@ class TaskRuns:
     def name_in_job(self, request_id: str) -> str:
         """Return the name of a job's task, begun or not, or raise `NotFound`."""
         job_id, dot, task_id = request_id.partition(".")
-        found = tasks_of_job(self._journal, self._tenant, job_id) if dot else []
+        found = journal.tasks_of_job(self._journal, self._tenant, job_id) if dot else []
         name = next((task["name"] for task in found if task["taskId"] == task_id), None)
         if name is None:
             raise NotFound(f"there is no task {request_id!r}")
@@ -82,12 +70,12 @@ class TaskRuns:
         state = current_state(self._journal, self._records, self._tenant, request_id)
         if end is None or (state is not None and state.state not in OPEN):
             return state
-        return fold([*task_history(self._journal, self._tenant, request_id), end])
+        return journal.fold([*journal.task_history(self._journal, self._tenant, request_id), end])
 
     def end(self, request_id: str, run: int) -> JournalEvent | None:
         """Return the event that ended a run; None if it has not ended."""
         held = self._records.read(self._tenant, request_id)
-        types = TERMINAL
+        types = journal.TERMINAL
         if held is not None and held.lease.run <= run:
             outcome = held.lease.outcome
             if held.lease.run < run or outcome is None:
@@ -104,7 +92,7 @@ class TaskRuns:
             )
             for event in page.events:
                 if event.properties.get("run", 1) == run:
-                    return whole(event)
+                    return journal.whole(event)
         return None
 
     def _kept_end(self, request_id: str, run: int) -> JournalEvent | None:
@@ -174,8 +162,9 @@ class TaskRuns:
 
     def _watch(self, request_id: str, call: Callable[[bool], None]) -> AbstractContextManager[object] | None:
         """Call `call` when the task may have ended (True: it has); None if nothing does so on this store."""
-        journal = self._journal
-        return journal.watch(self._tenant, (_TASK, request_id), call) if isinstance(journal, StoredJournal) else None
+        if not isinstance(self._journal, StoredJournal):
+            return None
+        return self._journal.watch(self._tenant, (_TASK, request_id), call)
 
 
 class _Pace:
@@ -264,12 +253,12 @@ class TaskHandle(Generic[R]):
 
     def _result(self, event: JournalEvent) -> R:
         known, request_id = event.properties, self.request_id
-        if event.event_type == COMPLETED:
+        if event.event_type == journal.COMPLETED:
             output = known.get("output")
             return cast("R", output if self._signature is None else self._signature.read_result(output))
-        if event.event_type == CANCELLED:
+        if event.event_type == journal.CANCELLED:
             raise TaskRunCancelled(request_id, self.run, str(known.get("reason", "cancelled")))
-        if event.event_type == TIMEOUT:
+        if event.event_type == journal.TIMEOUT:
             error, category = f"timed out after {known.get('elapsedMs')} ms", "timeout"
         else:
             error, category = str(known.get("error")), str(known.get("errorCategory"))

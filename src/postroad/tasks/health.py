@@ -17,20 +17,11 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
+from postroad import journal
 from postroad.arguments import check
 from postroad.errors import AlertRefused, ConfigurationError, PostroadError
 from postroad.items import ABSENT
-from postroad.journal import (
-    ATTEMPT_FAILED,
-    HEARTBEAT,
-    STARTED,
-    Journal,
-    JournalEvent,
-    StoredJournal,
-    every_event,
-    fold,
-    task_history,
-)
+from postroad.journal import HEARTBEAT, STARTED, Journal, JournalEvent
 from postroad.ports import Store
 from postroad.settings import alerts_allow_loopback, slack_webhook_url
 from postroad.tasks.messages import log_event, tenant_and_app
@@ -144,7 +135,7 @@ class HealthCheck:
     def look(self, *, now: datetime | int | None = None, limit: int | None = None) -> HealthReport:
         """Examine every running task, or at most `limit` of them; nothing is recorded and nobody is alerted."""
         moment = self._milliseconds(now)
-        found = [self._examined(each, moment) for each in islice(self._started(moment, limit), limit)]
+        found = [self.check_single(each, now=moment) for each in islice(self._started(moment, limit), limit)]
         tasks = [
             {name: value for name, value in task.items() if name != "currentState" and value is not None}
             for task in found
@@ -157,17 +148,17 @@ class HealthCheck:
 
     def _started(self, moment: int, limit: int | None) -> Iterator[str]:
         """Yield the tasks of the app that may be running: they have started lately and, if known, not ended."""
-        kept, journal, since = None, self._journal, moment - self._lookback_ms
+        kept, since = None, moment - self._lookback_ms
         asked: dict[str, Any] = {"tenant": self._tenant, "app": self._app, "event_type": STARTED, "start": since}
-        if isinstance(journal, StoredJournal):
-            kept = journal.states(self._tenant, app=None, since=None, state="processing")
+        if isinstance(self._journal, journal.StoredJournal):
+            kept = self._journal.states(self._tenant, app=None, since=None, state="processing")
         if kept is None:
-            events: Iterable[JournalEvent] = every_event(journal, "GSI6", **asked, raw=True)
+            events: Iterable[JournalEvent] = journal.every_event(self._journal, "GSI6", **asked, raw=True)
             if limit is not None:
-                events = journal.query("GSI6", **asked, descending=True, limit=limit, raw=True).events
+                events = self._journal.query("GSI6", **asked, descending=True, limit=limit, raw=True).events
             yield from dict.fromkeys(event.entity_id for event in events)
         for request_id, _ in kept or ():
-            if journal.query("GSI7", **asked, entity=("TASK", request_id), limit=1, raw=True).events:
+            if self._journal.query("GSI7", **asked, entity=("TASK", request_id), limit=1, raw=True).events:
                 yield request_id
 
     def is_due(self, every: float) -> bool:
@@ -184,11 +175,9 @@ class HealthCheck:
 
     def check_single(self, request_id: str, *, now: datetime | int | None = None) -> dict[str, Any]:
         """Return the health of one task, whether it runs or not."""
-        return self._examined(request_id, self._milliseconds(now))
-
-    def _examined(self, request_id: str, moment: int) -> dict[str, Any]:
-        events = task_history(self._journal, self._tenant, request_id, raw=True)
-        state = fold(events)
+        moment = self._milliseconds(now)
+        events = journal.task_history(self._journal, self._tenant, request_id, raw=True)
+        state = journal.fold(events)
         if state is None:
             return {"requestId": request_id, "status": "not_found"}
         # The latest start of the current run, and its signs of life since then.
@@ -196,7 +185,7 @@ class HealthCheck:
         start = next((event for event in reversed(mine) if event.event_type == STARTED), mine[0])
         signs = [event for event in mine if event.timestamp >= start.timestamp]
         elapsed, since_sign = moment - start.timestamp, moment - signs[-1].timestamp
-        retry_at = signs[-1].properties.get("retryAt") if signs[-1].event_type == ATTEMPT_FAILED else None
+        retry_at = signs[-1].properties.get("retryAt") if signs[-1].event_type == journal.ATTEMPT_FAILED else None
         if retry_at is not None:
             # It waits for its next attempt, and does not run.
             elapsed = since_sign = max(0, moment - retry_at)

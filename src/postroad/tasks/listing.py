@@ -18,37 +18,23 @@ from uuid import UUID
 
 import msgspec
 
+from postroad import journal
 from postroad.arguments import check, duration_of, whole_number
 from postroad.errors import InvalidCursor, InvalidInput, InvalidTask
-from postroad.journal import (
-    CANCELLED,
-    COMPLETED,
-    FAILED,
-    PENDING,
-    STARTED,
-    STATES,
-    TERMINAL,
-    TIMEOUT,
-    Journal,
-    JournalEvent,
-    TaskState,
-    every_event,
-    fold,
-    task_history,
-)
+from postroad.journal import STATES, Journal, JournalEvent, TaskState
 from postroad.ports import Store
 from postroad.settings import nearest
 from postroad.tasks.leases import Lease, TaskRecords
 from postroad.tasks.messages import TaskName
 
 _BEGINS: Final = {
-    "pending": (PENDING,),
-    "processing": (STARTED,),
-    "completed": (COMPLETED,),
-    "failed": (FAILED, TIMEOUT),
-    "cancelled": (CANCELLED,),
+    "pending": (journal.PENDING,),
+    "processing": (journal.STARTED,),
+    "completed": (journal.COMPLETED,),
+    "failed": (journal.FAILED, journal.TIMEOUT),
+    "cancelled": (journal.CANCELLED,),
     # A task that was cancelled before it began has no other event.
-    None: (PENDING, CANCELLED),
+    None: (journal.PENDING, journal.CANCELLED),
 }
 _MILLISECONDS: Final = re.compile(r"[0-9]{13}")
 _MOST_EXAMINED: Final = 1_000
@@ -169,7 +155,8 @@ class TaskList:
             "raw": True,
         }
         streams = (
-            every_event(self._journal, "GSI4", event_type=each, limit=_PAGE, **asked) for each in _BEGINS[wanted.state]
+            journal.every_event(self._journal, "GSI4", event_type=each, limit=_PAGE, **asked)
+            for each in _BEGINS[wanted.state]
         )
         for event in merge(*streams, key=_place, reverse=True):
             if before is None or _place(event) < before:
@@ -181,8 +168,8 @@ class TaskList:
         lease = Lease() if held is None else held.lease
         if lease.name and wanted.name not in (None, lease.name):
             return None
-        history = task_history(self._journal, self._tenant, event.entity_id, raw=True)
-        state = fold(history)
+        history = journal.task_history(self._journal, self._tenant, event.entity_id, raw=True)
+        state = journal.fold(history)
         if state is None or wanted.state not in (None, state.state) or not _begins(event, history, state, wanted.state):
             return None
         name = lease.name or _name(history)
@@ -198,11 +185,11 @@ def _begins(event: JournalEvent, history: Sequence[JournalEvent], state: TaskSta
     types = _BEGINS[wanted]
     mine = [each for each in history if each.properties.get("run", state.run) == state.run]
     found = [each for each in mine if each.event_type in types]
-    if wanted is None and any(each.event_type == PENDING for each in found):
-        found = [each for each in found if each.event_type == PENDING]
+    if wanted is None and any(each.event_type == journal.PENDING for each in found):
+        found = [each for each in found if each.event_type == journal.PENDING]
     if not found:
         return False
-    chosen = found[0] if found[0].event_type in TERMINAL else found[-1]
+    chosen = found[0] if found[0].event_type in journal.TERMINAL else found[-1]
     return chosen.event_id == event.event_id
 
 

@@ -15,18 +15,9 @@ from typing import Any, get_args
 import msgspec
 from msgspec import inspect as types
 
+from postroad import events
 from postroad.errors import ConfigurationError, InvalidMessage, InvalidTask
-from postroad.events import (
-    Shape,
-    Tagging,
-    default_registry,
-    field_types,
-    is_model,
-    is_union,
-    nodes_of,
-    refusal,
-    unsendable,
-)
+from postroad.events import Shape
 from postroad.tasks.messages import check_input
 
 _POSITIONAL_ONLY, _VAR_POSITIONAL, _VAR_KEYWORD = (
@@ -37,7 +28,7 @@ _POSITIONAL_ONLY, _VAR_POSITIONAL, _VAR_KEYWORD = (
 _WORD = re.compile(r"\w+")
 _NAMED = re.compile(r"'(\w+)'")
 _RESULT = "result"
-_tagging = Tagging(default_registry)
+_tagging = events.Tagging(events.default_registry)
 
 
 class Signature:
@@ -100,7 +91,7 @@ class Signature:
         try:
             written = _tagging.write(shape.cls(**self._folded(given)), shape)
         except Exception as error:
-            raise _refused(unsendable(given, path="", why=error)) from error
+            raise _refused(events.unsendable(given, path="", why=error)) from error
         payload = self._unfolded(written, given)
         self.check(payload)
         return check_input(payload)
@@ -129,7 +120,7 @@ class Signature:
         try:
             written = _tagging.write(shape.cls(output), shape)[_RESULT]
         except Exception as error:
-            raise _refused(unsendable(output, path=_RESULT, why=error)) from error
+            raise _refused(events.unsendable(output, path=_RESULT, why=error)) from error
         if self._result_hint not in (Any, object):
             self.read_result(written)
         return written
@@ -141,7 +132,7 @@ class Signature:
         try:
             return getattr(_tagging.read({_RESULT: output}, self._result), _RESULT)
         except Exception as error:
-            raise _refused(refusal(error)) from error
+            raise _refused(events.refusal(error)) from error
 
     def prepare(self) -> None:
         """Work out now what the first call would have to."""
@@ -156,7 +147,7 @@ class Signature:
         for name, annotation in raw.items():
             # Its import may be for type checkers only, and it may be optional.
             hidden = _WORD.findall(annotation) if hints[name] is Any and isinstance(annotation, str) else ()
-            if context.__name__ in hidden or (is_union(hints[name]) and context in get_args(hints[name])):
+            if context.__name__ in hidden or (events.is_union(hints[name]) and context in get_args(hints[name])):
                 hints[name] = context
         return hints
 
@@ -198,7 +189,7 @@ class Signature:
         try:
             read = _tagging.read(self._folded(input), self._arguments)
         except Exception as error:
-            raise _refused(refusal(error)) from error
+            raise _refused(events.refusal(error)) from error
         return self._unfolded(vars(read), input)
 
     def _folded(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -286,16 +277,16 @@ def _resolved(module: str, raw: Mapping[str, Any]) -> dict[str, Any]:
     if not raw:
         return {}
     holder = make_dataclass("Holder", list(raw.items()), namespace={"__module__": module})
-    return {each.name: hint for each, hint in field_types(holder)}
+    return {each.name: hint for each, hint in events.field_types(holder)}
 
 
 def _unencodable(hint: Any) -> type | None:
     """Return the class in an annotation of which no value can be written as JSON; None if there is none."""
-    if is_union(hint):
+    if events.is_union(hint):
         return next((found for each in get_args(hint) if (found := _unencodable(each)) is not None), None)
     # Unions of classes and the like are not known; the values themselves are checked when they are submitted.
     with suppress(Exception):
-        for node, _ in nodes_of(hint):
+        for node, _ in events.nodes_of(hint):
             if isinstance(node, types.CustomType) and not _may_travel(node.cls):
                 return node.cls
     return None
@@ -303,14 +294,14 @@ def _unencodable(hint: Any) -> type | None:
 
 def _may_travel(cls: type) -> bool:
     """Return whether values of a class that msgspec does not know may be written: those of its subclasses, perhaps."""
-    if cls is object or issubclass(cls, BaseException) or is_model(cls):
+    if cls is object or issubclass(cls, BaseException) or events.is_model(cls):
         return True
     if cls.__module__.partition(".")[0] in ("collections", "typing"):
         return False
     below, seen = [cls], set[type]()
     while below:
         each = below.pop()
-        if is_dataclass(each) or issubclass(each, msgspec.Struct) or is_model(each):
+        if is_dataclass(each) or issubclass(each, msgspec.Struct) or events.is_model(each):
             return True
         new = [one for one in type.__subclasses__(each) if one not in seen]
         seen.update(new)

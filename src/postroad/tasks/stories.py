@@ -9,28 +9,9 @@ from typing import Any
 
 import msgspec
 
+from postroad import journal
 from postroad.errors import PostroadError
-from postroad.journal import (
-    ATTEMPT_FAILED,
-    EVENT_TO_STATE,
-    HEARTBEAT,
-    JOB,
-    JOB_CREATED,
-    NOTHING,
-    STARTED,
-    JournalEvent,
-    Related,
-    Step,
-    Story,
-    TaskState,
-    Verdict,
-    every_event,
-    fold,
-    iso,
-    steps_of,
-    task_history,
-    tasks_of_job,
-)
+from postroad.journal import JournalEvent, Related, Step, Story
 from postroad.ports import Store
 from postroad.tasks.leases import Held, Lease, TaskRecords
 from postroad.tasks.messages import WITH_ITS_JOB, named_by
@@ -40,8 +21,8 @@ _LETTERS_LOOKED_AT = 1_000
 
 def task_story(backend: Store, tenant: str, request_id: str) -> Story | None:
     """Return what happened to a task and what to do next; None if there is no such task."""
-    events = task_history(backend.journal(), tenant, request_id, raw=True)
-    state = fold(events)
+    events = journal.task_history(backend.journal(), tenant, request_id, raw=True)
+    state = journal.fold(events)
     if state is None:
         return _waiting_story(backend, tenant, request_id)
     held = TaskRecords(backend).read(tenant, request_id)
@@ -68,10 +49,10 @@ _SEND_LATER = "a worker with the role scheduler sends it then: postroad worker -
 _HANDLE_LETTERS = "a worker with the role dlq ends the run: postroad worker --roles dlq"
 
 
-def _view(state: TaskState, lease: Lease, queue: str, *, now: float) -> tuple[Verdict, str, str]:
+def _view(state: journal.TaskState, lease: Lease, queue: str, *, now: float) -> tuple[journal.Verdict, str, str]:
     match state.state:
         case "completed":
-            return ("completed", f"completed at attempt {state.attempt}", NOTHING)
+            return ("completed", f"completed at attempt {state.attempt}", journal.NOTHING)
         case "failed":
             return ("failed", f"failed: {_why(state)}", _again(state))
         case "cancelled":
@@ -88,10 +69,10 @@ def _view(state: TaskState, lease: Lease, queue: str, *, now: float) -> tuple[Ve
         )
     if lease.owner is not None:
         return ("retrying", f"its worker {lease.owner} was lost", f"a worker of queue {queue} runs it again")
-    if state.last_event_type == ATTEMPT_FAILED:
+    if state.last_event_type == journal.ATTEMPT_FAILED:
         return ("retrying", f"attempt {state.attempt}: {_why(state)}", f"a worker of queue {queue} retries it")
     if lease.sent_at is None and lease.due_at is not None:
-        return ("waiting", f"is put off until {iso(lease.due_at)}", _SEND_LATER)
+        return ("waiting", f"is put off until {journal.iso(lease.due_at)}", _SEND_LATER)
     if lease.sent_at is None:
         return ("waiting", "recorded and not sent", "a reconciler sends it: postroad worker --roles reconciler")
     return ("waiting", f"waits in queue {queue}", "a worker takes it: postroad worker --load MODULE")
@@ -100,20 +81,20 @@ def _view(state: TaskState, lease: Lease, queue: str, *, now: float) -> tuple[Ve
 def _steps(events: Sequence[JournalEvent], lease: Lease, where: str, *, now: float) -> list[Step]:
     """Return the steps of a task: heartbeats in a row as one, and what the journal cannot hold, a lost worker."""
     found, sign = list[Step](), None
-    for is_beat, group in groupby(events, lambda event: event.event_type == HEARTBEAT):
+    for is_beat, group in groupby(events, lambda event: event.event_type == journal.HEARTBEAT):
         run = list(group)
         if is_beat:
-            (step,) = steps_of(run[:1], where=where)
-            detail = f"{len(run):,} heartbeats, the last at {iso(run[-1].timestamp)}"
+            (step,) = journal.steps_of(run[:1], where=where)
+            detail = f"{len(run):,} heartbeats, the last at {journal.iso(run[-1].timestamp)}"
             found.append(step if len(run) == 1 else msgspec.structs.replace(step, detail=detail))
             sign = sign and run[-1]
             continue
         for event in run:
-            if event.event_type == STARTED and sign is not None:
+            if event.event_type == journal.STARTED and sign is not None:
                 found.append(_lost(sign, where))
-            if event.event_type in EVENT_TO_STATE:
-                sign = event if event.event_type == STARTED else None
-            found += steps_of([event], where=where)
+            if event.event_type in journal.EVENT_TO_STATE:
+                sign = event if event.event_type == journal.STARTED else None
+            found += journal.steps_of([event], where=where)
     if sign is not None and lease.owner is not None and lease.outcome is None and not lease.is_live(now):
         found.append(_lost(sign, where))
     return found
@@ -121,10 +102,10 @@ def _steps(events: Sequence[JournalEvent], lease: Lease, where: str, *, now: flo
 
 def _lost(sign: JournalEvent, where: str) -> Step:
     """Return the step of a worker that was not heard of after this sign of life, so that its lease ended."""
-    worker, seen = sign.properties.get("workerId"), iso(sign.timestamp)
+    worker, seen = sign.properties.get("workerId"), journal.iso(sign.timestamp)
     ended = int(sign.properties.get("effectiveUntil", 0)) * 1_000
     return Step(
-        at=iso(max(ended, sign.timestamp)),
+        at=journal.iso(max(ended, sign.timestamp)),
         what="lease_expired",
         where=where,
         by=worker,
@@ -144,7 +125,7 @@ def _waiting_story(backend: Store, tenant: str, request_id: str) -> Story | None
     needs = list(graph[task_id].get("dependsOn") or ())
     waits_for = [each for each in needs if states[each] != "completed"]
     broken = [each for each in _all_before(graph, task_id) if states[each] in ("failed", "cancelled")]
-    verdict: Verdict = "waiting"
+    verdict: journal.Verdict = "waiting"
     summary = "waits for " + ", ".join(f"{each} ({states[each]})" for each in waits_for)
     following = f"it begins when {_listed(waits_for)} completed" if waits_for else ""
     if broken:
@@ -152,15 +133,15 @@ def _waiting_story(backend: Store, tenant: str, request_id: str) -> Story | None
     elif not waits_for:
         summary = "all tasks that it depends on are completed" if needs else "it depends on no other task"
         following = "a dispatcher begins it: postroad worker --roles dispatcher"
-    created = every_event(
-        backend.journal(), "GSI5", tenant=tenant, entity=(JOB, job_id), event_type=JOB_CREATED, raw=True
+    created = journal.every_event(
+        backend.journal(), "GSI5", tenant=tenant, entity=(journal.JOB, job_id), event_type=journal.JOB_CREATED, raw=True
     )
     return Story(
         id=request_id,
         kind="task",
         verdict=verdict,
         summary=f"task {request_id} of job {job_id}: {summary}",
-        steps=steps_of(created, where=None),
+        steps=journal.steps_of(created, where=None),
         related=_of_job(job_id, graph, request_id),
         next=following,
     )
@@ -185,22 +166,22 @@ def _state_in_job(held: Held | None) -> str:
     lease = held.lease
     if lease.outcome is not None:
         return lease.outcome.state
-    return EVENT_TO_STATE.get(lease.last_event_type or "", "pending")
+    return journal.EVENT_TO_STATE.get(lease.last_event_type or "", "pending")
 
 
-def _why(state: TaskState) -> str:
+def _why(state: journal.TaskState) -> str:
     first = (state.error or "no error recorded").splitlines()[0]
     return first if state.error_category is None else f"{state.error_category}: {first}"
 
 
-def _again(state: TaskState) -> str:
+def _again(state: journal.TaskState) -> str:
     if state.job_id is not None:
         return f"run it again: postroad job resume {state.job_id}"
     return f"run it again: postroad task retry {state.request_id}"
 
 
 def _graph(backend: Store, tenant: str, job_id: str) -> dict[str, dict[str, Any]]:
-    return {task["taskId"]: task for task in tasks_of_job(backend.journal(), tenant, job_id)}
+    return {task["taskId"]: task for task in journal.tasks_of_job(backend.journal(), tenant, job_id)}
 
 
 def _of_job(job_id: str, graph: Mapping[str, dict[str, Any]], request_id: str) -> list[Related]:

@@ -7,26 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, cast
 
-from postroad.connections import (
-    THROTTLED,
-    Again,
-    AwsConnection,
-    api_name,
-    make_queue,
-    refused,
-    short_code,
-    translated,
-    watch,
-)
-from postroad.errors import (
-    InvalidMessage,
-    NotSupported,
-    OutcomeUnknown,
-    PostroadError,
-    PurgeRunning,
-    StaleReceipt,
-    Unavailable,
-)
+from postroad import connections, errors
+from postroad.connections import Again, AwsConnection, api_name, translated
+from postroad.errors import InvalidMessage, PostroadError, Unavailable
 from postroad.queues.rules import queue_missing
 from postroad.queues.sqs.wire import Outcome, is_intact, outcomes_of
 
@@ -37,7 +20,7 @@ class SQSCalls:
     def __init__(self, source: Any) -> None:
         self._source = source
         if not isinstance(source, AwsConnection) and hasattr(source, "meta"):
-            watch(source)
+            connections.watch(source)
 
     @property
     def client(self) -> Any:
@@ -64,7 +47,7 @@ class SQSCalls:
     def make(self, queue: str, attributes: Mapping[str, str], *, fifo: bool) -> None:
         client = self._having("create_queue")
         with translated(f"SQS CreateQueue on {queue!r}", _known(queue)):
-            make_queue(client, queue, attributes, fifo=fifo)
+            connections.make_queue(client, queue, attributes, fifo=fifo)
 
     def batch(self, operation: str, url: str, entries: Sequence[Mapping[str, Any]]) -> list[Outcome]:
         """Return the outcome of each entry, by one batch call if the client has it."""
@@ -78,7 +61,7 @@ class SQSCalls:
     def _having(self, operation: str) -> Any:
         client = self.client
         if not hasattr(client, operation):
-            raise NotSupported(
+            raise errors.NotSupported(
                 f"the SQS client has no {operation}", remedy="Give a boto3 client, or one that has this method too."
             )
         return client
@@ -107,7 +90,7 @@ def name_in(url: str) -> str:
 
 def _known(queue: str) -> dict[str, Any]:
     def stale(words: str) -> PostroadError:
-        return StaleReceipt(f"queue {queue!r}: {words}")
+        return errors.StaleReceipt(f"queue {queue!r}: {words}")
 
     return {
         "NonExistentQueue": lambda _: queue_missing(queue),
@@ -115,7 +98,7 @@ def _known(queue: str) -> dict[str, Any]:
         "QueueDeletedRecently": lambda _: Unavailable(
             f"queue {queue!r} was deleted less than 60 seconds ago", remedy="Wait a minute and create it again."
         ),
-        "PurgeQueueInProgress": lambda _: PurgeRunning(f"queue {queue!r} was purged less than 60 seconds ago"),
+        "PurgeQueueInProgress": lambda _: errors.PurgeRunning(f"queue {queue!r} was purged less than 60 seconds ago"),
         "MessageNotInflight": stale,
         "ReceiptHandleIsInvalid": stale,
     }
@@ -124,18 +107,18 @@ def _known(queue: str) -> dict[str, Any]:
 def _checked(entry: Mapping[str, Any], outcome: Outcome) -> Outcome:
     """Return the outcome of an entry, or an error if SQS has another body than was sent."""
     if isinstance(outcome, Mapping) and not is_intact(entry.get("MessageBody", ""), outcome.get("MD5OfMessageBody")):
-        return OutcomeUnknown("SQS SendMessage: the answer has the checksum of another body")
+        return errors.OutcomeUnknown("SQS SendMessage: the answer has the checksum of another body")
     return outcome
 
 
 def _failed(operation: str, entry: Mapping[str, Any]) -> Again | PostroadError:
-    code, words = short_code(str(entry.get("Code", ""))), str(entry.get("Message", ""))
+    code, words = connections.short_code(str(entry.get("Code", ""))), str(entry.get("Message", ""))
     text = f"SQS {api_name(operation)}: {entry.get('Code')}: {words}"
-    if not entry.get("SenderFault") or code in THROTTLED:
+    if not entry.get("SenderFault") or code in connections.THROTTLED:
         return Again(Unavailable(text))
     # SQS reports an expired lease as an invalid parameter, and only the message says so.
     is_over = "expired" in words or "does not exist or is not available" in words
     if is_over or code in ("ReceiptHandleIsInvalid", "MessageNotInflight"):
-        return StaleReceipt(text)
-    error = refused(code, text)
+        return errors.StaleReceipt(text)
+    error = connections.refused(code, text)
     return InvalidMessage(text) if operation == "send_message" and not isinstance(error, Unavailable) else error

@@ -28,20 +28,10 @@ from postroad.queues.port import (
     SendResult,
 )
 from postroad.queues.rules import MAX_VISIBILITY, QueueSpec
+from postroad.queues.sqs import wire
 from postroad.queues.sqs.calls import SQSCalls, name_in
 from postroad.queues.sqs.moves import Mover, MoveTasks
-from postroad.queues.sqs.wire import (
-    MAX_BATCH,
-    MAX_BATCH_BYTES,
-    assumed,
-    delivery_of,
-    entry_of,
-    is_intact,
-    peeked_of,
-    sent_result,
-    size_of,
-    spec_of,
-)
+from postroad.queues.sqs.wire import MAX_BATCH
 
 _COUNTS = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible", "ApproximateNumberOfMessagesDelayed")
 _REJECT_LEASE = 60.0
@@ -107,19 +97,19 @@ class SQSQueue:
         key, managed = attributes.get("KmsMasterKeyId"), attributes.get("SqsManagedSseEnabled")
         # AWS always returns one of the two; an emulator may return none.
         in_clear = (key is not None or managed is not None) and not key and managed != "true"
-        return QueueOverview(spec=spec_of(self.name, attributes), stats=_stats(attributes), in_clear=in_clear)
+        return QueueOverview(spec=wire.spec_of(self.name, attributes), stats=_stats(attributes), in_clear=in_clear)
 
     def _read(self) -> tuple[QueueSpec, str]:
         if not self._calls.has("get_queue_attributes"):
-            return assumed(self.name), ""
+            return wire.assumed(self.name), ""
         try:
             attributes = self.attributes("All")
         except Unavailable as error:
             # A sender needs no right to read attributes.
             if "AccessDenied" not in error.message:
                 raise
-            return assumed(self.name), ""
-        return spec_of(self.name, attributes), attributes.get("QueueArn", "")
+            return wire.assumed(self.name), ""
+        return wire.spec_of(self.name, attributes), attributes.get("QueueArn", "")
 
     def attributes(self, *names: str) -> Mapping[str, str]:
         """Return some attributes of the queue, as they are now."""
@@ -144,19 +134,19 @@ class SQSQueue:
         keyed = self._fifo and self._attempts > 1
         entries = [
             Entry(
-                entry_of(message, body, fifo=self._fifo),
-                size=size_of(body, message.attributes),
+                wire.entry_of(message, body, fifo=self._fifo),
+                size=wire.size_of(body, message.attributes),
                 key=message.group if keyed else None,
             )
             for message, body in zip(messages, bodies, strict=True)
         ]
-        return [sent_result(outcome) for outcome in self._deliver("send_message", entries)]
+        return [wire.sent_result(outcome) for outcome in self._deliver("send_message", entries)]
 
     def _deliver(
         self, operation: str, entries: Sequence[Entry[dict[str, Any]]]
     ) -> list[Mapping[str, Any] | PostroadError]:
         call = partial(self._calls.batch, operation, self.url)
-        return deliver(entries, call, most=MAX_BATCH, most_bytes=MAX_BATCH_BYTES, attempts=self._attempts)
+        return deliver(entries, call, most=MAX_BATCH, most_bytes=wire.MAX_BATCH_BYTES, attempts=self._attempts)
 
     def receive(self, *, max_messages: int = 10, wait: float = 0.0, visibility: float | None = None) -> list[Delivery]:
         """Lease up to `max_messages`, ten by each call, waiting up to `wait` seconds for the first one."""
@@ -195,11 +185,11 @@ class SQSQueue:
             # Not every endpoint waits as long as it is asked to, and polling again at once only costs requests.
             time.sleep(_EARLY_PAUSE_SECONDS * CHANCE.uniform(0.5, 1.5))
         messages = answer.get("Messages") or ()
-        if not all(is_intact(raw["Body"], raw.get("MD5OfBody")) for raw in messages):
+        if not all(wire.is_intact(raw["Body"], raw.get("MD5OfBody")) for raw in messages):
             # None is handed out, because those behind a damaged one would overtake it. They come back.
             raise OutcomeUnknown(f"SQS ReceiveMessage on {self.name!r}: a body does not have its checksum")
         now = self.clock.now()
-        return [delivery_of(raw, now) for raw in messages]
+        return [wire.delivery_of(raw, now) for raw in messages]
 
     def ack(self, deliveries: Sequence[Delivery]) -> list[AckResult]:
         """Remove the messages. A late ack on a standard queue returns ok and may change nothing."""
@@ -258,7 +248,7 @@ class SQSQueue:
             at=self.clock.now(),
             reason=reason,
         )
-        fits = size_of(delivery.body, marked) <= target.spec.max_message_bytes
+        fits = wire.size_of(delivery.body, marked) <= target.spec.max_message_bytes
         # The same rejection, repeated after a crash, is recognised by its dedup id.
         dedup_id = f"{delivery.message_id}-{delivery.receive_count}" if self._fifo else None
         attributes = marked if fits else delivery.attributes
@@ -275,7 +265,7 @@ class SQSQueue:
         seen: dict[str, PeekedMessage] = {}
         while len(seen) < limit:
             found = self._receive(MAX_BATCH, 0, 0)
-            new = {each.message_id: peeked_of(each) for each in found if each.message_id not in seen}
+            new = {each.message_id: wire.peeked_of(each) for each in found if each.message_id not in seen}
             if not new:
                 break
             seen.update(new)
