@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 
 _Handler = Callable[[int, FrameType | None], object] | int | signal.Handlers
@@ -81,39 +81,29 @@ def stopped_by_signals() -> Iterator[threading.Event]:
         yield stop
 
 
-@contextmanager
-def stopped_by_sigterm(stopping: threading.Event) -> Iterator[None]:
+def stopped_by_sigterm(stopping: threading.Event) -> AbstractContextManager[None]:
     """Let SIGTERM set the event inside the block, unless the program handles SIGTERM itself."""
-    if _handler(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-    with handled_by({signal.SIGTERM: lambda *_: _call_apart(stopping.set)}):
-        yield
+    is_ours = _handler(signal.SIGTERM) is signal.SIG_DFL
+    return handled_by({signal.SIGTERM: lambda *_: _call_apart(stopping.set)} if is_ours else {})
 
 
-@contextmanager
-def interrupted_by_sigterm() -> Iterator[None]:
+def interrupted_by_sigterm() -> AbstractContextManager[None]:
     """Let SIGTERM interrupt as Ctrl-C does, so that leases are released and the end is recorded."""
-    with handled_by({signal.SIGTERM: signal.default_int_handler}):
-        yield
+    return handled_by({signal.SIGTERM: signal.default_int_handler})
 
 
-@contextmanager
-def ended_by_sigterm() -> Iterator[None]:
+def ended_by_sigterm() -> AbstractContextManager[None]:
     """Let SIGTERM end the program with exit code 0, and Ctrl-C interrupt it as usual."""
 
     def end(number: int, _: FrameType | None) -> None:
         raise SystemExit(0)
 
-    with handled_by({signal.SIGTERM: end, signal.SIGINT: _usual(signal.SIGINT)}):
-        yield
+    return handled_by({signal.SIGTERM: end, signal.SIGINT: _usual(signal.SIGINT)})
 
 
-@contextmanager
-def heard_by(heard: Callable[[], None]) -> Iterator[None]:
+def heard_by(heard: Callable[[], None]) -> AbstractContextManager[None]:
     """Call `heard`, on a thread of its own, on every SIGTERM and Ctrl-C inside the block."""
-    with handled_by(dict.fromkeys(_STOPPING, lambda *_: _call_apart(heard))):
-        yield
+    return handled_by(dict.fromkeys(_STOPPING, lambda *_: _call_apart(heard)))
 
 
 def was_held(handler: object) -> bool:

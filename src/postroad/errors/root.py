@@ -42,7 +42,6 @@ class PostroadError(Exception):
         super().__init__(self.message)
         self.field = field
         self.nearest = nearest
-        """The existing name that was probably meant."""
         if remedy is not None:
             self.remedy = remedy
         if self.remedy:

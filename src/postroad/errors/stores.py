@@ -138,7 +138,7 @@ class TopologyError(ConfigurationError):
     Args:
         message: What cannot work.
         findings: Everything that `lint` found, warnings included.
-        codes: The codes of the errors.
+        codes: The codes of the errors, such as 'dlq-cycle'.
         field: The path of the mistake.
         remedy: What to do.
         nearest: The existing name that was probably meant.
@@ -158,9 +158,7 @@ class TopologyError(ConfigurationError):
     ) -> None:
         super().__init__(message, field=field, remedy=remedy, nearest=nearest)
         self.findings = tuple(findings)
-        """Everything that `lint` found, warnings included."""
         self.codes = tuple(codes)
-        """The codes of the errors, such as 'dlq-cycle'."""
 
 
 class TopologyConflict(PostroadError):

@@ -226,7 +226,6 @@ def whole(event: JournalEvent) -> JournalEvent:
 
 
 def _entity_type_of(event_type: str) -> str:
-    """Return the type of the entity that follows from the type of the event."""
     first = event_type.partition(" ")[0]
     if event_type == "Task Health Check":
         return "HEALTH"

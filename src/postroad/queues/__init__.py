@@ -90,7 +90,6 @@ from postroad.queues.walks import Destinations as Destinations
 
 if TYPE_CHECKING:
     from postroad.queues.sqs import SQSQueue as SQSQueue, SQSQueues as SQSQueues, SQSTags as SQSTags
-    from postroad.queues.sqs.moves import MoveTasks as MoveTasks
     from postroad.queues.sqs.wire import (
         EVENT_SOURCE as EVENT_SOURCE,
         kept_verbatim as kept_verbatim,

@@ -18,23 +18,8 @@ from postroad.blobs import MAX_BLOB_BYTES, BlobRef, Blobs, check_reference, refe
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.engine import in_transaction
 from postroad.errors import PostroadError
-from postroad.queues.port import (
-    AckResult,
-    Decide,
-    Delivery,
-    Keep,
-    Looked,
-    Move,
-    MoveStep,
-    OutgoingMessage,
-    PeekedMessage,
-    Queue,
-    QueueStats,
-    QueueTraits,
-    SendResult,
-    Watchable,
-    as_movable,
-)
+from postroad.queues import port
+from postroad.queues.port import AckResult, Delivery, OutgoingMessage, PeekedMessage, SendResult, as_movable
 from postroad.queues.rules import MAX_ATTRIBUTES, check_batch, check_content, check_deliveries, check_text
 
 PREFIX = "overflow/"
@@ -254,7 +239,7 @@ class OverflowingQueue:
 
     def __init__(
         self,
-        queue: Queue,
+        queue: port.Queue,
         blobs: Blobs,
         *,
         clock: Clock = SYSTEM_CLOCK,
@@ -269,7 +254,7 @@ class OverflowingQueue:
         self._references = References(blobs, clock, new_id, pruning or Pruning(blobs, clock))
 
     @property
-    def traits(self) -> QueueTraits:
+    def traits(self) -> port.QueueTraits:
         return dataclasses.replace(self.inner.traits, max_message_bytes=MAX_BLOB_BYTES)
 
     def send(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
@@ -301,7 +286,7 @@ class OverflowingQueue:
         """Give the messages back without counting the receive, if the traits say that the queue can."""
         if self.inner.traits.defers_by != "undo":
             raise errors.NotSupported(f"queue {self.name!r} cannot take back a receive")
-        return cast(Watchable, self.inner).undo(_packed(deliveries), after=after)
+        return cast(port.Watchable, self.inner).undo(_packed(deliveries), after=after)
 
     def reject(self, deliveries: Sequence[Delivery], *, reason: str, error: str | None = None) -> list[AckResult]:
         return self.inner.reject(_packed(deliveries), reason=reason, error=error)
@@ -310,15 +295,15 @@ class OverflowingQueue:
         """Return messages with their whole bodies; one whose blob is lost shows its reference."""
         return [self._peeked(message) for message in self.inner.peek(limit=limit, after=after, force=force)]
 
-    def stats(self) -> QueueStats:
+    def stats(self) -> port.QueueStats:
         return self.inner.stats()
 
     def move(
-        self, decide: Decide, *, cursor: str | None = None, limit: int = 500, only: Sequence[int] | None = None
-    ) -> MoveStep:
+        self, decide: port.Decide, *, cursor: str | None = None, limit: int = 500, only: Sequence[int] | None = None
+    ) -> port.MoveStep:
         """Move messages as they are stored; the blobs of those that move are kept as if they were new."""
 
-        def keeping(message: PeekedMessage) -> Move | None:
+        def keeping(message: PeekedMessage) -> port.Move | None:
             move = decide(message)
             if move is not None and ATTRIBUTE in message.attributes:
                 # Before the move, so that no crash leaves a message whose blob is pruned too early.
@@ -328,7 +313,7 @@ class OverflowingQueue:
 
         return as_movable(self.inner).move(keeping, cursor=cursor, limit=limit, only=only)
 
-    def look(self, *, cursor: str | None = None, limit: int = 500) -> Looked:
+    def look(self, *, cursor: str | None = None, limit: int = 500) -> port.Looked:
         return as_movable(self.inner).look(cursor=cursor, limit=limit)
 
     def stop(self, cursor: str | None) -> None:
@@ -340,7 +325,7 @@ class OverflowingQueue:
     def native(self) -> None:
         """Return None: a store that moves by itself would not keep the blobs."""
 
-    def take_out(self, keep: Keep) -> int:
+    def take_out(self, keep: port.Keep) -> int:
         """Pass the messages to `keep` with their whole bodies, and remove them afterwards."""
         return as_movable(self.inner).take_out(lambda messages: keep([self._peeked(each) for each in messages]))
 

@@ -19,7 +19,7 @@ from postroad import failpoints
 from postroad.arguments import FINITE, check, check_settings
 from postroad.errors import InvalidInput, PostroadError
 from postroad.queues.match import Match, RedriveReport, Selection
-from postroad.queues.port import Movable, MoveStep, QueueStore, as_movable
+from postroad.queues.port import MoveStep, QueueStore, as_movable
 from postroad.queues.walks import STEP, Destinations, PlannedWalk, UnorderedWalk
 from postroad.telemetry import get_logger, tracing
 
@@ -156,18 +156,7 @@ def redrive(
         walk = UnorderedWalk(source, selection, destinations)
     if begin is not None:
         begin(lambda: selection.report("running"))
-    run = _Run(
-        source,
-        selection,
-        walk,
-        within,
-        dead_letter_queue,
-        watched,
-        progress,
-        each_step or (lambda take: take()),
-        monotonic,
-        sleep,
-    )
+    run = _Run(walk, within, dead_letter_queue, watched, progress, each_step or (lambda take: take()), monotonic, sleep)
     began = time.perf_counter()
     with tracing.redriving(dead_letter_queue):
         report = run.finish()
@@ -189,8 +178,6 @@ def redrive(
 class _Run:
     """One run. What it moved is gone; what it did not reach is untouched."""
 
-    source: Movable
-    selection: Selection
     walk: PlannedWalk | UnorderedWalk
     bounds: Bounds
     dead_letters: str
@@ -204,19 +191,19 @@ class _Run:
         pace = Pace(self.bounds.rate, monotonic=self.monotonic, sleep=self.sleep)
         try:
             if self.bounds.canary and not self._canary_passes(pace):
-                return self.selection.report("canary_failed")
+                return self.walk.selection.report("canary_failed")
             # Enough is known when nothing more may go, and more would have matched.
-            if self._stops(pace, lambda: self.selection.full and self.selection.more):
-                return self.selection.report("returned")
+            if self._stops(pace, lambda: self.walk.selection.full and self.walk.selection.more):
+                return self.walk.selection.report("returned")
         finally:
             with suppress(PostroadError):
                 self.walk.stop()
-        return self.selection.report("limit" if self.selection.more else "done")
+        return self.walk.selection.report("limit" if self.walk.selection.more else "done")
 
     def _canary_passes(self, pace: Pace) -> bool:
         first: list[str] = []
-        self.selection.choose_first(self.bounds.canary)
-        if self._stops(pace, lambda: self.selection.full, first):
+        self.walk.selection.choose_first(self.bounds.canary)
+        if self._stops(pace, lambda: self.walk.selection.full, first):
             return False
         if first:
             self._report()
@@ -228,9 +215,9 @@ class _Run:
     def _were_handled(self, ids: Collection[str]) -> bool:
         """Return whether all were handled or, where the store cannot know that, none came back in time."""
         deadline = self.monotonic() + self.bounds.canary_wait
-        while (places := self.source.whereabouts(ids)) is not None:
+        while (places := self.walk.source.whereabouts(ids)) is not None:
             back = [message_id for message_id, queue in places.items() if queue == self.dead_letters]
-            self.selection.returned.update(back)
+            self.walk.selection.returned.update(back)
             if back or not places:
                 return not back
             if (left := deadline - self.monotonic()) <= 0:
@@ -239,9 +226,9 @@ class _Run:
         self.sleep(self.bounds.canary_wait)
         cursor: str | None = None
         while True:
-            looked = self.source.look(cursor=cursor, limit=STEP)
-            if any(self.selection.has_returned(message) for message in looked.messages):
-                self.source.stop(looked.cursor)
+            looked = self.walk.source.look(cursor=cursor, limit=STEP)
+            if any(self.walk.selection.has_returned(message) for message in looked.messages):
+                self.walk.source.stop(looked.cursor)
                 return False
             if (cursor := looked.cursor) is None:
                 return True
@@ -250,11 +237,11 @@ class _Run:
         """Step to the end, or until it is enough; return whether too many messages came back."""
         while not is_enough():
             # When nothing more may go, a step only counts what would match.
-            left = self.selection.left
+            left = self.walk.selection.left
             take = partial(self.walk.step, STEP if left == 0 else pace.allowance(), left)
             step = self.each_step(take)
             pace.spend(len(step.moved))
-            self.selection.count(step)
+            self.walk.selection.count(step)
             if moved is not None:
                 moved += [message_id for message_id, _ in step.moved]
             if self._too_many_returned():
@@ -268,14 +255,14 @@ class _Run:
     def _too_many_returned(self) -> bool:
         while self.watched is not None:
             # What comes back is behind everything that was there when the run began.
-            looked = self.source.look(cursor=self.watched, limit=STEP)
+            looked = self.walk.source.look(cursor=self.watched, limit=STEP)
             for message in looked.messages:
-                self.selection.has_returned(message)
+                self.walk.selection.has_returned(message)
             if looked.cursor is None:
                 break
             self.watched = looked.cursor
-        return 0 < self.bounds.stop_after <= len(self.selection.returned)
+        return 0 < self.bounds.stop_after <= len(self.walk.selection.returned)
 
     def _report(self) -> None:
         if self.progress is not None:
-            self.progress(self.selection.report("running"))
+            self.progress(self.walk.selection.report("running"))

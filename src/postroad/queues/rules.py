@@ -10,16 +10,9 @@ from typing import Annotated, Any, Literal, TypeGuard
 
 from msgspec import Meta
 
+from postroad import errors
 from postroad.arguments import check, check_settings, whole_number
-from postroad.errors import (
-    ConfigurationError,
-    InvalidInput,
-    InvalidMessage,
-    InvalidName,
-    MessageTooLarge,
-    QueueExists,
-    QueueNotFound,
-)
+from postroad.errors import ConfigurationError, InvalidMessage, InvalidName
 from postroad.queues.port import Delivery, OutgoingMessage
 
 MAX_MESSAGE_BYTES = 1_048_576
@@ -131,11 +124,11 @@ def check_spec(spec: object) -> None:
     """Refuse what is not a `QueueSpec`, such as a name alone."""
     if not isinstance(spec, QueueSpec):
         text = f"spec: {type(spec).__name__} is not a QueueSpec"
-        raise InvalidInput(text, field="spec", remedy="Give QueueSpec(name); nothing was changed.")
+        raise errors.InvalidInput(text, field="spec", remedy="Give QueueSpec(name); nothing was changed.")
 
 
-def queue_missing(name: str) -> QueueNotFound:
-    return QueueNotFound(f'queue "{name}" does not exist', field="name")
+def queue_missing(name: str) -> errors.QueueNotFound:
+    return errors.QueueNotFound(f'queue "{name}" does not exist', field="name")
 
 
 def dead_letter_missing(name: str) -> ConfigurationError:
@@ -144,9 +137,9 @@ def dead_letter_missing(name: str) -> ConfigurationError:
     return ConfigurationError(f'dead_letter: queue "{name}" does not exist', field="dead_letter", remedy=remedy)
 
 
-def settings_differ(name: str, differences: dict[str, tuple[Any, Any]]) -> QueueExists:
+def settings_differ(name: str, differences: dict[str, tuple[Any, Any]]) -> errors.QueueExists:
     shown = ", ".join(f"{field} is {there!r}, not {wanted!r}" for field, (there, wanted) in differences.items())
-    return QueueExists(f'queue "{name}" exists with other settings: {shown}', differences=differences)
+    return errors.QueueExists(f'queue "{name}" exists with other settings: {shown}', differences=differences)
 
 
 def check_source_allowed(dead_letter: QueueSpec, source: str) -> None:
@@ -233,7 +226,7 @@ def check_content(message: OutgoingMessage, *, where: str = "", limit: int) -> b
         size += _check_attributes(message.attributes, f"{where}attributes")
     if size > limit:
         text = f"{where}body: {size} bytes with its attributes is above the limit of {limit}"
-        raise MessageTooLarge(text, field=f"{where}body")
+        raise errors.MessageTooLarge(text, field=f"{where}body")
     return body
 
 

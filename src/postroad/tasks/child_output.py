@@ -38,8 +38,8 @@ class Tail:
     def lines(self) -> tuple[str, ...]:
         """Return the last lines that are not blank, without control characters."""
         text = self._data[-TAIL_BYTES:].decode(errors="replace")
-        lines = [clean for line in text.splitlines() if (clean := _clean(line))]
-        return tuple(lines[-TAIL_LINES:])
+        lines = ("".join(c if c.isprintable() else " " for c in line[:_LINE_CHARACTERS]) for line in text.splitlines())
+        return tuple([clean for line in lines if (clean := line.rstrip())][-TAIL_LINES:])
 
 
 class Lines:
@@ -233,7 +233,3 @@ def reported_by(line: bytes | bytearray) -> Reported | None:
 
 def _may_report(data: bytes | bytearray) -> bool:
     return _ACTIVITY in data or _PROGRESS in data
-
-
-def _clean(line: str) -> str:
-    return "".join(c if c.isprintable() else " " for c in line[:_LINE_CHARACTERS]).rstrip()

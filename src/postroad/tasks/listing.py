@@ -172,7 +172,7 @@ class TaskList:
         state = journal.fold(history)
         if state is None or wanted.state not in (None, state.state) or not _begins(event, history, state, wanted.state):
             return None
-        name = lease.name or _name(history)
+        name = lease.name or next((str(each.properties["name"]) for each in history if "name" in each.properties), "")
         if wanted.name not in (None, name):
             return None
         if held is not None and lease.run == state.run and lease.progress is not None and state.state != "completed":
@@ -191,10 +191,6 @@ def _begins(event: JournalEvent, history: Sequence[JournalEvent], state: TaskSta
         return False
     chosen = found[0] if found[0].event_type in journal.TERMINAL else found[-1]
     return chosen.event_id == event.event_id
-
-
-def _name(history: Sequence[JournalEvent]) -> str:
-    return next((str(event.properties["name"]) for event in history if "name" in event.properties), "")
 
 
 def _place(event: JournalEvent) -> tuple[int, UUID]:

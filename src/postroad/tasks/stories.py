@@ -127,7 +127,7 @@ def _waiting_story(backend: Store, tenant: str, request_id: str) -> Story | None
     broken = [each for each in _all_before(graph, task_id) if states[each] in ("failed", "cancelled")]
     verdict: journal.Verdict = "waiting"
     summary = "waits for " + ", ".join(f"{each} ({states[each]})" for each in waits_for)
-    following = f"it begins when {_listed(waits_for)} completed" if waits_for else ""
+    following = f"it begins when {', '.join(waits_for)} {'is' if len(waits_for) == 1 else 'are'} completed"
     if broken:
         verdict, following = "blocked", f"run {', '.join(broken)} again: postroad job resume {job_id}"
     elif not waits_for:
@@ -154,10 +154,6 @@ def _all_before(graph: Mapping[str, dict[str, Any]], task_id: str) -> list[str]:
         level = {need for each in level for need in graph[each].get("dependsOn") or ()} - found
         found |= level
     return [each for each in graph if each in found]
-
-
-def _listed(names: Sequence[str]) -> str:
-    return f"{names[0]} is" if len(names) == 1 else f"{', '.join(names)} are"
 
 
 def _state_in_job(held: Held | None) -> str:

@@ -11,18 +11,9 @@ from typing import TYPE_CHECKING, Any
 from postroad import failpoints
 from postroad.arguments import check, whole_number
 from postroad.errors import InvalidInput, NotSupported, OutcomeUnknown, PostroadError, RedriveRunning, Unavailable
+from postroad.queues import port
 from postroad.queues.markers import REDRIVE
-from postroad.queues.port import (
-    Decide,
-    Delivery,
-    Keep,
-    Looked,
-    Move,
-    MoveStep,
-    MoveTask,
-    OutgoingMessage,
-    PeekedMessage,
-)
+from postroad.queues.port import Delivery, Move, MoveStep, MoveTask
 from postroad.queues.sqs.calls import SQSCalls
 from postroad.queues.sqs.wire import MAX_BATCH, peeked_of, size_of
 
@@ -49,7 +40,7 @@ class Mover:
         self._held: dict[str, dict[str, Delivery]] = {}
 
     def move(
-        self, decide: Decide, *, cursor: str | None = None, limit: int = 500, only: Sequence[int] | None = None
+        self, decide: port.Decide, *, cursor: str | None = None, limit: int = 500, only: Sequence[int] | None = None
     ) -> MoveStep:
         """Receive up to `limit` messages and move those that `decide` chooses: send, then delete."""
         if only is not None:
@@ -79,17 +70,17 @@ class Mover:
         self._held[cursor] = held
         return MoveStep(cursor, looked_at, tuple(moved), failed=failed)
 
-    def look(self, *, cursor: str | None = None, limit: int = 500) -> Looked:
+    def look(self, *, cursor: str | None = None, limit: int = 500) -> port.Looked:
         """Receive up to `limit` messages without moving them; each look counts as a receive."""
-        seen: list[PeekedMessage] = []
+        seen: list[port.PeekedMessage] = []
         step = self.move(seen.append, cursor=cursor, limit=limit)
-        return Looked(tuple(seen), step.cursor, step.in_flight)
+        return port.Looked(tuple(seen), step.cursor, step.in_flight)
 
     def stop(self, cursor: str | None) -> None:
         if cursor is not None and (held := self._held.pop(cursor, None)):
             self._queue.release(list(held.values()))
 
-    def take_out(self, keep: Keep) -> int:
+    def take_out(self, keep: port.Keep) -> int:
         """Receive, pass to `keep` and delete, until nothing is left that was there when this began."""
         latest = self._queue.clock.now() + _SKEW
         held: dict[str, Delivery] = {}
@@ -134,14 +125,14 @@ class Mover:
         return sent
 
 
-def _outgoing(target: SQSQueue, delivery: Delivery, move: Move) -> OutgoingMessage:
+def _outgoing(target: SQSQueue, delivery: Delivery, move: Move) -> port.OutgoingMessage:
     attributes = move.attributes
     if size_of(delivery.body, attributes) > target.spec.max_message_bytes:
         # A message of the largest size goes back without a marker rather than not at all.
         attributes = {name: value for name, value in attributes.items() if name != REDRIVE}
     # A step repeated after a crash is recognised by the message's id.
     dedup_id = delivery.message_id if target.name.endswith(".fifo") else None
-    return OutgoingMessage(delivery.body, attributes, group=delivery.group, dedup_id=dedup_id)
+    return port.OutgoingMessage(delivery.body, attributes, group=delivery.group, dedup_id=dedup_id)
 
 
 _RUNNING = ("RUNNING", "CANCELLING")

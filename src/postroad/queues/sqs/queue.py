@@ -15,18 +15,9 @@ from postroad.backoff import CHANCE
 from postroad.clock import Clock
 from postroad.connections import ATTEMPTS, Entry, deliver
 from postroad.errors import NotSupported, OutcomeUnknown, PostroadError, TransportError, Unavailable
-from postroad.queues import rules
+from postroad.queues import port, rules
 from postroad.queues.markers import mark_dead
-from postroad.queues.port import (
-    AckResult,
-    Delivery,
-    OutgoingMessage,
-    PeekedMessage,
-    QueueOverview,
-    QueueStats,
-    QueueTraits,
-    SendResult,
-)
+from postroad.queues.port import AckResult, Delivery, OutgoingMessage
 from postroad.queues.rules import MAX_VISIBILITY, QueueSpec
 from postroad.queues.sqs import wire
 from postroad.queues.sqs.calls import SQSCalls, name_in
@@ -58,9 +49,9 @@ class SQSQueue:
         self.move, self.look, self.stop, self.take_out = mover.move, mover.look, mover.stop, mover.take_out
 
     @property
-    def traits(self) -> QueueTraits:
+    def traits(self) -> port.QueueTraits:
         """Return what this queue promises. The queue's attributes are read once."""
-        return QueueTraits(
+        return port.QueueTraits(
             fifo=self._fifo,
             durable=True,
             exclusive=self._fifo,
@@ -91,13 +82,13 @@ class SQSQueue:
                 self._known = self._read()
             return self._known
 
-    def overview(self) -> QueueOverview:
+    def overview(self) -> port.QueueOverview:
         """Return settings and contents by one call."""
         attributes = self.attributes("All")
         key, managed = attributes.get("KmsMasterKeyId"), attributes.get("SqsManagedSseEnabled")
         # AWS always returns one of the two; an emulator may return none.
         in_clear = (key is not None or managed is not None) and not key and managed != "true"
-        return QueueOverview(spec=wire.spec_of(self.name, attributes), stats=_stats(attributes), in_clear=in_clear)
+        return port.QueueOverview(spec=wire.spec_of(self.name, attributes), stats=_stats(attributes), in_clear=in_clear)
 
     def _read(self) -> tuple[QueueSpec, str]:
         if not self._calls.has("get_queue_attributes"):
@@ -121,7 +112,7 @@ class SQSQueue:
         url = f"{self.url.rpartition('/')[0]}/{name}"
         return self._siblings.setdefault(name, SQSQueue(self._calls, url, self.clock))
 
-    def send(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
+    def send(self, messages: Sequence[OutgoingMessage]) -> list[port.SendResult]:
         """Store the messages; what is ok is durable. On FIFO a failed one holds back the later ones of its group.
 
         No call carries two messages of one group, since SQS may accept the second and refuse the first, unless the
@@ -254,7 +245,7 @@ class SQSQueue:
         attributes = marked if fits else delivery.attributes
         return OutgoingMessage(delivery.body, attributes, group=delivery.group, dedup_id=dedup_id)
 
-    def peek(self, *, limit: int = 10, after: str | None = None, force: bool = False) -> list[PeekedMessage]:
+    def peek(self, *, limit: int = 10, after: str | None = None, force: bool = False) -> list[port.PeekedMessage]:
         """Return some messages, by receiving them without hiding them: this counts as a receive."""
         check(limit, whole_number(1, rules.MAX_RECEIVE), "limit")
         if self.spec.dead_letter is not None and not force:
@@ -262,7 +253,7 @@ class SQSQueue:
                 f"a look at queue {self.name!r} counts as receiving; repeated looks make its messages dead letters",
                 remedy="Look at its dead-letter queue instead, or pass force=True (on the command line --force).",
             )
-        seen: dict[str, PeekedMessage] = {}
+        seen: dict[str, port.PeekedMessage] = {}
         while len(seen) < limit:
             found = self._receive(MAX_BATCH, 0, 0)
             new = {each.message_id: wire.peeked_of(each) for each in found if each.message_id not in seen}
@@ -273,7 +264,7 @@ class SQSQueue:
         start = ids.index(after) + 1 if after in seen else 0
         return [seen[message_id] for message_id in ids[start : start + limit]]
 
-    def stats(self) -> QueueStats:
+    def stats(self) -> port.QueueStats:
         """Count what the queue holds, approximately, without ages and expired messages."""
         return _stats(self.attributes(*_COUNTS))
 
@@ -294,9 +285,9 @@ class SQSQueue:
         return stats.visible + stats.in_flight + stats.delayed
 
 
-def _stats(attributes: Mapping[str, str]) -> QueueStats:
+def _stats(attributes: Mapping[str, str]) -> port.QueueStats:
     visible, in_flight, delayed = (int(attributes.get(name, 0)) for name in _COUNTS)
-    return QueueStats(visible=visible, in_flight=in_flight, delayed=delayed, oldest_age_seconds=None, expired=None)
+    return port.QueueStats(visible=visible, in_flight=in_flight, delayed=delayed, oldest_age_seconds=None, expired=None)
 
 
 def _acked(outcome: Mapping[str, Any] | PostroadError) -> AckResult:
