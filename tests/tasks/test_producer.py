@@ -43,7 +43,7 @@ def test_a_submitted_task_is_pending_and_one_message_waits(bench: Bench) -> None
 def test_the_event_of_a_submission_is_checked_when_it_is_created_and_not_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("postroad.journal.store.checked_entry", lambda event: pytest.fail("it was checked again"))
+    monkeypatch.setattr("postroad.journal.port.checked_entry", lambda event: pytest.fail("it was checked again"))
 
     bench.producer.submit("echo", {"n": 1}, request_id="r1")
 

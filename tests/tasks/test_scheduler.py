@@ -26,6 +26,7 @@ from postroad.tasks import (
     TaskProducer,
     TaskRegistry,
     TaskWorker,
+    schedule_records,
     scheduler as scheduler_module,
 )
 from postroad.tasks.schedule_records import read_all
@@ -306,7 +307,7 @@ def test_a_definition_wins_over_a_worker_of_an_older_version_that_writes_meanwhi
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(scheduler_module, "read_all", overtaken)
+        patch.setattr(schedule_records, "read_all", overtaken)
         scheduler(backend, nightly=change).tick()
 
     assert [each.schedule for each in operations(backend).list_all()] == list(change.values())

@@ -347,10 +347,8 @@ class OverflowingQueue:
             else:
                 try:
                     fields = {name: getattr(delivery, name) for name in Delivery.__struct_fields__}
-                    fields |= {
-                        "body": self._references.whole(delivery.body),
-                        "attributes": without_mark(delivery.attributes),
-                    }
+                    fields["body"] = self._references.whole(delivery.body)
+                    fields["attributes"] = without_mark(delivery.attributes)
                     whole.append(_Whole(**fields, packed=delivery))
                 except PostroadError as error:
                     if not self._fail(delivery, error) and self.inner.traits.fifo:

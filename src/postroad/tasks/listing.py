@@ -12,8 +12,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from heapq import merge
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import msgspec
@@ -147,17 +148,9 @@ class TaskList:
         end = wanted.until
         if before is not None:
             end = before[0] if end is None else min(end, before[0])
-        asked: dict[str, Any] = {
-            "tenant": self._tenant,
-            "start": wanted.since,
-            "end": end,
-            "descending": True,
-            "raw": True,
-        }
-        streams = (
-            journal.every_event(self._journal, "GSI4", event_type=each, limit=_PAGE, **asked)
-            for each in _BEGINS[wanted.state]
-        )
+        newest = partial(journal.every_event, self._journal, "GSI4", tenant=self._tenant, descending=True, raw=True)
+        types = _BEGINS[wanted.state]
+        streams = (newest(event_type=each, start=wanted.since, end=end, limit=_PAGE) for each in types)
         for event in merge(*streams, key=_place, reverse=True):
             if before is None or _place(event) < before:
                 yield event

@@ -42,8 +42,13 @@ class Options:
             check(self.timeout, Timeout, "timeout", ConfigurationError)
         check(self.delay, _Delay, "delay", InvalidTask)
 
-    def delayed(self, delay: Any, at: Any, clock: Clock) -> Options:
-        """Return these options with the delay or the time that is given."""
+    def with_given(self, clock: Clock, delay: Any, at: Any, *, timeout: Any, **others: Any) -> Options:
+        """Return these options with those that are given, in place of the same ones of these."""
+        given = others | {"timeout": seconds_of(timeout, "timeout", ConfigurationError)}
+        given = {name: value for name, value in given.items() if value is not None}
+        return (replace(self, **given) if given else self)._delayed(delay, at, clock)
+
+    def _delayed(self, delay: Any, at: Any, clock: Clock) -> Options:
         if at is None:
             delay = seconds_of(delay, "delay", InvalidTask)
             return self if delay is None else replace(self, delay=delay, at=None)
@@ -159,11 +164,7 @@ class Planner:
     ) -> Plan:
         if not (isinstance(name, str) and NAME.fullmatch(name)):
             check(name, TaskName, "name", InvalidTask)
-        seconds = seconds_of(timeout, "timeout", ConfigurationError)
-        given: dict[str, Any] = {"request_id": request_id, "timeout": seconds}
-        if given := {each: value for each, value in given.items() if value is not None}:
-            options = replace(options, **given)
-        options = options.delayed(delay, None, self._factory.clock)
+        options = options.with_given(self._factory.clock, delay, None, timeout=timeout, request_id=request_id)
         definition = self.find(name) if self._registry is None else self._registry.get(name)
         checked = check_input(input)
         if definition is not None and definition.signature is not None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
 import msgspec
 
-from postroad.arguments import check, seconds_of
+from postroad.arguments import check
 from postroad.errors import ConfigurationError, Conflict, InvalidTask, NotFound, PostroadError
 from postroad.journal import Appends, Journal, JournalEvent, TaskState, task_history
 from postroad.ports import Store
@@ -116,14 +115,9 @@ class TaskProducer:
                 field="within",
                 remedy="Make it with TaskProducer(backend, outbox=outbox).",
             )
-        given: dict[str, Any] = {
-            "request_id": request_id,
-            "timeout": seconds_of(timeout, "timeout", ConfigurationError),
-            "within": within,
-        }
-        other = copy.copy(self)
-        chosen = self._options.delayed(delay, at, self._backend.clock)
-        other._options = replace(chosen, **{name: value for name, value in given.items() if value is not None})
+        other, clock = copy.copy(self), self._backend.clock
+        given = {"request_id": request_id, "within": within}
+        other._options = self._options.with_given(clock, delay, at, timeout=timeout, **given)
         return other
 
     @overload

@@ -77,10 +77,6 @@ class ScheduleState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
         """Return whether its last tick is so far ahead that a clock must have been wrong."""
         return self.after > _epoch(now) + SET_BACK_SECONDS
 
-    def resumed(self, now: datetime) -> Self:
-        """Return the state of a schedule that goes on; ticks during the pause were not missed."""
-        return msgspec.structs.replace(self, paused=False, after=_epoch(now))
-
 
 def tick_id(task: str, tick: int) -> str:
     return f"schedule-{task}-{datetime.fromtimestamp(tick, UTC):%Y%m%dT%H%M%SZ}"
@@ -153,8 +149,8 @@ class Schedules:
 
     def resume(self, name: str) -> ScheduleShown:
         """Let it run again, from its next tick on; what the pause skipped is not caught up on."""
-        now = self._backend.clock.now()
-        return self._change(name, lambda state: state.resumed(now) if state.paused else state)
+        goes_on = {"paused": False, "after": _epoch(self._backend.clock.now())}
+        return self._change(name, lambda state: msgspec.structs.replace(state, **goes_on) if state.paused else state)
 
     def run(self, name: str) -> ScheduleShown:
         """Submit one run now, besides those of its ticks, even while it is paused."""

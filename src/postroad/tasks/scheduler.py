@@ -23,20 +23,13 @@ from postroad.errors import ConfigurationError, Conflict, InvalidInput
 from postroad.items import ABSENT, Items
 from postroad.ports import Store
 from postroad.queues import MAX_DELAY
+from postroad.tasks import schedule_records
 from postroad.tasks.delayed_tasks import MOST_FAILURES, DelayedTasks, Retries
 from postroad.tasks.messages import log_event, open_queue, tenant_and_app
 from postroad.tasks.processes import TaskEntry
 from postroad.tasks.producer import TaskProducer
 from postroad.tasks.registry import TaskDefinition, TaskRegistry, default_tasks
-from postroad.tasks.schedule_records import (
-    SET_BACK_SECONDS,
-    KnownSchedule,
-    ScheduleState,
-    known_schedule,
-    read_all,
-    schedule_key,
-    tick_id,
-)
+from postroad.tasks.schedule_records import KnownSchedule, ScheduleState, schedule_key, tick_id
 from postroad.tasks.threads import Role
 
 Tasks = Mapping[str, TaskDefinition] | Mapping[str, TaskEntry]
@@ -137,7 +130,7 @@ class Scheduler:
     def _turn(self, errors: list[Exception], *, at_once: bool) -> int:
         """Do what is due. Without `at_once`, leave out what failed or is claimed, and return after one round."""
         now = self._clock.now()
-        if now.timestamp() < self._last_look - SET_BACK_SECONDS:
+        if now.timestamp() < self._last_look - schedule_records.SET_BACK_SECONDS:
             self._registered = {}
         self._last_look = now.timestamp()
         self._register(now)
@@ -167,7 +160,7 @@ class Scheduler:
         tasks = self._tasks()
         if tasks is None or tasks == self._registered:
             return
-        stored = read_all(self._items, self._tenant)
+        stored = schedule_records.read_all(self._items, self._tenant)
         self._known.clear()
         self._due_at.clear()
         names = list(tasks)
@@ -202,7 +195,7 @@ class Scheduler:
         if item is None:
             return None
         try:
-            return known_schedule(item)
+            return schedule_records.known_schedule(item)
         except (ConfigurationError, msgspec.DecodeError):
             self._items.delete(item.key, expect=item.version)
             return None
@@ -286,7 +279,7 @@ class Scheduler:
             # A worker that started later has this task without a schedule.
             del self._known[name], self._due_at[name]
             return None
-        return known_schedule(item)
+        return schedule_records.known_schedule(item)
 
     def _write(self, name: str, state: ScheduleState, version: int | None) -> KnownSchedule | None:
         """Write the state if it is as it was last seen; else it is read again later, and None is returned."""

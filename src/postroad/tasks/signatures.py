@@ -20,11 +20,6 @@ from postroad.errors import ConfigurationError, InvalidMessage, InvalidTask
 from postroad.events import Shape
 from postroad.tasks.messages import check_input
 
-_POSITIONAL_ONLY, _VAR_POSITIONAL, _VAR_KEYWORD = (
-    inspect.Parameter.POSITIONAL_ONLY,
-    inspect.Parameter.VAR_POSITIONAL,
-    inspect.Parameter.VAR_KEYWORD,
-)
 _WORD = re.compile(r"\w+")
 _NAMED = re.compile(r"'(\w+)'")
 _RESULT = "result"
@@ -71,7 +66,7 @@ class Signature:
         if self.takes_input:
             return []
         found = self._bound.parameters.values()
-        return [each.name for each in found if each.default is each.empty and each.kind is not _VAR_KEYWORD]
+        return [each.name for each in found if each.default is each.empty and each.kind is not each.VAR_KEYWORD]
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the input of a call with these arguments.
@@ -154,7 +149,7 @@ class Signature:
     @cached_property
     def _further(self) -> str | None:
         """The parameter that takes further arguments: `**further`."""
-        return next((name for name, each in self._bound.parameters.items() if each.kind is _VAR_KEYWORD), None)
+        return next((name for name, each in self._bound.parameters.items() if each.kind is each.VAR_KEYWORD), None)
 
     @cached_property
     def _arguments(self) -> Shape:
@@ -164,7 +159,7 @@ class Signature:
         fields: list[tuple[str, Any, Any]] = []
         for each in parameters:
             hint: Any = hints[each.name]
-            is_further = each.kind is _VAR_KEYWORD
+            is_further = each.kind is each.VAR_KEYWORD
             # Absent arguments stay absent: the function has their defaults.
             default = field() if each.default is each.empty and not is_further else field(default=None)
             fields.append((each.name, GenericAlias(dict, (str, hint)) if is_further else hint, default))
@@ -201,7 +196,6 @@ class Signature:
         return {**{name: value for name, value in given.items() if name in own}, self._further: further}
 
     def _unfolded(self, values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of the arguments that are given."""
         further = {} if self._further is None else values[self._further]
         return {name: further[name] if name in further else values[name] for name in given}
 
@@ -226,8 +220,8 @@ class Signature:
                 ) from None
             return
         for each in found.parameters.values():
-            if each.kind in (_VAR_POSITIONAL, _POSITIONAL_ONLY):
-                shown = f"*{each.name}" if each.kind is _VAR_POSITIONAL else each.name
+            if each.kind in (each.VAR_POSITIONAL, each.POSITIONAL_ONLY):
+                shown = f"*{each.name}" if each.kind is each.VAR_POSITIONAL else each.name
                 raise ConfigurationError(
                     f"function: {self._name} takes {shown}, and arguments travel by name",
                     field="function",
@@ -254,7 +248,7 @@ def _signature(function: Any) -> tuple[str, inspect.Signature | None]:
     except ValueError:
         return "builtins", None
     wrapped = getattr(function, "__wrapped__", None)
-    if wrapped is not None and any(each.kind is _VAR_POSITIONAL for each in found.parameters.values()):
+    if wrapped is not None and any(each.kind is each.VAR_POSITIONAL for each in found.parameters.values()):
         return _signature(wrapped)
     written = function
     while isinstance(written, functools.partial):
@@ -268,7 +262,7 @@ def _takes_input(parameters: list[inspect.Parameter]) -> bool:
     """Return whether these are the parameters of `function(input, ctx)`, or have no names to pass arguments by."""
     named = [each.name.lstrip("_") for each in parameters[:2]]
     return named in (["input", "ctx"], ["input", "context"]) or (
-        len(parameters) > 1 and parameters[0].kind is _POSITIONAL_ONLY
+        len(parameters) > 1 and parameters[0].kind is inspect.Parameter.POSITIONAL_ONLY
     )
 
 

@@ -184,14 +184,12 @@ class SQSQueue:
 
     def ack(self, deliveries: Sequence[Delivery]) -> list[AckResult]:
         """Remove the messages. A late ack on a standard queue returns ok and may change nothing."""
-        rules.check_deliveries(deliveries)
-        entries = [Entry({"ReceiptHandle": delivery.receipt}) for delivery in deliveries]
-        return [_acked(outcome) for outcome in self._deliver("delete_message", entries)]
+        return self._settle("delete_message", deliveries)
 
     def extend(self, deliveries: Sequence[Delivery], *, seconds: float) -> list[AckResult]:
         """Keep the leases for `seconds` from now, rounded up, at most twelve hours in all."""
         check(seconds, seconds_between(0, MAX_VISIBILITY), "seconds")
-        return self._hide(deliveries, ceil(seconds))
+        return self._settle("change_message_visibility", deliveries, VisibilityTimeout=ceil(seconds))
 
     def release(
         self, deliveries: Sequence[Delivery], *, after: float = 0.0, error: str | None = None
@@ -199,12 +197,13 @@ class SQSQueue:
         """Give the messages back, to be received again after `after` seconds. SQS cannot store the error."""
         check(after, seconds_between(0, MAX_VISIBILITY), "after")
         check(error, rules.Note | None, "error")
-        return self._hide(deliveries, ceil(after))
+        return self._settle("change_message_visibility", deliveries, VisibilityTimeout=ceil(after))
 
-    def _hide(self, deliveries: Sequence[Delivery], seconds: int) -> list[AckResult]:
+    def _settle(self, operation: str, deliveries: Sequence[Delivery], **parameters: Any) -> list[AckResult]:
         rules.check_deliveries(deliveries)
-        entries = [Entry({"ReceiptHandle": each.receipt, "VisibilityTimeout": seconds}) for each in deliveries]
-        return [_acked(outcome) for outcome in self._deliver("change_message_visibility", entries)]
+        entries = [Entry({"ReceiptHandle": each.receipt, **parameters}) for each in deliveries]
+        outcomes = self._deliver(operation, entries)
+        return [AckResult(False, each) if isinstance(each, PostroadError) else _OK for each in outcomes]
 
     def reject(self, deliveries: Sequence[Delivery], *, reason: str, error: str | None = None) -> list[AckResult]:
         """Send the messages to the dead letters with the reason, then delete them: under a new id."""
@@ -288,7 +287,3 @@ class SQSQueue:
 def _stats(attributes: Mapping[str, str]) -> port.QueueStats:
     visible, in_flight, delayed = (int(attributes.get(name, 0)) for name in _COUNTS)
     return port.QueueStats(visible=visible, in_flight=in_flight, delayed=delayed, oldest_age_seconds=None, expired=None)
-
-
-def _acked(outcome: Mapping[str, Any] | PostroadError) -> AckResult:
-    return AckResult(ok=False, error=outcome) if isinstance(outcome, PostroadError) else _OK
