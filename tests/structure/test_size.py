@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "postroad"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 MOST = {
-    "files": 460,
-    "lines": 93_000,
+    "files": 456,
+    "lines": 91_500,
     "Protocols": 40,
     "hand-written checks": 100,
     "fmt: skip": 20,
