@@ -283,19 +283,20 @@ def _metrics() -> dict[str, tuple[str, tuple[str, ...]]]:
     found = dict(_METRICS)
     for module in (Path(__file__).parents[1] / "src" / "postroad").rglob("*.py"):
         for call in ast.walk(ast.parse(module.read_text())):
-            if (
-                isinstance(call, ast.Call)
-                and isinstance(call.func, ast.Name)
-                and len(call.args) == 3
-                and call.func.id in _KINDS
-            ):
+            if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
+                continue
+            kind = call.func.id
+            if kind in _KINDS and len(call.args) == 3:
                 name, says, labels = map(ast.literal_eval, call.args)
                 found[name] = (says, tuple(labels))
-            elif isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in _FAMILIES:
+            elif kind in _FAMILIES and isinstance(call.args[0], ast.Constant):
                 name, says = map(ast.literal_eval, call.args)
                 labels = ast.literal_eval(next(each.value for each in call.keywords if each.arg == "labels"))
                 # Where a process and the server show the same, the labels of the process stay.
-                found.setdefault(name + _FAMILIES[call.func.id], (says, tuple(labels)))
+                found.setdefault(name + _FAMILIES[kind], (says, tuple(labels)))
+            elif kind == "_gauge":
+                name, says, label = map(ast.literal_eval, call.args[:3])
+                found.setdefault(name, (says, (label,)))
     return found
 
 

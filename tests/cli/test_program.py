@@ -71,12 +71,16 @@ def test_a_closed_output_is_no_obstacle() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_an_output_that_is_full_is_told() -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_output_that_is_full_is_told_once(unbuffered: str) -> None:
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run([*PROGRAM, "version"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        done = subprocess.run(
+            [*PROGRAM, "version"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, env=environment
+        )
 
     assert done.returncode == 1
-    assert "No space left on device" in done.stderr
+    assert done.stderr.count("No space left on device") == 1
     assert "Traceback" not in done.stderr
 
 

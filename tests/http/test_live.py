@@ -14,7 +14,7 @@ from tests.http.api import Api, Serve
 from tests.waiting import eventually
 
 from postroad import OutgoingMessage, PostroadError, QueueSpec
-from postroad.http import live
+from postroad.http import server_sent_events
 
 
 def events(answer: httpx.Response) -> Iterator[dict[str, str]]:
@@ -76,7 +76,7 @@ def test_a_viewer_that_comes_back_is_sent_only_what_it_has_not_seen(serve: Serve
 
 
 def test_a_quiet_stream_has_comments(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "KEEP_ALIVE_SECONDS", 0.3)
+    monkeypatch.setattr(server_sent_events, "KEEP_ALIVE_SECONDS", 0.3)
 
     with api.client.stream("GET", "/live") as answer:
         stream = events(answer)

@@ -54,15 +54,17 @@ def write_json(document: Any, stream: TextIO | None = None) -> None:
 
 
 def write(text: str, stream: TextIO | None = None) -> None:
-    """Write text and a line end. If the reader is gone, end the command quietly."""
+    """Write text and a line end. If the reader is gone, end the command quietly; raise any other failure."""
     out = sys.stdout if stream is None else stream
     try:
         out.write(text if text.endswith("\n") else text + "\n")
         out.flush()
-    except BrokenPipeError:
-        # The interpreter flushes once more when it exits, which needs an open file.
+    except OSError as error:
+        # The interpreter flushes once more when it exits, and must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
-        raise typer.Exit(0) from None
+        if isinstance(error, BrokenPipeError):
+            raise typer.Exit(0) from None
+        raise
 
 
 def console(stream: TextIO, *, color: bool, terminal: bool = True) -> Console:

@@ -109,8 +109,7 @@ def _of_queues(found: Measured) -> Iterator[Metric]:
             held.add_metric((name, state), sum(getattr(each.stats, state) for each in queues))
     yield held
     oldest = [(name, max(map(age, queues))) for name, queues in rows]
-    says = "Age of the oldest message, 0 if there is none."
-    yield _gauge("postroad_queue_oldest_age_seconds", says, "queue", oldest)
+    yield _gauge("postroad_queue_oldest_age_seconds", "Age of the oldest message, 0 if there is none.", "queue", oldest)
     yield from _of_consumers(found, rows)
 
 
@@ -134,8 +133,9 @@ def _of_consumers(found: Measured, rows: Sequence[tuple[str, Sequence[QueueOverv
             dead.append((name, sum(map(size, letters))))
     if isinstance(found.outbox, OutboxStatus):
         dead.append(("", found.outbox.failed))
-    says = "Age of the oldest message that is not handled, 0 if none is."
-    yield _gauge("event_consumer_lag_seconds", says, "queue", lags)
+    yield _gauge(
+        "event_consumer_lag_seconds", "Age of the oldest message that is not handled, 0 if none is.", "queue", lags
+    )
     yield _gauge("dead_letter_count", "Dead letters of a queue, or of the outbox.", "queue", dead)
 
 
@@ -168,10 +168,12 @@ def _of_outbox(found: OutboxStatus | str | None, service: str) -> Iterator[Metri
     backlog = lag = 0.0 if found is None else nan
     if isinstance(found, OutboxStatus):
         backlog, lag = found.pending, found.oldest_pending_seconds
-    says = "Rows of the outbox that wait to be published."
-    yield _gauge("event_outbox_backlog", says, "service", [(service, backlog)])
-    says = "Age of the oldest row that waits to be published."
-    yield _gauge("event_publish_lag_seconds", says, "service", [(service, lag)])
+    yield _gauge(
+        "event_outbox_backlog", "Rows of the outbox that wait to be published.", "service", [(service, backlog)]
+    )
+    yield _gauge(
+        "event_publish_lag_seconds", "Age of the oldest row that waits to be published.", "service", [(service, lag)]
+    )
 
 
 def _of_parts(parts: Iterable[Part]) -> Iterator[Metric]:
