@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain
 from operator import itemgetter
 from typing import Any, Final
@@ -18,6 +18,7 @@ from postroad.errors import PostroadError, StorageDamaged
 from postroad.journal.event import JournalEvent
 from postroad.journal.port import (
     FIRST_PLACE,
+    LAST_PLACE,
     NEEDS,
     Entity,
     Entry,
@@ -71,23 +72,39 @@ SCHEMA: Final = Schema(
         "CREATE INDEX journal_task_running ON journal_task (tenant) WHERE state = 'processing'",
         # Each index is one more page to write for each event, and the events of an entity are mostly of one app.
         "DROP INDEX journal_gsi3; DROP INDEX journal_gsi7",
+        "DROP INDEX journal_gsi2; DROP INDEX journal_gsi4",
     ),
 )
+_ANSWERED_BY: Final = {"GSI2": "GSI6", "GSI3": "GSI1", "GSI4": "GSI6", "GSI7": "GSI5"}
+"""The indexes without an index of their own. GSI1 and GSI5 find the events of all apps; a page of GSI2 is merged from a
+search of GSI6 for each event type of the app, and one of GSI4 from a search for each app of the tenant."""
 COLUMNS: Final = {
     index: tuple("kind" if name == "event_type" else name for name in sorted(needs or {"tenant"}))
     for index, needs in NEEDS.items()
 }
-"""The columns that each index needs, in the order of its parameters."""
-_SHARED: Final = {"GSI3": "GSI1", "GSI7": "GSI5"}
-"""The indexes that are answered by another one, which finds the events of all apps."""
-_SELECT: Final = "SELECT place, body, received_ms, ttl, crc FROM journal_event INDEXED BY"
-_RANGE: Final = "AND place > ? AND place < ? ORDER BY place"
-FORWARD: Final = {
-    index: f"{_SELECT} journal_{_SHARED.get(index, index).lower()}"
-    f" WHERE {' AND '.join(f'{name} = ?' for name in names)} {_RANGE} LIMIT ?"
-    for index, names in COLUMNS.items()
+"""What each index is asked for, in the order of its parameters."""
+_SEARCH: Final = "FROM journal_event INDEXED BY journal_{} WHERE {} AND place > ? AND place < ?"
+SEARCHES: Final = {
+    index: "SELECT place, body, received_ms, ttl, crc "
+    + _SEARCH.format(by.lower(), " AND ".join(f"{name} = ?" for name in COLUMNS[by if by == "GSI6" else index]))
+    for index in NEEDS
+    for by in [_ANSWERED_BY.get(index, index)]
 }
-BACKWARD: Final = {index: sql.replace("ORDER BY place", "ORDER BY place DESC") for index, sql in FORWARD.items()}
+"""A search in the order of places, as `in_order` merges them."""
+_MOST_MERGED: Final = 100
+_KINDS: Final = """
+WITH RECURSIVE found (kind) AS (
+    SELECT min(kind) FROM journal_event INDEXED BY journal_gsi6 WHERE app = ?1
+    UNION ALL
+    SELECT (SELECT min(kind) FROM journal_event INDEXED BY journal_gsi6 WHERE app = ?1 AND kind > found.kind)
+    FROM found WHERE kind IS NOT NULL
+) SELECT kind FROM found WHERE kind IS NOT NULL
+"""
+# An entity of the type APP has a name like that of an app.
+_APPS: Final = """
+SELECT id FROM journal_scope AS scope WHERE name > ? AND name < ?
+AND EXISTS (SELECT 1 FROM journal_event INDEXED BY journal_gsi6 WHERE app = scope.id)
+"""
 _FIND: Final = "SELECT id FROM journal_scope WHERE name = ?"
 _MAKE: Final = "INSERT INTO journal_scope (name) VALUES (?) ON CONFLICT DO NOTHING RETURNING id, name"
 _ADD: Final = """
@@ -138,10 +155,9 @@ _TASKS_OF_APP: Final = _TASKS.replace(
     SELECT 1 FROM journal_event AS event INDEXED BY journal_gsi1 WHERE event.entity = task.entity AND event.app = ?
 ) ORDER BY""",
 )
-_RECENT: Final = """
-SELECT place, entity FROM journal_event INDEXED BY journal_pk WHERE tenant = ? AND place > ? ORDER BY place LIMIT 1000
-"""
-_RECENT_OF_APP: Final = _RECENT.replace("journal_pk WHERE tenant", "journal_gsi2 WHERE app")
+_RECENT: Final = "SELECT place, entity " + _SEARCH.format("pk", "tenant = ?")
+_RECENT_OF_APP: Final = "SELECT place, entity " + _SEARCH.format("gsi6", "app = ? AND kind = ?")
+_RECENT_AT_ONCE: Final = 1_000
 _STATES: Final = """
 SELECT scope.name, task.state FROM journal_task AS task JOIN journal_scope AS scope ON scope.id = task.entity
 WHERE task.entity IN (VALUES (?))
@@ -188,7 +204,6 @@ class SQLiteRecords:
         self._engine.write(lambda tx: self._remove(tx.connection, events), durable=False)
 
     def read(self, query: Query, low: bytes, high: bytes, limit: int) -> list[JournalEvent]:
-        statement = (BACKWARD if query.descending else FORWARD)[query.index]
         tenant, entity = query.tenant, query.entity or ("", "")
         scopes = {
             "tenant": tenant,
@@ -200,7 +215,15 @@ class SQLiteRecords:
 
         def look(connection: apsw.Connection) -> list[Any]:
             numbers = self._scopes.find(connection, names)
-            return [] if numbers is None else every(connection, statement, (*numbers, low, high, limit))
+            if numbers is None:
+                return []
+            searched = [tuple(numbers)]
+            if query.index == "GSI2":
+                searched = _of_app(connection, numbers[0])
+            elif query.index == "GSI4":
+                apps = every(connection, _APPS, (f"{tenant}#APP#", f"{tenant}#APP$"))
+                searched = [(app, numbers[0]) for (app,) in apps]
+            return _merged(connection, SEARCHES[query.index], searched, (low, high), limit, query.descending)
 
         return [_event(tenant, *row) for row in self._engine.read(look)]
 
@@ -240,9 +263,12 @@ class SQLiteRecords:
             last = rows[-1][0]
 
     def _recent(self, scope: int, app: str | None, place: bytes) -> Iterator[tuple[str, str]]:
-        statement = _RECENT if app is None else _RECENT_OF_APP
+        def look(connection: apsw.Connection) -> list[Any]:
+            search, scopes = (_RECENT, [(scope,)]) if app is None else (_RECENT_OF_APP, _of_app(connection, scope))
+            return _merged(connection, search, scopes, (place, LAST_PLACE), _RECENT_AT_ONCE)
+
         seen: set[int] = set()
-        while rows := self._engine.read(partial(every, statement=statement, arguments=(scope, place))):
+        while rows := self._engine.read(look):
             fresh = {entity for _, entity in rows} - seen
             seen |= fresh
             entities = [(entity,) for entity in sorted(fresh)]
@@ -291,6 +317,35 @@ class SQLiteRecords:
                     tx.touch(f"{_ENDED}{_names_of(entry.event)[1]}")
         _set_progress(connection, before, by_task)
         return list(new)
+
+
+def _of_app(connection: apsw.Connection, app: int) -> list[tuple[int, ...]]:
+    """Return the searches of GSI6 that find the events of an app: one for each event type that it has."""
+    return [(app, kind) for (kind,) in every(connection, _KINDS, (app,))]
+
+
+def _merged(
+    connection: apsw.Connection,
+    search: str,
+    scopes: Sequence[tuple[int, ...]],
+    places: tuple[bytes, bytes],
+    limit: int,
+    descending: bool = False,
+) -> list[Any]:
+    """Return the first rows of one search for each of the scopes, in the order of their places."""
+    rows = list[Any]()
+    for start in range(0, len(scopes), _MOST_MERGED):
+        some = scopes[start : start + _MOST_MERGED]
+        arguments = chain.from_iterable((*scope, *places) for scope in some)
+        rows += every(connection, in_order(search, len(some), descending=descending), (*arguments, limit))
+    # Of more than one statement each has the first rows of its own scopes.
+    return sorted(rows, key=itemgetter(0), reverse=descending)[:limit] if len(scopes) > _MOST_MERGED else rows
+
+
+@lru_cache(maxsize=256)
+def in_order(search: str, count: int, *, descending: bool) -> str:
+    """Return a statement that merges so many searches, reads from each as much as it returns, and sorts nothing."""
+    return f"{' UNION ALL '.join([search] * count)} ORDER BY place {'DESC' if descending else ''} LIMIT ?"
 
 
 def _inserted(connection: apsw.Connection, rows: Sequence[Row]) -> list[bool]:
