@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from postroad.agents.agents import AgentHandle, Agents
-from postroad.agents.handlers import ReceivedEvent
+from postroad.agents.agents import Agents
 from postroad.agents.model import (
     Agent,
     AgentEvent,
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from postroad.agents.aws.rows import UNREADABLE as UNREADABLE, Marker as Marker, Row as Row, row_of as row_of
     from postroad.agents.aws.store import AwsAgentStore as AwsAgentStore
     from postroad.agents.client import AgentClient
+    from postroad.agents.handlers import AgentHandle, ReceivedEvent
     from postroad.agents.plan import Plan as Plan, PlanInput as PlanInput
 else:
     __getattr__ = lazy_names(
@@ -47,6 +47,7 @@ else:
             "postroad.agents.aws.rows": "UNREADABLE Marker Row row_of",
             "postroad.agents.aws.store": "AwsAgentStore",
             "postroad.agents.client": "AgentClient",
+            "postroad.agents.handlers": "AgentHandle ReceivedEvent",
             "postroad.agents.plan": "Plan PlanInput",
         },
     )
