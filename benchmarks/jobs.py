@@ -205,9 +205,7 @@ def _idling(directory: Path, load: Load) -> Iterator[Opened]:
 _WAITING = Loads(
     full=Load(messages=1, crowd=100), quick=Load(messages=1, crowd=100), smallest=Load(messages=1, crowd=60)
 )
-_SECONDS = Loads(
-    full=Load(messages=0, crowd=300), quick=Load(messages=0, crowd=150), smallest=Load(messages=0, crowd=3)
-)
+_SECONDS = Loads(full=Load(messages=0, crowd=300), quick=Load(messages=0, crowd=8), smallest=Load(messages=0, crowd=3))
 _SETTLE_SECONDS = 2.0
 
 ROWS = [
