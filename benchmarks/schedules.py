@@ -90,7 +90,8 @@ def _idling(directory: Path, load: Load) -> Iterator[Opened]:
 
 @contextmanager
 def _ticking(directory: Path, load: Load) -> Iterator[Opened]:
-    with _worker({"every": _every(load)}, directory, load) as (backend, _):
+    # Each tick must have its run, also where the machine is busy when it is due.
+    with _worker({"every": _every(load), "catch_up": "all"}, directory, load) as (backend, _):
         yield Opened(lambda: _lateness(backend, load))
 
 
