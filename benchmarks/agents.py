@@ -337,7 +337,7 @@ def _idle_loads() -> Loads:
     """How many seconds to look, and among how many agents."""
     return Loads(
         full=Load(messages=10, crowd=100_000),
-        quick=Load(messages=4, crowd=100_000),
+        quick=Load(messages=1, crowd=100_000),
         smallest=Load(messages=1, crowd=20),
     )
 

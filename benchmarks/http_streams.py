@@ -76,7 +76,7 @@ def _loads() -> Loads:
     """How many seconds to look, and how many streams are open; a comment goes to each every 15 seconds."""
     return Loads(
         full=Load(messages=30, crowd=5_000),
-        quick=Load(messages=15, crowd=5_000),
+        quick=Load(messages=2, crowd=1_000),
         smallest=Load(messages=1, crowd=20),
     )
 

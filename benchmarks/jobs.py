@@ -21,6 +21,7 @@ from benchmarks.limits import limit
 from benchmarks.sqs import CREDENTIALS, counted_requests
 from postroad.jobs import JobDispatcher, Jobs
 from postroad.jobs.dispatcher import worker_roles
+from postroad.queues import MAX_WAIT
 from postroad.tasks import EventFactory, TaskId, TaskRecords, TaskWorker, ensure_queues
 from postroad.tasks.registry import TaskRegistry
 from postroad.tasks.threads import RoleThreads
@@ -185,7 +186,9 @@ def _idling(directory: Path, load: Load) -> Iterator[Opened]:
     """Requests a minute of a worker with nothing to do, its roles included; one long run counts for every round."""
     with _on_aws(directory) as backend:
         # As `postroad worker` makes it: one of its roles handles the dead letters.
-        worker = TaskWorker(backend, tenant_id=TENANT, app=APP, registry=TaskRegistry(), dead_letters=False)
+        # A short look has short polls, or it would see none.
+        wait = min(MAX_WAIT, load.crowd / 2)
+        worker = TaskWorker(backend, tenant_id=TENANT, app=APP, registry=TaskRegistry(), dead_letters=False, wait=wait)
         thread = threading.Thread(target=worker.run)
         with RoleThreads(worker_roles(backend, tenant_id=TENANT, app=APP)):
             thread.start()
@@ -202,9 +205,7 @@ def _idling(directory: Path, load: Load) -> Iterator[Opened]:
 _WAITING = Loads(
     full=Load(messages=1, crowd=100), quick=Load(messages=1, crowd=100), smallest=Load(messages=1, crowd=60)
 )
-_SECONDS = Loads(
-    full=Load(messages=0, crowd=300), quick=Load(messages=0, crowd=150), smallest=Load(messages=0, crowd=3)
-)
+_SECONDS = Loads(full=Load(messages=0, crowd=300), quick=Load(messages=0, crowd=8), smallest=Load(messages=0, crowd=3))
 _SETTLE_SECONDS = 2.0
 
 ROWS = [

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
@@ -14,6 +15,7 @@ from benchmarks import outbox_loops, outbox_peers, postgres
 from benchmarks.frame import Load, Loads, Open, Opened, Row, Side, WrongResult
 from benchmarks.outbox_load import Taker, a_dispatcher, an_outbox, empty, fill, fill_sent
 from benchmarks.processes import child, hear
+from postroad import OutgoingMessage
 from postroad.outbox import Outbox
 
 CALL_SECONDS = 0.005
@@ -124,15 +126,16 @@ def _left(dsn: str) -> int:
 
 
 def dispatch(dsn: str, pipe: Connection) -> None:
-    """A process that dispatches whenever it is told to, and answers with how many rows it sent."""
+    """A process that dispatches whenever it is told to, and answers with what it published and when."""
     outbox = Outbox.postgres(dsn)
     pipe.send("ready")
     while pipe.recv() is not None:
-        dispatcher = a_dispatcher(outbox, Taker(SLOW_CALL_SECONDS))
+        taker = Taker(SLOW_CALL_SECONDS)
+        dispatcher = a_dispatcher(outbox, taker)
         dispatcher.start()
         pipe.recv()
         dispatcher.stop()
-        pipe.send("stopped")
+        pipe.send(list(zip(taker.times, taker.taken, strict=True)))
     outbox.close()
 
 
@@ -155,14 +158,23 @@ def in_processes(count: int) -> Open:
                 while _pending(connection) > 0:
                     time.sleep(0.01)
                 elapsed = time.perf_counter() - started
-                for pipe in pipes:
-                    pipe.send("stop")
-                    hear(pipe)
+                together(pipes).check(rows=load.messages, ordered=True)
                 return load.messages / elapsed
 
             yield Opened(run)
 
     return opened
+
+
+def together(pipes: list[Connection]) -> Taker:
+    """Stop the dispatchers; what all of them published, in the order of time."""
+    calls: list[tuple[float, OutgoingMessage]] = []
+    for pipe in pipes:
+        pipe.send("stop")
+        told: Any = hear(pipe)
+        calls += told
+    calls.sort(key=lambda call: call[0])
+    return Taker(taken=[message for _, message in calls])
 
 
 def _pending(connection: psycopg.Connection[tuple[int]]) -> int:

@@ -162,7 +162,7 @@ def _loads(full: int, quick: int, smallest: int) -> Loads:
 
 _CROWDS = Loads(
     full=Load(messages=100, crowd=BLOCKED),
-    quick=Load(messages=40, crowd=BLOCKED),
+    quick=Load(messages=6, crowd=BLOCKED),
     smallest=Load(messages=5, crowd=50),
 )
 _LISTENING = DispatcherConfig(poll=POLL)
@@ -176,7 +176,7 @@ ROWS = [
         what=f"{_IDLE}, with LISTEN, p50",
         unit="seconds",
         target=1.0,
-        loads=_loads(200, 60, 5),
+        loads=_loads(200, 12, 5),
         ours=_side(waiting(_LISTENING, 0.5)),
         peer=limit("limit of 10 ms", 0.010),
     ),
@@ -185,7 +185,7 @@ ROWS = [
         what=f"{_IDLE}, with LISTEN, p99",
         unit="seconds",
         target=1.0,
-        loads=_loads(200, 60, 5),
+        loads=_loads(200, 12, 5),
         ours=_side(waiting(_LISTENING, 0.99)),
         peer=limit("limit of 50 ms", 0.050),
     ),
@@ -194,7 +194,7 @@ ROWS = [
         what=f"{_IDLE}, polling every second, p99",
         unit="seconds",
         target=1.0,
-        loads=_loads(60, 20, 3),
+        loads=_loads(60, 5, 3),
         ours=_side(waiting(_POLLING, 0.99)),
         peer=limit("limit of 1.05 s", POLL + 0.050),
     ),

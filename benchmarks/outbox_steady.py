@@ -135,7 +135,7 @@ ROWS = [
         what=f"claim at 500 rows a second with prune, after {SECONDS:,} seconds of it against at the start",
         loads=Loads(
             full=Load(messages=2_500, crowd=SECONDS),
-            quick=Load(messages=2_500, crowd=min(SECONDS, 120)),
+            quick=Load(messages=250, crowd=min(SECONDS, 5)),
             smallest=Load(messages=200, crowd=1),
         ),
         ours=_side("in the end", after(lambda load: load.crowd)),

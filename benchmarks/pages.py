@@ -169,7 +169,7 @@ def _requests(full: int, quick: int, crowd: int) -> Loads:
     """How often each page is asked for, and how many queues there are at the most."""
     return Loads(
         full=Load(messages=full, crowd=crowd),
-        quick=Load(messages=quick, crowd=crowd),
+        quick=Load(messages=quick, crowd=min(crowd, 1_000)),
         smallest=Load(messages=1, crowd=20),
     )
 
@@ -210,7 +210,7 @@ ROWS = [
         name="dashboard-live",
         unit="ratio",
         target=1.0,
-        loads=_requests(30, 10, 50),
+        loads=_requests(30, 1, 50),
         what="part of a core that 50 open dashboards take while a message comes each second",
         ours=Side(label="50 dashboards", open=_filled(_live, lambda load: _AT_ONCE)),
         peer=limit("limit of 5 %", 0.05),
@@ -221,7 +221,7 @@ ROWS = [
         target=0.85,
         loads=Loads(
             full=Load(messages=40_000, crowd=200),
-            quick=Load(messages=10_000, crowd=200),
+            quick=Load(messages=5_000, crowd=200),
             smallest=Load(messages=100, crowd=5),
         ),
         what="messages sent in batches of 10 while 200 viewers watch, against none",

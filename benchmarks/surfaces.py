@@ -173,7 +173,7 @@ ROWS = [
         name="up-idle",
         unit="ratio",
         target=1.0,
-        loads=_moved(30, 15, 1),
+        loads=_moved(30, 2, 1),
         what="part of a core that all processes of an idle `postroad up` take",
         ours=Side(label="postroad up", open=_idle(_part_of_a_core)),
         peer=limit("limit of 3 %", 0.03),

@@ -42,6 +42,8 @@ while True:
             print(f"acked {delivery.body.decode()}\n", end="", flush=True)
 """
 
+_DEAD_LETTER = "queue.dead_letter.before_commit"
+
 
 def _start(code: str, *arguments: object, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
@@ -129,6 +131,33 @@ def test_an_ack_killed_before_its_commit_is_delivered_again(url: str) -> None:
 
     assert receiver.communicate()[0] == "got one\n"
     assert _drain(url) == {"one": 1}
+
+
+def test_an_ack_killed_after_its_commit_has_removed_the_message(url: str) -> None:
+    with postroad.connect(url) as backend:
+        backend.queue("jobs").send([OutgoingMessage("one")])
+    receiver = _start(RECEIVER, url, POSTROAD_FAILPOINTS="queue.ack.after_commit=kill9")
+
+    assert receiver.communicate()[0] == "got one\n"
+    assert receiver.returncode == -signal.SIGKILL
+    assert _drain(url) == {}
+
+
+def test_a_receiver_killed_before_it_commits_a_dead_letter_leaves_it_to_the_next(url: str) -> None:
+    with postroad.connect(url) as backend:
+        backend.create_queue(QueueSpec("dead"))
+        queue = backend.create_queue(QueueSpec("doomed", visibility=0.1, max_receives=1, dead_letter="dead"))
+        queue.send([OutgoingMessage("one")])
+        assert len(queue.receive()) == 1
+        receiver = _start(RECEIVER.replace("jobs", "doomed"), url, POSTROAD_FAILPOINTS=f"{_DEAD_LETTER}=kill9")
+        assert receiver.communicate()[0] == ""
+        assert receiver.returncode == -signal.SIGKILL
+        assert backend.queue("dead").stats().visible == 0
+
+        assert queue.receive(wait=1) == []
+
+        (dead,) = backend.queue("dead").receive(max_messages=10)
+        assert dead.body == b"one"
 
 
 def test_a_process_killed_while_it_checkpoints_loses_nothing(url: str) -> None:

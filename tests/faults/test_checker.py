@@ -77,8 +77,9 @@ def test_the_counts_are_those_of_the_history(tmp_path: Path) -> None:
     assert (tried.publishes_ok, tried.publishes_unknown, tried.publishes_failed) == (1, 2, 0)
 
 
-def test_a_delayed_message_counts_for_the_recovery(tmp_path: Path) -> None:
-    recovery = check(forge(CASES["clean-lease-expired"], tmp_path / "report")).recovery_seconds
+@pytest.mark.parametrize("name", ["clean-lease-expired", "clean-peeked-before-received"])
+def test_a_delayed_message_counts_for_the_recovery_from_its_first_receive_on(name: str, tmp_path: Path) -> None:
+    recovery = check(forge(CASES[name], tmp_path / "report")).recovery_seconds
 
     assert (recovery.max, recovery.p99) == (30.0, 30.0)
 

@@ -29,8 +29,8 @@ class Copy:
         *("older", "peeked", "receipt", "receives", "undone"),
     )
 
-    def __init__(self, at: float = 0.0) -> None:
-        self.first_at = self.at = at
+    def __init__(self) -> None:
+        self.first_at = self.at = 0.0
         self.began: float | None = None
         self.receives = self.highest = self.hidden = self.dead = 0
         self.receipt: Name | None = None
@@ -42,6 +42,8 @@ class Copy:
 
     def receive(self, line: Receive) -> None:
         """Take note of a receive; one that was written down late is not the newest."""
+        if not self.receives:
+            self.first_at = line.t
         self.receives += 1
         count = line.receive_count
         if self.peeked is not None and self.peeked.receive_count == count and line.t < self.peeked.t + _SLACK_SECONDS:

@@ -102,9 +102,7 @@ class Messages:
             message = self.open[line.id] = Message(line.sha, line.key, line.n)
         else:
             self._compare(message, line, line.sub)
-        copy = message.copies.get(line.sub)
-        if copy is None:
-            copy = message.copies[line.sub] = Copy(line.t)
+        _, copy = self._find(line.id, line.sub)
         if not line.receive_count:
             # Nobody counts the reads of a stream, so the lines do.
             line = structs.replace(line, receive_count=copy.highest + 1)
