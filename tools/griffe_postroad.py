@@ -1,9 +1,10 @@
-"""How the API reference reads our code: examples of docstrings are code, and frozen data shows its constructor."""
+"""How the API reference reads our code, so that signatures and tables show what a caller has to know."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, cast
 
 import griffe
 
@@ -12,17 +13,47 @@ _NO_FIELD = ("ClassVar", "Final")
 
 
 class PostroadExtension(griffe.Extension):
-    """Fences the code below `Example:`, and adds the constructor that `msgspec.Struct` makes at run time."""
+    """Fences the code below `Example:`, adds the constructors of Structs, and leaves out what is private.
+
+    Arguments that a docstring explains and the signature does not name, such as those that `**options` takes, are shown
+    as optional. The bounds of a type, `Annotated[int, Meta(ge=1)]`, are left to the text.
+    """
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
-        """Change the docstring of anything that has one."""
+        """Change the docstring and the types of anything that has them."""
         if obj.docstring is not None:
             obj.docstring.value = _EXAMPLE.sub(_fenced, obj.docstring.value)
+        if isinstance(obj, griffe.Attribute):
+            obj.annotation = unbounded(obj.annotation)
+        if isinstance(obj, griffe.Function):
+            for parameter in obj.parameters:
+                parameter.annotation = unbounded(parameter.annotation)
+
+    def on_package(self, *, pkg: griffe.Module, **kwargs: Any) -> None:
+        """Change what can only be seen once everything is loaded."""
+        for thing in _everything(pkg):
+            if isinstance(thing, griffe.Function):
+                for name in [each.name for each in thing.parameters if each.name.startswith("_")]:
+                    del thing.parameters[name]
+        for thing in _everything(pkg):
+            # The constructors of dataclasses are added later, and name all that their docstrings explain.
+            if isinstance(thing, griffe.Function) or "__init__" in thing.members:
+                _mark_optional(thing)
 
     def on_class(self, *, cls: griffe.Class, **kwargs: Any) -> None:
         """Add a constructor to a Struct that has none."""
         if any(str(base).rpartition(".")[2] == "Struct" for base in cls.bases) and "__init__" not in cls.members:
             cls.set_member("__init__", constructor(cls))
+
+
+def unbounded(annotation: griffe.Expr | str | None) -> griffe.Expr | str | None:
+    """Return an annotation without what `Annotated` adds to it."""
+    if isinstance(annotation, griffe.ExprBinOp):
+        annotation.left = unbounded(annotation.left) or ""
+        annotation.right = unbounded(annotation.right) or ""
+    if isinstance(annotation, griffe.ExprSubscript) and str(annotation.left) == "Annotated":
+        return annotation.slice.elements[0] if isinstance(annotation.slice, griffe.ExprTuple) else annotation
+    return annotation
 
 
 def constructor(cls: griffe.Class) -> griffe.Function:
@@ -46,6 +77,22 @@ def is_field(attribute: griffe.Attribute) -> bool:
     """Return whether an attribute of a class is a parameter of its constructor."""
     annotation = str(attribute.annotation or "")
     return bool(annotation) and not annotation.startswith(_NO_FIELD) and "property" not in attribute.labels
+
+
+def _everything(thing: griffe.Object) -> Iterator[griffe.Object]:
+    yield thing
+    for member in thing.members.values():
+        if not member.is_alias:
+            yield from _everything(cast("griffe.Object", member))
+
+
+def _mark_optional(thing: griffe.Object) -> None:
+    """Let the table say `optional` of entries that the signature does not name."""
+    for section in thing.docstring.parsed if thing.docstring else ():
+        if isinstance(section, griffe.DocstringSectionParameters):
+            for entry in section.value:
+                if entry.annotation is None and entry.value is None:
+                    entry.value = "optional"
 
 
 def _fenced(found: re.Match[str]) -> str:
