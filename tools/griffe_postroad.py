@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import griffe
 
@@ -19,31 +18,32 @@ class PostroadExtension(griffe.Extension):
     as optional. The bounds of a type, `Annotated[int, Meta(ge=1)]`, are left to the text.
     """
 
-    def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
-        """Change the docstring and the types of anything that has them."""
-        if obj.docstring is not None:
-            obj.docstring.value = _EXAMPLE.sub(_fenced, obj.docstring.value)
-        if isinstance(obj, griffe.Attribute):
-            obj.annotation = unbounded(obj.annotation)
-        if isinstance(obj, griffe.Function):
-            for parameter in obj.parameters:
-                parameter.annotation = unbounded(parameter.annotation)
+    def on_attribute(self, *, attr: griffe.Attribute, **kwargs: Any) -> None:
+        """Change the docstring and the type of an attribute; those of classes are changed with their class."""
+        _fence(attr)
+        attr.annotation = unbounded(attr.annotation)
 
-    def on_package(self, *, pkg: griffe.Module, **kwargs: Any) -> None:
-        """Change what can only be seen once everything is loaded."""
-        for thing in _everything(pkg):
-            if isinstance(thing, griffe.Function):
-                for name in [each.name for each in thing.parameters if each.name.startswith("_")]:
-                    del thing.parameters[name]
-        for thing in _everything(pkg):
-            # The constructors of dataclasses are added later, and name all that their docstrings explain.
-            if isinstance(thing, griffe.Function) or "__init__" in thing.members:
-                _mark_optional(thing)
+    def on_function(self, *, func: griffe.Function, **kwargs: Any) -> None:
+        """Change the docstring and the parameters of a function."""
+        _fence(func)
+        _simplify(func)
+        _mark_optional(func)
 
     def on_class(self, *, cls: griffe.Class, **kwargs: Any) -> None:
-        """Add a constructor to a Struct that has none."""
+        """Change the docstring and the constructor of a class; a Struct gets one if it has none."""
         if any(str(base).rpartition(".")[2] == "Struct" for base in cls.bases) and "__init__" not in cls.members:
             cls.set_member("__init__", constructor(cls))
+        for member in cls.members.values():
+            if isinstance(member, griffe.Attribute):
+                member.annotation = unbounded(member.annotation)
+            elif isinstance(member, griffe.Function):
+                _simplify(member)
+        _fence(cls)
+        _mark_optional(cls)
+
+    def on_module(self, *, mod: griffe.Module, **kwargs: Any) -> None:
+        """Change the docstring of a module."""
+        _fence(mod)
 
 
 def unbounded(annotation: griffe.Expr | str | None) -> griffe.Expr | str | None:
@@ -79,11 +79,17 @@ def is_field(attribute: griffe.Attribute) -> bool:
     return bool(annotation) and not annotation.startswith(_NO_FIELD) and "property" not in attribute.labels
 
 
-def _everything(thing: griffe.Object) -> Iterator[griffe.Object]:
-    yield thing
-    for member in thing.members.values():
-        if not member.is_alias:
-            yield from _everything(cast("griffe.Object", member))
+def _fence(thing: griffe.Object) -> None:
+    if thing.docstring is not None:
+        thing.docstring.value = _EXAMPLE.sub(_fenced, thing.docstring.value)
+
+
+def _simplify(function: griffe.Function) -> None:
+    """Leave out bounds of types and private parameters."""
+    for parameter in list(function.parameters):
+        parameter.annotation = unbounded(parameter.annotation)
+        if parameter.name.startswith("_"):
+            del function.parameters[parameter.name]
 
 
 def _mark_optional(thing: griffe.Object) -> None:
