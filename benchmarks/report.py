@@ -14,10 +14,11 @@ from benchmarks.results import Results, RowResult
 
 _RULES = """
 Both sides run in one process tree on one machine, in turns (A B, B A, …), with the same messages and durability.
-`ratio` is the median of the rounds' ratios with its extremes; above 1 ours is better (for seconds, bytes and requests:
-less is better). A round counts only after its result was checked: everything arrived, once, in order where order is
-promised. Journal mode and `synchronous` are read back from each side's connection, commits are counted in its log;
-where journal mode or `synchronous` differ the row is not judged. Rows are printed worst first.
+`ratio` is the median of the rounds' ratios, with the lowest and the highest; above 1 Postroad ("ours") is better. For
+seconds, bytes and requests, less is better, and the ratio is inverted. A round counts only if its result was correct:
+everything arrived, once, and in order where order is promised. Journal mode and `synchronous` are read back from each
+side's connection, and commits are counted in its log; a row in which these settings differ is not judged. Rows that are
+furthest below their targets come first. [Benchmarks](../docs/benchmarks.md) explains the notes.
 """
 
 
@@ -67,7 +68,7 @@ def _table_line(row: RowResult, *, stale: bool) -> str:
         _median(row.ours_samples, row.unit),
         _median(row.peer_samples, row.unit),
     ]
-    cells += [_ratio(row), "information" if row.target is None else f"{row.target:g}", _met(row), note]
+    cells += [_ratio(row), "information" if row.target is None else f"{row.target:.2g}", _met(row), note]
     return f"| {' | '.join(cells)} |"
 
 
@@ -76,7 +77,7 @@ def _median(samples: tuple[float, ...], unit: str) -> str:
 
 
 def _ratio(row: RowResult) -> str:
-    return "-" if row.ratio is None else f"{row.ratio:.2f} ({row.ratio_low:.2f} to {row.ratio_high:.2f})"
+    return "-" if row.ratio is None else f"{row.ratio:.2f} ({row.ratio_low:.2f}&nbsp;to&nbsp;{row.ratio_high:.2f})"
 
 
 def _met(row: RowResult) -> str:
@@ -90,13 +91,14 @@ def _absent_lines(results: Results) -> list[str]:
 
 
 def _section(row: RowResult) -> list[str]:
+    rounds = f"{len(row.ours_samples)} {'round' if len(row.ours_samples) == 1 else 'rounds'}"
     return [
         "",
         f"### {row.name}",
         "",
-        f"{row.what}.",
+        f"{row.what[0].upper()}{row.what[1:]}.",
         f"Ours: {row.ours}{_commits(row.ours_durability)}. Peer: {row.peer}{_commits(row.peer_durability)}.",
-        f"{len(row.ours_samples)} rounds, checked: {'yes' if row.checked else 'no'}, commit `{row.commit or '?'}`.",
+        f"{rounds}, checked: {'yes' if row.checked else 'no'}, commit `{row.commit or '?'}`.",
         "",
         f"![{row.name}](charts/{row.name}.svg)",
     ]

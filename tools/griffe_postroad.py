@@ -1,4 +1,4 @@
-"""How the API reference reads our code: examples of docstrings are code, and frozen data shows its constructor."""
+"""How the API reference reads our code, so that signatures and tables show what a caller has to know."""
 
 from __future__ import annotations
 
@@ -12,17 +12,48 @@ _NO_FIELD = ("ClassVar", "Final")
 
 
 class PostroadExtension(griffe.Extension):
-    """Fences the code below `Example:`, and adds the constructor that `msgspec.Struct` makes at run time."""
+    """Fences the code below `Example:`, adds the constructors of Structs, and leaves out what is private.
 
-    def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
-        """Change the docstring of anything that has one."""
-        if obj.docstring is not None:
-            obj.docstring.value = _EXAMPLE.sub(_fenced, obj.docstring.value)
+    Arguments that a docstring explains and the signature does not name, such as those that `**options` takes, are shown
+    as optional. The bounds of a type, `Annotated[int, Meta(ge=1)]`, are left to the text.
+    """
+
+    def on_attribute(self, *, attr: griffe.Attribute, **kwargs: Any) -> None:
+        """Change the docstring and the type of an attribute; those of classes are changed with their class."""
+        _fence(attr)
+        attr.annotation = unbounded(attr.annotation)
+
+    def on_function(self, *, func: griffe.Function, **kwargs: Any) -> None:
+        """Change the docstring and the parameters of a function."""
+        _fence(func)
+        _simplify(func)
+        _mark_optional(func)
 
     def on_class(self, *, cls: griffe.Class, **kwargs: Any) -> None:
-        """Add a constructor to a Struct that has none."""
+        """Change the docstring and the constructor of a class; a Struct gets one if it has none."""
         if any(str(base).rpartition(".")[2] == "Struct" for base in cls.bases) and "__init__" not in cls.members:
             cls.set_member("__init__", constructor(cls))
+        for member in cls.members.values():
+            if isinstance(member, griffe.Attribute):
+                member.annotation = unbounded(member.annotation)
+            elif isinstance(member, griffe.Function):
+                _simplify(member)
+        _fence(cls)
+        _mark_optional(cls)
+
+    def on_module(self, *, mod: griffe.Module, **kwargs: Any) -> None:
+        """Change the docstring of a module."""
+        _fence(mod)
+
+
+def unbounded(annotation: griffe.Expr | str | None) -> griffe.Expr | str | None:
+    """Return an annotation without what `Annotated` adds to it."""
+    if isinstance(annotation, griffe.ExprBinOp):
+        annotation.left = unbounded(annotation.left) or ""
+        annotation.right = unbounded(annotation.right) or ""
+    if isinstance(annotation, griffe.ExprSubscript) and str(annotation.left) == "Annotated":
+        return annotation.slice.elements[0] if isinstance(annotation.slice, griffe.ExprTuple) else annotation
+    return annotation
 
 
 def constructor(cls: griffe.Class) -> griffe.Function:
@@ -46,6 +77,28 @@ def is_field(attribute: griffe.Attribute) -> bool:
     """Return whether an attribute of a class is a parameter of its constructor."""
     annotation = str(attribute.annotation or "")
     return bool(annotation) and not annotation.startswith(_NO_FIELD) and "property" not in attribute.labels
+
+
+def _fence(thing: griffe.Object) -> None:
+    if thing.docstring is not None:
+        thing.docstring.value = _EXAMPLE.sub(_fenced, thing.docstring.value)
+
+
+def _simplify(function: griffe.Function) -> None:
+    """Leave out bounds of types and private parameters."""
+    for parameter in list(function.parameters):
+        parameter.annotation = unbounded(parameter.annotation)
+        if parameter.name.startswith("_"):
+            del function.parameters[parameter.name]
+
+
+def _mark_optional(thing: griffe.Object) -> None:
+    """Let the table say `optional` of entries that the signature does not name."""
+    for section in thing.docstring.parsed if thing.docstring else ():
+        if isinstance(section, griffe.DocstringSectionParameters):
+            for entry in section.value:
+                if entry.annotation is None and entry.value is None:
+                    entry.value = "optional"
 
 
 def _fenced(found: re.Match[str]) -> str:

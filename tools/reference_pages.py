@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -24,7 +24,7 @@ def pages() -> dict[Path, str]:
     return {FOLDER / f"{name}.md": text for name, text in made.items()}
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     lines = [head, tuple("---" for _ in head), *rows]
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines) + "\n"
 
@@ -83,11 +83,11 @@ _HTTP = """# HTTP API
 
 `postroad up` serves this API. Send `Authorization: Bearer TOKEN` with every request whose scope is not `open`. An error
 is a document `application/problem+json` that names its [error](../errors.md). A `POST` with the header
-`Idempotency-Key` can be repeated: within 24 hours a repeat gets the first answer again. `GET /schema/openapi.json`
-returns the same as OpenAPI 3.1. {made}
+`Idempotency-Key` can be repeated: within 24 hours a repeat gets the first answer again. Durations are in seconds,
+unless a name says otherwise. `GET /schema/openapi.json` returns the same as OpenAPI 3.1. {made}
 
-Besides the statuses below its name, every route may answer 400 and 500, one that needs a token 401, 403, 429 and 503,
-and one that takes a body 408, 413 and 415.
+Besides the statuses below its name, every route may answer 400, 431 and 500, one that needs a token 401, 403, 429 and
+503, and one that takes a body 408, 413 and 415.
 
 {answers}
 
@@ -98,23 +98,28 @@ def _http() -> str:
     from postroad.http.app import ROUTES
     from postroad.http.openapi import SAYS, Description
 
-    paths = Description(ROUTES).document["paths"]
+    document = Description(ROUTES).document
+    paths, schemas = document["paths"], document["components"]["schemas"]
     found = [(f"{method.upper()} {path}", each) for path, item in paths.items() for method, each in item.items()]
     answers = _table(("status", "meaning"), [(str(status), says) for status, says in SAYS.items()])
-    return _HTTP.format(made=_MADE, answers=answers) + "\n".join(_route(*each) for each in found)
+    return _HTTP.format(made=_MADE, answers=answers) + "\n".join(_route(*each, schemas) for each in found)
 
 
-_SHARED_STATUSES = (400, 401, 403, 408, 413, 415, 429, 500, 503)
+_SHARED_STATUSES = (400, 401, 403, 408, 413, 415, 429, 431, 500, 503)
 
 
-def _route(title: str, operation: dict[str, Any]) -> str:
+def _route(title: str, operation: dict[str, Any], schemas: dict[str, Any]) -> str:
     from postroad.http.openapi import SAYS
 
     scope = operation["x-scope"]
     parts = [f"## {title}\n", f"{operation.get('description', '')} Scope: `{scope}`.\n"]
     if "requestBody" in operation:
-        example = operation["requestBody"]["content"]["application/json"]["example"]
-        parts.append(f"```json\n{msgspec.json.format(msgspec.json.encode(example)).decode()}\n```\n")
+        body = operation["requestBody"]["content"]["application/json"]
+        parts.append(f"```json\n{msgspec.json.format(msgspec.json.encode(body['example'])).decode()}\n```\n")
+        schema = _resolved(body["schema"], schemas)
+        if says := schema.get("description"):
+            parts.append(f"{says}\n")
+        parts.append(_table(("field", "value", "default"), _fields(schema, schemas, "")))
     named = [each for each in operation.get("parameters", []) if each["name"] != "Idempotency-Key"]
     if named:
         rows = [(f"`{each['name']}`", each["in"], each.get("description", "")) for each in named]
@@ -128,17 +133,75 @@ def _route(title: str, operation: dict[str, Any]) -> str:
     return "\n".join(parts)
 
 
+def _resolved(schema: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema that a reference names, or the schema itself."""
+    for part in (schema, *schema.get("allOf", ())):
+        if "$ref" in part:
+            found: dict[str, Any] = schemas[part["$ref"].rpartition("/")[2]]
+            return found
+    return schema
+
+
+def _fields(schema: dict[str, Any], schemas: dict[str, Any], prefix: str) -> Iterator[tuple[str, str, str]]:
+    """Yield the fields of a body, those of objects and lists inside it included."""
+    required = schema.get("required", ())
+    for name, each in schema.get("properties", {}).items():
+        field = _resolved(each, schemas)
+        default = "required" if name in required else _default(each.get("default"))
+        yield f"`{prefix}{name}`", _value(field, schemas), default
+        inside = _resolved(field.get("items", {}), schemas)
+        yield from _fields(inside or field, schemas, f"{prefix}{name}{'[]' if inside else ''}.")
+
+
+def _default(value: object) -> str:
+    if isinstance(value, float):
+        value = int(value) if value.is_integer() else value
+    return "none" if value in (None, "", [], {}) else f"`{msgspec.json.encode(value).decode()}`"
+
+
+_PLURALS = {"string": "texts", "object": "objects", "integer": "whole numbers"}
+
+
+def _value(schema: dict[str, Any], schemas: dict[str, Any]) -> str:
+    """Say in words which values a field accepts."""
+    if options := [each for each in schema.get("anyOf", ()) if each.get("type") != "null"]:
+        return " or ".join(_value(_resolved(each, schemas), schemas) for each in options)
+    if "enum" in schema:
+        *others, last = (f"`{each}`" for each in schema["enum"])
+        return f"{', '.join(others)} or {last}" if others else last
+    kind = schema.get("type", "")
+    if kind == "array":
+        inside = _resolved(schema.get("items", {}), schemas)
+        return f"list of {_PLURALS.get(inside.get('type', ''), 'values')}{_bounds(schema, 'minItems', 'maxItems')}"
+    if kind == "string":
+        return f"text{_bounds(schema, 'minLength', 'maxLength', unit=' characters')}"
+    if kind in ("integer", "number"):
+        above = f", above {schema['exclusiveMinimum']:,}" if "exclusiveMinimum" in schema else ""
+        return f"{'whole number' if kind == 'integer' else kind}{above}{_bounds(schema, 'minimum', 'maximum')}"
+    return {"boolean": "`true` or `false`", "object": "object"}.get(kind, "any JSON value")
+
+
+def _bounds(schema: dict[str, Any], least: str, most: str, unit: str = "") -> str:
+    low, high = schema.get(least), schema.get(most)
+    if low is not None and high is not None:
+        return f", {low:,} to {high:,.0f}{unit}"
+    if high is not None:
+        return f", at most {high:,.0f}{unit}"
+    return "" if low is None else f", at least {low:,}{unit}"
+
+
 _SETTINGS = """# Settings
 
-A setting comes from a flag, else from its variable, else from the file `postroad.toml` in the working directory
-(`--config` names another one), else it has its default. `postroad config show` prints every value with its source, and
-`postroad config check` validates without starting anything. {made}
+The value of a setting is that of its flag, else of its variable, else of the file `postroad.toml` in the working
+directory (`--config` names another one), else its default. Times are in seconds, and can be written with a unit, as
+`30s`, `5m` or `2h`; in a variable, commas separate the values of a list. `postroad config show` prints every value with
+its source, and `postroad config check` validates without starting anything. {made}
 
 """
 _BESIDES = """
 ## Other variables
 
-These are read by some processes only, and the file does not have them. Those of the notification worker are on
+Only some processes read these variables, and `postroad.toml` cannot set them. Those of the notification worker are on
 [its page](../notifications.md), and `POSTROAD_SQS_…` set the fields of `BusConfig`.
 
 | variable | meaning |
@@ -160,11 +223,14 @@ def _settings() -> str:
 
     says, default = _field_docs(module, "Settings"), Settings()
     rows = [
-        (f"`{key.in_file}`", f"`{key.env}`", _shown(getattr(default, key.name)), says[key.name].replace("\n", " "))
+        (f"`{key.in_file}` <br> `{key.env}`", _shown(getattr(default, key.name)), says[key.name].replace("\n", " "))
         for key in KEYS
     ]
     return (
-        _SETTINGS.format(made=_MADE) + _table(("key", "variable", "default", "meaning"), rows) + _BESIDES + _variables()
+        _SETTINGS.format(made=_MADE)
+        + _table(("key and variable", "default", "meaning"), rows)
+        + _BESIDES
+        + _variables()
     )
 
 
@@ -183,6 +249,10 @@ def _variables() -> str:
 def _shown(value: object) -> str:
     if value is None or value == ():
         return "none"
+    if isinstance(value, tuple):
+        value = ", ".join(value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     return f"`{str(value).lower()}`" if isinstance(value, bool) else f"`{value}`"
 
 
@@ -206,8 +276,8 @@ def _docs_below(body: list[ast.stmt]) -> dict[str, str]:
 
 _TELEMETRY = """# Events, metrics, traces and log lines
 
-What Postroad itself tells: the events that it records about tasks and jobs, the metrics that Prometheus can collect,
-the spans of OpenTelemetry, and the lines that it logs. {made}
+What Postroad reports about itself: the events that it records about tasks and jobs, the metrics that Prometheus can
+collect, the spans of OpenTelemetry, and the lines that it logs. {made}
 
 ## Events of tasks and jobs
 
@@ -217,11 +287,11 @@ jobs are also published on the topic `tasks`, as the classes of `postroad.journa
 {events}
 ## Metrics
 
-`GET /metrics` of `postroad up` shows them all as text for Prometheus, with a token of the scope `read`. What concerns
-queues and the outbox comes from the stores, so it holds for all processes; counters of queues survive restarts. What
-the runners measure begins at 0 with each `postroad up`. Beyond 200 queues the rest is `queue="_other"`. In other
-processes that run a bus, a consumer or a worker, the metrics that these measure are in the default registry of
-`prometheus_client`, and `postroad outbox run --metrics-port 9100` serves those of a dispatcher.
+`GET /metrics` of `postroad up` shows them all as text for Prometheus, with a token of the scope `read`. Figures of
+queues and of the outbox are read from the stores, so they cover all processes, and counters of queues survive restarts.
+Figures that handlers and parts measure begin at 0 with each `postroad up`. From the 201st queue on, all queues share
+the label `queue="_other"`. Other processes that run a bus, a consumer or a worker keep their own metrics in the default
+registry of `prometheus_client`; `postroad outbox run --metrics-port 9100` serves those of a dispatcher.
 
 {metrics}
 ## Traces

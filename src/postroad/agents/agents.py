@@ -135,7 +135,7 @@ class Agents:
         return token
 
     def renew_token(self, agent_id: str) -> str:
-        """Return a new token of `agent_id` in place of the newest one, which is void at once, as when it was lost."""
+        """Return a new token of `agent_id` for one that was lost: the newest one is void at once."""
         token = model.new_token(_known_id(agent_id))
         if not self._store.registry.set_token(agent_id, model.digest(token), former_until=None):
             raise model.not_found(agent_id)
@@ -204,7 +204,7 @@ class Agents:
         self._store.subscriptions.grant(_known_id(producer_id), _known_id(listener_id))
 
     def revoke(self, producer_id: str, listener_id: str) -> None:
-        """Take the grant of `producer_id` for `listener_id` back and end a running subscription."""
+        """Take back the grant of `producer_id` for `listener_id` and end the subscription, if there is one."""
         self._store.subscriptions.revoke(_known_id(producer_id), _known_id(listener_id))
         self._store.subscriptions.remove(listener_id, producer_id, discard=False)
 

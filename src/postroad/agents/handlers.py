@@ -98,7 +98,7 @@ class AgentProgram(abc.ABC):
         """Return a decorator that registers a handler, a function of one argument, the `ReceivedEvent`.
 
         Args:
-            producer: Only events of this agent; by default of all to which this one is subscribed.
+            producer: Only events of this agent; by default those of all agents that this one is subscribed to.
             event_type: Only events of this type, exact or `prefix.*`; by default of all types.
 
         Raises:
@@ -127,12 +127,12 @@ class AgentProgram(abc.ABC):
 
         Args:
             stop: Another thread sets it to end the run.
-            concurrency: From how many producers events are handled at the same time, 1 to 1,000.
+            concurrency: How many producers' events are handled at the same time, 1 to 1,000.
 
         Raises:
             ConfigurationError: The agent has no handlers, or `concurrency` is out of range.
             AgentNotFound: The agent is not registered, or was deleted.
-            Unauthorized: Over HTTP, the token is not valid, or no longer.
+            Unauthorized: Over HTTP, the token is not valid, or no longer valid.
         """
         stopping = threading.Event() if stop is None else stop
         receiver = self._open(concurrency)
@@ -242,7 +242,7 @@ class AgentProgram(abc.ABC):
             event_type: Its type, 1 to 256 printable characters.
             data: Its content, a JSON object.
             timestamp: When it happened; by default now.
-            event_id: Its id, by which a repeat is known; by default a new one.
+            event_id: Its id, by which a repeat is recognised; by default a new one.
 
         Over HTTP a call whose answer was lost is repeated under the same event id, so that listeners get one event.
 

@@ -140,10 +140,11 @@ class AgentPublishResult:
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T_co]):
-    """A part of a list; pass `next_cursor` to get the part behind it.
+    """A part of a list.
 
     Attributes:
         items: The entries.
+        next_cursor: Pass it to get the next part; None on the last one.
     """
 
     items: Sequence[T_co]
@@ -169,14 +170,13 @@ class Deleted:
 class LaneStats:
     """The counters of an agent's queue. None stands for a number that the store does not know.
 
-    `held` counts the events that wait for the end of the hold-back window or for `resume`.
-
     Attributes:
         visible: Events that can be received.
         in_flight: Events that are leased.
         delayed: Events that are received later.
+        held: Events that wait for the end of the hold-back window, or for `resume`.
         dead: Dead letters.
-        oldest_age_seconds: The age of the oldest event that can be received.
+        oldest_age_seconds: The age, in seconds, of the oldest event that can be received.
     """
 
     visible: int

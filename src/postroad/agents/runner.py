@@ -33,13 +33,14 @@ _AT_ONCE: Final = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregateResult:
-    """The outcome of a batch. `failed` are the sequences that must come again, in the order of the batch.
+    """The outcome of a batch.
 
     Attributes:
         read: Events of the batch.
         written: Rows written for subscribers.
         rejected: Events that were refused for good.
         released: Rows given to their queues.
+        failed: The sequences that must come again, in the order of the batch.
     """
 
     read: int

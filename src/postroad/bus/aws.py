@@ -195,9 +195,10 @@ class SQSEventBus(RemoteEventBus):
 
 
 class SQSEventBusWithCircuitBreaker(SQSEventBus):
-    """An `SQSEventBus` with a circuit breaker, unless `breaker` is None.
+    """An `SQSEventBus` with a circuit breaker.
 
     Args:
+        breaker: When it stops calling SQS for a while; None for no circuit breaker.
         options: The arguments of `SQSEventBus`.
     """
 

@@ -29,10 +29,11 @@ _CLOCKS_DIFFER = timedelta(seconds=60)
 
 @dataclass(frozen=True, slots=True)
 class ArchivedEvent:
-    """An event in an archive. `sequence` grows within its shard.
+    """An event in an archive.
 
     Attributes:
         envelope: The event as it was published.
+        sequence: Its position in the archive, which grows within its shard.
     """
 
     envelope: Envelope

@@ -68,7 +68,7 @@ def submit(
 def status(
     call: Call,
     request_id: RequestId,
-    at: Annotated[int | None, option("MS", "Its state at this time, in milliseconds.")] = None,
+    at: Annotated[int | None, option("MS", "Its state at this time, in milliseconds since 1970.")] = None,
 ) -> None:
     """Show the state of a task, its progress, and where it failed."""
     with call.backend() as backend:

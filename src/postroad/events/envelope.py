@@ -242,7 +242,7 @@ class UUID7Source:
 
     Args:
         time_ns: Returns the time in nanoseconds since 1970.
-        random_bytes: Returns so many random bytes.
+        random_bytes: Returns the given number of random bytes.
     """
 
     def __init__(

@@ -42,11 +42,12 @@ Entity = tuple[str, str]
 
 
 class AppendResult(msgspec.Struct, frozen=True):
-    """The result for one event. `duplicate`: it was stored before, and is unchanged.
+    """The result for one event.
 
     Attributes:
         event_id: The event.
         ok: Whether it is stored.
+        duplicate: Whether it was stored before, and is unchanged.
         error: Why it was refused.
     """
 
@@ -73,10 +74,11 @@ def append_results(
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Events in the order of the query; `cursor` is None on the last page.
+    """A page of events.
 
     Attributes:
-        events: The events.
+        events: The events, in the order of the query.
+        cursor: Pass it to get the next page; None on the last one.
     """
 
     events: list[JournalEvent]
@@ -125,9 +127,6 @@ class Journal(Appends, Protocol):
     ) -> Page:
         """Return a page of one index: `PK`, or `GSI1` to `GSI7` with the arguments they need.
 
-        `raw` does not read blobs. Without it, an event whose blob is missing or altered has an `overflow_error`; the
-        other events of its page are complete.
-
         Args:
             index: The index.
             tenant: The tenant of the events.
@@ -135,10 +134,11 @@ class Journal(Appends, Protocol):
             app: The application.
             event_type: The type of the events.
             start: Only events from this moment on, in milliseconds since 1970.
-            end: Only events before this moment.
+            end: Only events before this moment, in milliseconds since 1970.
             descending: Newest first.
             limit: The size of the page.
             cursor: The `cursor` of the page before.
+            raw: Do not read blobs. If they are read, an event whose blob is missing or altered has an `overflow_error`.
         """
         ...
 

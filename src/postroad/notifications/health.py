@@ -61,7 +61,7 @@ class Autoscaler:
         self._out_at = self._changed_at = -math.inf
 
     def decide(self, stats: Mapping[str, QueueStats], current: int, *, at: float) -> int:
-        """Return how many tasks there should be by `stats` at the monotonic time `at`, if there are `current` now."""
+        """Return how many tasks there should be, given `stats` and the `current` number, at the monotonic time `at`."""
         wanted = self._wanted(stats.values(), current)
         if wanted > current and at - self._out_at >= self._out_cooldown:
             self._out_at = self._changed_at = at

@@ -193,7 +193,7 @@ class PushProcessor:
         self._stopping.set()
 
     def resume(self) -> None:
-        """Work again after a stop."""
+        """Send again after a stop."""
         self._stopping.clear()
 
     def attempt(self, push: PushNotification, *, push_id: str) -> Attempt:

@@ -99,7 +99,7 @@ class NotificationStore:
             session.script(self.sql.tables)
 
     def register_device(self, user_id: str, token: str, platform: Platform | None = None) -> None:
-        """Send pushes of `user_id` to the device `token` of this `platform`, which leaves any user it had before."""
+        """Send pushes of `user_id`, and of no other user, to the device `token` of this `platform` from now on."""
         check_id(user_id, "user_id")
         owner = (checked_token(token), user_id)
         kind, now = checked_platform(platform), self._now()
@@ -113,7 +113,7 @@ class NotificationStore:
             return [Device(*row) for row in session.rows(self.sql.devices, (user_id, 2**31 - 1))]
 
     def drop_device(self, token: str, reason: str, *, as_of: datetime | None = None) -> bool:
-        """Send nothing to `token` any more, for `reason`, unless it registered after `as_of`; return if it was live."""
+        """Stop sending to `token`, for `reason`, unless it registered after `as_of`; return whether it was live."""
         now = self._now()
         with self.outbox.database.transaction() as session:
             values = (now, reason[:_MAX_REASON], token, now if as_of is None else _text(as_of))

@@ -26,15 +26,16 @@ _KEYS = frozenset({"seq", "at", "actor", "action", "target", "detail", "prev", "
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """Who did what to which target, and when. `prev` is the hash of the previous record.
+    """Who did what to which target, and when.
 
     Attributes:
         seq: Its number, from 1.
-        at: When.
-        actor: Who.
+        at: When it was done.
+        actor: Who did it.
         action: What was done.
-        target: To what.
+        target: What it was done to.
         detail: Names and values that describe it.
+        prev: The hash of the previous record.
         hash: The hash of this record.
     """
 

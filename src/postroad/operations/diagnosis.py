@@ -43,7 +43,7 @@ def doctor(
     outbox_horizon: Duration | None = None,
     inbox_retention: Duration | None = None,
 ) -> tuple[Finding, ...]:
-    """Examine the queues and files of a store and the application's database. This changes nothing.
+    """Examine queues, files and the application's database, and return the findings, errors first. Nothing is changed.
 
     Args:
         backend: The store to examine.
@@ -51,9 +51,6 @@ def doctor(
         dsn: The database of outbox and inbox; by default none is examined.
         outbox_horizon: How long the outbox may publish an event after it was recorded; by default that of `Windows`.
         inbox_retention: How long the inbox remembers an event; by default 30 days, as an inbox does.
-
-    Returns:
-        The findings, errors first; each has a code, a target, a message and a remedy.
 
     Raises:
         QueueNotFound: `handler_p99` names a queue that does not exist.

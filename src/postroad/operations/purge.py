@@ -98,7 +98,7 @@ def _refused(path: Path, why: str) -> InvalidInput:
 def purge(
     backend: Store, queue: str, *, confirm: str, reason: str, archive: Path | None = None, actor: str | None = None
 ) -> int:
-    """Remove every message of a queue, with an audit record. Running it again after a crash continues.
+    """Remove every message of a queue, with an audit record, and return how many. A repeat after a crash continues.
 
     Args:
         backend: The store that holds the queue.
@@ -108,9 +108,6 @@ def purge(
         archive: A file to which messages are appended, as lines of JSON, before they are removed; by default none. With
             an archive only messages that are safe in it are removed, which leaves what somebody has leased on SQS.
         actor: Who, for the audit record; by default `$POSTROAD_ACTOR` or the user.
-
-    Returns:
-        How many messages were removed.
 
     Raises:
         InvalidInput: `confirm` is not the queue's name, `reason` is empty, or the archive cannot be written.

@@ -29,11 +29,12 @@ _MOST_RECEIVED = 10_000
 
 @dataclass(frozen=True, slots=True)
 class FailureGroup:
-    """Dead letters with the same cause. `error` is that of the first one, or None if none was recorded.
+    """Dead letters with the same cause.
 
     Attributes:
         fingerprint: What identifies the group.
         event_type: The type of the events.
+        error: The error of the first one; None if none was recorded.
         count: How many there are.
         first_sent_at: When the oldest was sent.
         last_sent_at: When the newest was sent.
@@ -51,11 +52,12 @@ class FailureGroup:
 
 @dataclass(frozen=True, slots=True)
 class FailureGroups:
-    """The groups, largest first. If it is not `complete`, the queue holds messages that were not read.
+    """The groups of a queue.
 
     Attributes:
-        groups: The groups.
+        groups: The groups, largest first.
         scanned: How many messages were read.
+        complete: Whether all messages of the queue were read.
         cursor: Where the next call goes on; None at the end, and where peeking is receiving.
     """
 

@@ -31,7 +31,7 @@ class AesGcmCipher:
     """Encrypts payloads with the current key and decrypts them with any of the keys.
 
     Args:
-        keys: Keys of 32 bytes by their ids. Keep old keys as long as events that were encrypted with them may come.
+        keys: Keys of 32 bytes by their ids. Keep old keys as long as events that were encrypted with them may arrive.
         current: The id of the key that encrypts new payloads.
 
     Raises:

@@ -149,9 +149,6 @@ def fingerprint(error: str | None, event_type: str | None = None) -> str:
     Args:
         error: The error as `ExcType: message [file:function]`. Without a place, its text less what varies counts.
         event_type: The type of the event, which is part of the fingerprint.
-
-    Returns:
-        Twelve hexadecimal digits.
     """
     kind, message, place = _parts(error or "")
     where = place or _VARYING.sub("?", message)

@@ -97,7 +97,7 @@ def _type(message: PeekedMessage, dead: DeadLetter | None) -> str | None:
 
 
 class RedriveReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a redrive did, or would do: `skipped` by reason, `destinations` by queue.
+    """What a redrive did, or would do.
 
     Attributes:
         run_id: The id of this redrive, which moved messages carry.
@@ -105,6 +105,8 @@ class RedriveReport(msgspec.Struct, frozen=True, kw_only=True):
         matched: How many messages were selected.
         moved: How many were moved.
         returned: How many came back to the dead letters.
+        skipped: How many were left out, by reason.
+        destinations: How many were moved to each queue.
         task_handle: The handle of a move that SQS does by itself.
     """
 

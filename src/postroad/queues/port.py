@@ -274,11 +274,12 @@ class QueueCounters(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueOverview:
-    """A queue's settings and contents. `in_clear` means that the store says it keeps the messages unencrypted.
+    """A queue's settings and contents.
 
     Attributes:
         spec: Its settings.
         stats: What it holds.
+        in_clear: Whether the store says that it keeps the messages unencrypted.
     """
 
     spec: QueueSpec
@@ -371,9 +372,10 @@ class MessageHistory(Protocol):
 
 
 class Move(msgspec.Struct, frozen=True):
-    """Where one message goes, and with which attributes. `to` is the name of a queue on the same backend.
+    """Where one message goes, and with which attributes.
 
     Attributes:
+        to: The name of a queue on the same backend.
         attributes: Its attributes from now on.
     """
 
@@ -382,9 +384,10 @@ class Move(msgspec.Struct, frozen=True):
 
 
 class MoveStep(msgspec.Struct, frozen=True):
-    """What one step did. `cursor` goes into the next step; it is None at the queue's end.
+    """What one step did.
 
     Attributes:
+        cursor: Pass it to the next step; None at the end of the queue.
         looked_at: How many messages were read.
     """
 
@@ -399,10 +402,11 @@ class MoveStep(msgspec.Struct, frozen=True):
 
 
 class Looked(msgspec.Struct, frozen=True):
-    """Some messages, perhaps without their bodies. `cursor` goes into the next look; it is None at the queue's end.
+    """A part of a queue.
 
     Attributes:
-        messages: The messages.
+        messages: Some messages, perhaps without their bodies.
+        cursor: Pass it to look at the next part; None at the end of the queue.
     """
 
     messages: tuple[PeekedMessage, ...]
@@ -438,9 +442,7 @@ class Movable(Protocol):
     def move(
         self, decide: Decide, *, cursor: str | None = None, limit: int = 500, only: Sequence[int] | None = None
     ) -> MoveStep:
-        """Read up to `limit` messages behind `cursor` in sequence order and move those for which `decide` says so.
-
-        With `only`, read the messages of these sequences instead, as far as they are there.
+        """Read up to `limit` messages behind `cursor`, or those of the sequences `only`, and move what `decide` picks.
 
         One atomic step on the embedded engine: a message is in exactly one of the two queues. On SQS it is send,
         then delete. Group and body are kept, the receive count starts at 0, the message keeps its id where it can.
@@ -448,7 +450,7 @@ class Movable(Protocol):
         ...
 
     def look(self, *, cursor: str | None = None, limit: int = 500) -> Looked:
-        """Return up to `limit` messages behind `cursor` in sequence order; as clean as peeking is."""
+        """Return up to `limit` messages behind `cursor` in sequence order; it changes what peeking changes."""
         ...
 
     def stop(self, cursor: str | None) -> None:
@@ -484,14 +486,11 @@ def as_movable(queue: Queue) -> Movable:
 
 
 def purge(queue: Queue, keep: Keep | None = None) -> int:
-    """Remove everything a queue holds, leased messages included.
+    """Remove everything a queue holds, leased messages included, and return how many messages there were.
 
     Args:
         queue: The queue to empty.
         keep: Called with parts of the messages; each part is removed after it returned. None keeps nothing.
-
-    Returns:
-        How many messages were removed.
 
     Raises:
         NotSupported: The queue's adapter cannot purge.

@@ -55,7 +55,7 @@ class CircuitBreaker:
     Args:
         config: When it opens, and how it closes again.
         monotonic: The clock, in seconds.
-        longest: Each probe that fails doubles the time until the next one, up to so many seconds; by default that
+        longest: Each probe that fails doubles the time until the next one, up to this many seconds; by default that
             time stays the same.
     """
 

@@ -194,7 +194,7 @@ class Session:
         return made
 
     def close(self) -> None:
-        """Follow the bus no more; the state can still be read. Closing twice changes nothing."""
+        """Stop following the bus; the state can still be read. Closing twice changes nothing."""
         with self._lock:
             self._closed = True
             heard, self._subscribed = self._subscribed, set()

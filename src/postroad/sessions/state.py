@@ -35,7 +35,7 @@ class Subscription:
     leave: Callable[[Subscription], None]
 
     def unsubscribe(self) -> None:
-        """Call the observer no more. Unsubscribing twice changes nothing."""
+        """Stop calling the observer. Unsubscribing twice changes nothing."""
         self.leave(self)
 
     def notify(self, old: Values, new: Values) -> None:

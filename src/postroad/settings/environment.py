@@ -49,7 +49,7 @@ events_bucket = Variable("EVENTS_BUCKET")
 event_bus_name = Variable("EVENT_BUS_NAME")
 """The event bus through which events are sent to the table."""
 dispatch_delay_text = Variable("DISPATCH_DELAY_SECONDS")
-"""The hold-back window of agents' events, not yet checked."""
+"""The seconds for which events of agents are held back."""
 events_stream = Variable("EVENTS_STREAM")
 """The stream that agents publish to."""
 

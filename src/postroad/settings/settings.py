@@ -189,7 +189,7 @@ class Settings:
     log_format: str = _setting("auto", choice("auto", "console", "json"))
     """The form of log lines; `auto` is `console` on a terminal and `json` elsewhere."""
     max_body_bytes: int = _setting(2_097_152, whole(1_024, 1_073_741_824))
-    """The largest body of a request to the HTTP API."""
+    """The largest body of a request to the HTTP API, in bytes."""
     rate_limit: int = _setting(600, whole(0, 1_000_000))
     """Requests a second that one caller may send to the HTTP API; 0 for any number."""
     trail_keep: int = _setting(100_000, whole(0, 100_000_000))
@@ -207,11 +207,11 @@ class Settings:
     task_child_reuse: int = _setting(1, whole(1, 1_000))
     """How many tasks one child process runs. More is faster, for code that you trust."""
     task_kill_grace: float | None = _setting(None, duration(0, _LONGEST))
-    """The time between SIGTERM and SIGKILL for a task that took too long; by default 5 s, and 1 s in `postroad up`."""
+    """Seconds between SIGTERM and SIGKILL for a task that took too long; by default 5, and 1 in `postroad up`."""
     task_output: str = _setting("log", choice("log", "inherit", "drop"))
     """What becomes of the output of tasks: lines with their request ids, unchanged output, or none."""
     task_unknown_grace: float = _setting(600.0, duration(0, _LONGEST))
-    """How long a task whose name is unknown is left to workers of another version."""
+    """Seconds for which a task whose name is unknown is left to workers of another version."""
     task_events: bool = _setting(False, truth)
     """Whether the ends of tasks and jobs are published on the bus `tasks`."""
     outbox_dsn: str | None = _setting(
@@ -229,9 +229,9 @@ class Settings:
     agents_max_receives: int = _setting(5, whole(1, 1_000))
     """An agent's event becomes a dead letter after this many receives without an ack."""
     agents_retention: float = _setting(604_800.0, duration(1, 31_536_000))
-    """How long events are kept for agents that listen later, and for replays."""
+    """Seconds for which events are kept for agents that listen later, and for replays."""
     agents_visibility: float = _setting(30.0, duration(0, _LONGEST))
-    """How long an event that an agent received stays leased, unless the agent asks for another time."""
+    """Seconds for which an event that an agent received stays leased, unless the agent asks for another time."""
 
     failpoints: str | None = None
     """The failpoints of tests, as `POSTROAD_FAILPOINTS` names them."""

@@ -68,10 +68,11 @@ class PutResult(msgspec.Struct, frozen=True):
 
 
 class StreamRecord(msgspec.Struct, frozen=True):
-    """A record as it is read. `sequence` grows within the shard; sequences of different shards do not compare.
+    """A record as it is read.
 
     Attributes:
         shard: The shard.
+        sequence: Grows within the shard; sequences of different shards cannot be compared.
         key: What orders it.
         data: Its bytes.
         arrived_at: When the stream accepted it.
@@ -85,11 +86,12 @@ class StreamRecord(msgspec.Struct, frozen=True):
 
 
 class ShardLease(msgspec.Struct, frozen=True):
-    """The right of one worker to read one shard for one consumer. A later holder's `token` is larger.
+    """The right of one worker to read one shard for one consumer.
 
     Attributes:
         shard: The shard.
         worker: The worker.
+        token: The fencing token; that of a later holder is larger.
     """
 
     shard: str

@@ -127,7 +127,7 @@ class TaskWorker:
         task_output: What becomes of the output of tasks: `log`, the default, writes each line to standard error after
             the request id and without secrets; `inherit` writes it there as it is, for progress bars and colours;
             `drop` does not write it. The last lines of a failed attempt are in the journal in every case.
-        reload: Whether children are started anew when a source file that they loaded changes, for development; False by
+        reload: Whether children are restarted when a source file that they loaded changes, for development; False by
             default. Running tasks finish with the code that they began with.
         worker_id: Its name in leases and events; by default made of host and process.
         journal: Where events go instead of the backend's journal, such as an `EventBridgeSender`.

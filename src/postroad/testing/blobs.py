@@ -34,7 +34,7 @@ class BlobsFixture:
 
     Attributes:
         blobs: The adapter under test.
-        advance: Lets so many seconds pass.
+        advance: Lets the given number of seconds pass.
     """
 
     blobs: Blobs

@@ -57,7 +57,7 @@ class FakeClock:
             self._now += timedelta(seconds=seconds)
 
     def reboot(self, *, seconds: float = 60.0) -> None:
-        """Restart the machine in `seconds`: the wall clock goes on, the monotonic one begins anew, in another boot."""
+        """Simulate a restart that takes `seconds`: the wall clock goes on, and the monotonic one begins again."""
         with self._lock:
             self._now += timedelta(seconds=seconds)
             self._monotonic = 1.0

@@ -28,7 +28,7 @@ class StreamFixture:
 
     Attributes:
         open: Opens a stream, as `backend.stream(name, shards=4, retention=86_400)` does.
-        advance: Lets so many seconds pass.
+        advance: Lets the given number of seconds pass.
         transaction: `backend.transaction()`, where the traits say that writes are joined.
     """
 

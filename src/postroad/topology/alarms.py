@@ -19,11 +19,12 @@ _COMPARE = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operato
 
 @dataclass(frozen=True, slots=True)
 class AlarmState:
-    """The current state of one alarm; `value` is None if it is not known.
+    """The current state of one alarm.
 
     Attributes:
         name: The alarm.
         state: "ok", "alarm" or "no_data".
+        value: The current value of the metric; None if it is not known.
         threshold: What the value is compared with.
     """
 
@@ -34,14 +35,11 @@ class AlarmState:
 
 
 def evaluate_alarms(topology: Topology, backend: Sited) -> tuple[AlarmState, ...]:
-    """Evaluate every alarm of a topology once, with the current values of its store.
+    """Evaluate every alarm of a topology once, and return the states, `no_data` where a value cannot be read.
 
     Args:
         topology: The topology that declares the alarms.
         backend: The store to read the values from.
-
-    Returns:
-        The state of each alarm; 'no_data' if the value is not known or the credentials do not allow reading it.
 
     Raises:
         TopologyError: The topology has errors; the message lists them.

@@ -120,12 +120,13 @@ def keep_dead_letters(strays: Sequence[Stray], sources: Callable[[str], Collecti
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One change. `changes` are (have, want) by field.
+    """One change.
 
     Attributes:
         verb: What is done, such as "create" or "skip".
         kind: The kind of the resource.
         name: Its name.
+        changes: The present and the declared value of each field that changes.
         reason: Why, where that is not obvious.
     """
 
@@ -138,12 +139,13 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All changes, in the order in which they are made; `digest` identifies exactly this plan.
+    """All changes that would be made.
 
     Attributes:
-        actions: The changes.
+        actions: The changes, in the order in which they are made.
         unchanged: How many resources need none.
         unverifiable: Settings that the store does not return.
+        digest: Identifies exactly this plan.
     """
 
     actions: tuple[Action, ...]
@@ -159,13 +161,14 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """A setting that is not as declared. A resource that is gone has no field and no `have`.
+    """A setting that is not as declared.
 
     Attributes:
         kind: The kind of the resource.
         name: Its name.
-        field: The setting.
+        field: The setting; empty if the resource is gone.
         want: What is declared.
+        have: What the store has; None if the resource is gone.
     """
 
     kind: str

@@ -21,11 +21,12 @@ Severity = Literal["error", "warning"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """An error or a doubtful setting of the resource `target`.
+    """An error or a doubtful setting.
 
     Attributes:
         code: What was found, in one word.
         severity: "error" or "warning".
+        target: The resource that has it.
         message: What is wrong.
         remedy: What to do.
     """

@@ -276,7 +276,7 @@ class Backend:
         return queues if isinstance(queues, MessageHistory) else None
 
     def queue_tags(self) -> QueueTags | None:
-        """Return the signs of life on queues, or None if the store removes abandoned queues by itself."""
+        """Return the marks that processes leave on their queues; None if the store itself removes abandoned queues."""
         return self._installation.queue_tags()
 
     def items(self) -> Items:

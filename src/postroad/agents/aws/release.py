@@ -34,13 +34,14 @@ _CONCURRENT: Final = 16
 
 @dataclass(slots=True)
 class ReleaseResult:
-    """The outcome of a release. `failed` are the keys of rows that could be neither sent nor marked as held.
+    """The outcome of a release.
 
     Attributes:
         sent: Rows that reached their queue.
         dropped: Rows whose subscription has ended.
         rejected: Rows that their queue refuses for good.
         held: Rows that wait for a slow or paused queue.
+        failed: The keys of rows that could be neither sent nor marked as held.
     """
 
     sent: int = 0

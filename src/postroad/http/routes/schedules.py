@@ -27,7 +27,7 @@ async def list_schedules(request: ApiRequest, limit: Limit = 20, cursor: Cursor 
 
 @route("POST /schedules/{schedule:str}/pause", "operate", ScheduleShown, 404, bodiless=True)
 async def pause_schedule(request: ApiRequest, schedule: Name) -> Response[Any]:
-    """Let a schedule run no more until it is resumed."""
+    """Stop a schedule from running until it is resumed."""
     return await perform(request, lambda: request.context.work.schedules.pause(schedule))
 
 

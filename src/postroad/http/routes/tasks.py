@@ -85,7 +85,7 @@ async def _task_page(
 
 @route("GET /tasks/{task:str}", "read", views.TaskShown, 404, 429)
 async def show_task(request: ApiRequest, task: RequestId, at: At = None, wait: Wait = 0.0) -> views.TaskShown:
-    """Show the state of a task, now or at a time; with `wait` when it has ended, or after so many seconds."""
+    """Show the state of a task, now or at a time; `wait` delays the answer until it has ended, or the time is over."""
     context = request.context
 
     async def look() -> TaskState:

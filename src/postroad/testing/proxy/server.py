@@ -138,7 +138,7 @@ class FaultProxy:
             self._rules.append(_Rule(fault, p, match, times))
 
     def clear(self) -> None:
-        """Inject nothing any more; what was seen and injected stays counted."""
+        """Stop injecting faults; what was seen and injected stays counted."""
         with self._lock:
             self._rules.clear()
 
