@@ -86,7 +86,6 @@ __all__ = [
     "TaskProducer",
     "TaskWorker",
     "Topology",
-    "__version__",
     "connect",
     "current_context",
     "errors",

@@ -21,6 +21,8 @@ def test_records_are_listed_from_the_first_on(postroad: Postroad) -> None:
 
 
 def test_an_empty_audit_is_fine(postroad: Postroad) -> None:
+    Path("postroad.db").touch()
+
     assert postroad("audit", "list").out == "no records\n"
     assert postroad("audit", "verify", "--json").document == {
         "ok": True,

@@ -15,6 +15,9 @@ LOOKING = [
     ("job", "list"),
     ("journal", "query", "--tenant", "acme"),
     ("agent", "list"),
+    ("audit", "list"),
+    ("audit", "verify"),
+    ("token", "list"),
     ("why", "x"),
     ("doctor",),
 ]

@@ -39,6 +39,17 @@ def test_a_delay_that_no_queue_can_keep_is_a_failure_of_decide(
     assert f"after: {after!r} is not a number of seconds from 0 to 43200" in str(marker.error)
 
 
+@pytest.mark.parametrize("outcome", [lambda error: Retry(error=error), lambda error: Reject("invalid", error)])
+def test_an_error_that_is_no_text_is_a_failure_of_decide(queue: Queue, dead: Queue, outcome: Any) -> None:
+    send(queue, "one")
+
+    counted = Receiver(queue, lambda delivery: outcome(ValueError("no image")), max_receives=1).run_once()
+
+    assert counted["rejected"] == 1
+    [letter] = dead.peek()
+    assert "error: ValueError('no image') is not text, such as str(error)" in str(read_dead(letter.attributes))
+
+
 @pytest.mark.parametrize(
     ("field", "wrong"),
     [

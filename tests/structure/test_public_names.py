@@ -19,6 +19,11 @@ NAMES = {
     "items": "Item Items",
     "wiring": "Backend connect",
 }
+OFFERED = (
+    "connect event upcast Bus BusConfig Session Outbox Inbox Consumer DomainEvent task TaskProducer TaskWorker Jobs "
+    "Agents Topology QueueSpec OutgoingMessage Delivery Receiver run errors Backend Envelope PublishResult "
+    "PostroadError Retryable NonRetryable AgentClient current_context"
+)
 ERRORS = (
     "PostroadError ConfigurationError InvalidName InvalidMessage MessageTooLarge UnknownEventType QueueNotFound "
     "QueueExists NotSupported StaleReceipt HeldBack StorageFull TransportError Unavailable OutcomeUnknown PublishError "
@@ -41,6 +46,13 @@ def test_a_name_is_importable_from_its_folder_and_from_the_top(folder: str, name
     at_the_top = getattr(importlib.import_module("postroad"), name)
 
     assert at_the_top is at_home
+
+
+def test_the_top_offers_the_names_that_programs_use_and_no_other() -> None:
+    top = importlib.import_module("postroad")
+
+    assert sorted(top.__all__) == sorted(OFFERED.split())
+    assert all(getattr(top, name) is not None for name in OFFERED.split())
 
 
 @pytest.mark.parametrize("name", ERRORS.split())

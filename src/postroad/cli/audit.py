@@ -29,7 +29,9 @@ def audited(
 @verb("audit list", "--url sqlite:///work.db")
 def list_(call: Call) -> None:
     """List who changed what, oldest first."""
-    records = list(audit_log(call).read())
+    log = audit_log(call)
+    call.check_exists(log.path)
+    records = list(log.read())
     call.show({"items": records}, *([_line(each) for each in records] or ["no records"]))
 
 
@@ -40,6 +42,7 @@ def verify(
 ) -> None:
     """Check the chain of hashes; exit 1 if a line was changed, removed or moved."""
     log = audit_log(call)
+    call.check_exists(log.path)
     check = log.verify(head=head)
     result = f"ok, {counted(check.records, 'record')}" if check.ok else f"broken at line {check.bad_line} of {log.path}"
     call.show(check, result, f"head {check.head}", ok=check.ok)
@@ -71,7 +74,9 @@ def create(
 @verb("token list", "--json")
 def list_tokens(call: Call) -> None:
     """List the tokens by name, without their secrets."""
-    rows = [token.row for token in _tokens(call).tokens()]
+    tokens = _tokens(call)
+    call.check_exists(tokens.path)
+    rows = [token.row for token in tokens.tokens()]
     cells = ([row.name, row.scope, _time(row.created_at), _time(row.expires_at)] for row in rows)
     nothing = "no tokens; make one with: postroad token create worker-1 --scope publish"
     call.show(views.Listed(rows), table(["TOKEN", "SCOPE", "CREATED", "EXPIRES"], cells, nothing))

@@ -56,18 +56,23 @@ class Call:
             configure_logs(settings.log_level, settings.log_format, color=not no_color())
         return settings
 
+    def check_exists(self, *others: Path) -> None:
+        """Raise InvalidInput if neither the file of the backend nor one of the others exists."""
+        path = wiring.parse_url(self.settings().url).file
+        if path is not None and not any(each.exists() for each in (path, *others)):
+            here = path.name if path.parent.resolve() == Path.cwd() else str(path)
+            remedy = "A command that creates something, such as `postroad queue create NAME`, makes it."
+            raise InvalidInput(f"there is no {here} here; name it with --url", field="url", remedy=remedy)
+
     @contextmanager
     def backend(self, *, or_empty: bool = False) -> Iterator[wiring.Backend]:
         """Open the backend that the settings name; with `or_empty`, an empty one if its file does not exist."""
         settings = self.settings()
-        url, path = settings.url, wiring.parse_url(settings.url).file
-        if path is not None and not path.exists():
-            if or_empty:
-                url = "memory://"
-            elif not self.may_create:
-                here = path.name if path.parent.resolve() == Path.cwd() else str(path)
-                remedy = "A command that creates something, such as `postroad queue create NAME`, makes it."
-                raise InvalidInput(f"there is no {here} here; name it with --url", field="url", remedy=remedy)
+        url = settings.url
+        if or_empty and (path := wiring.parse_url(url).file) is not None and not path.exists():
+            url = "memory://"
+        elif not self.may_create:
+            self.check_exists()
         with wiring.connect(url, trail_keep=settings.trail_keep) as backend:
             yield backend
 

@@ -19,6 +19,7 @@ from postroad.receiving.handlers import LoopThread
 from postroad.receiving.leases import Chore, Observe
 
 Delay = Annotated[float, Meta(ge=0, le=MAX_VISIBILITY, description="a number of seconds from 0 to 43200")]
+Text = Annotated[str, Meta(description="text, such as str(error)")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Retry:
         max_attempts: The attempt at which it is rejected; by default the receiver's `max_receives`.
 
     Raises:
-        InvalidInput: `after` is out of bounds.
+        InvalidInput: `after` is out of bounds, or `error` is no text.
     """
 
     after: float | None = None
@@ -60,6 +61,7 @@ class Retry:
 
     def __post_init__(self) -> None:
         check(self.after, Delay | None, "after")
+        check(self.error, Text | None, "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,9 @@ class Reject:
         after: Seconds until it is delivered again if there are no dead letters; by default as for a `Retry`.
         label: The name of this case in counters and log lines; without one the handler failed.
         about: Passed on to the receiver's `observe` hook.
+
+    Raises:
+        InvalidInput: `error` is no text.
     """
 
     reason: str
@@ -80,6 +85,9 @@ class Reject:
     after: float | None = None
     label: str | None = None
     about: object = None
+
+    def __post_init__(self) -> None:
+        check(self.error, Text | None, "error")
 
 
 @dataclass(frozen=True, slots=True)
