@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
 import django
+import psycopg
 import pytest
 import sqlalchemy
 from django.conf import settings as django_settings
@@ -15,11 +16,11 @@ from django.db.transaction import atomic
 from sqlalchemy import event as sqlalchemy_event
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
-from tests.inbox.fixtures import InboxFixture
+from tests.inbox.fixtures import InboxFixture, inbox_fixture
 
 from postroad.connections.database import in_transaction, is_deadlock, lacks_tables, marked
-from postroad.errors import ConfigurationError, NotInTransaction
-from postroad.inbox import insert_once
+from postroad.errors import ConfigurationError, NotInTransaction, SchemaMismatch
+from postroad.inbox import Inbox, insert_once
 
 ALIAS = "inbox"
 EVENT = UUID("0190b5b8-0000-7000-8000-000000000001")
@@ -167,6 +168,73 @@ def test_django_takes_statements_with_percent_signs(fixture: InboxFixture, wrapp
 
     assert found == [("100%", "it")]
     wrapper.rollback()
+
+
+class Recorded(psycopg.Cursor[Any]):
+    """A cursor of psycopg that keeps the statements it was given."""
+
+    statements: ClassVar[list[str]] = []
+
+    def execute(self, query: Any, *args: Any, **options: Any) -> Any:
+        self.statements.append(str(query))
+        return super().execute(query, *args, **options)
+
+
+@pytest.fixture
+def recorded(postgres_dsn: str) -> Iterator[psycopg.Connection[Any]]:
+    """A connection to a database with an inbox and a ledger; its statements are in `Recorded.statements`."""
+    Recorded.statements.clear()
+    with inbox_fixture(postgres_dsn), psycopg.connect(postgres_dsn, cursor_factory=Recorded) as connection:
+        yield connection
+
+
+def test_psycopg_counts_the_row_and_returns_none(recorded: psycopg.Connection[Any]) -> None:
+    inbox = Inbox.postgres()
+
+    found = [inbox.first_time(recorded, "c", EVENT) for _ in range(2)]
+    found += [insert_once(recorded, "ledger", key={"account": "a"}, values={"times": 1}) for _ in range(2)]
+
+    assert found == [True, False, True, False]
+    assert len(Recorded.statements) == 4
+    assert not any("RETURNING" in statement for statement in Recorded.statements)
+
+
+def test_a_pipeline_of_psycopg_learns_at_once_whether_an_event_is_new(
+    recorded: psycopg.Connection[Any], postgres_dsn: str
+) -> None:
+    inbox, other = Inbox.postgres(), UUID(int=EVENT.int + 1)
+    with psycopg.connect(postgres_dsn) as elsewhere:
+        assert inbox.first_time(elsewhere, "c", other)
+
+    with recorded.pipeline():
+        queued = recorded.execute("SELECT 7")
+        found = [inbox.first_time(recorded, "c", each) for each in (EVENT, EVENT, other)]
+        found += [insert_once(recorded, "ledger", key={"account": "a"}, values={"times": 1}) for _ in range(2)]
+        assert queued.fetchall() == [(7,)]
+    found.append(inbox.first_time(recorded, "c", EVENT))
+    recorded.rollback()
+
+    assert found == [True, False, False, True, False, False]
+    assert inbox.first_time(recorded, "c", EVENT)
+
+
+def test_an_error_in_a_pipeline_of_psycopg_is_raised_where_it_happens(recorded: psycopg.Connection[Any]) -> None:
+    inbox = Inbox.postgres()
+
+    with recorded.pipeline():
+        assert inbox.first_time(recorded, "c", EVENT)
+        with pytest.raises(SchemaMismatch, match="the inbox are missing"):
+            Inbox.postgres(table="elsewhere").first_time(recorded, "c", EVENT)
+        with pytest.raises(psycopg.errors.PipelineAborted):
+            inbox.first_time(recorded, "c", EVENT)
+        recorded.rollback()
+        assert inbox.first_time(recorded, "c", EVENT)
+        recorded.execute("SELECT 1 / 0")
+        with pytest.raises(psycopg.errors.Error):
+            inbox.first_time(recorded, "c", UUID(int=1))
+        recorded.rollback()
+
+    assert inbox.first_time(recorded, "c", EVENT)
 
 
 def test_a_row_is_inserted_once_by_its_key(fixture: InboxFixture, engine: sqlalchemy.Engine) -> None:

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from tests.outbox.fixtures import OutboxFixture, an_event
 
-from postroad.errors import DuplicateEvent, InvalidMessage, NotInTransaction
+from postroad.errors import DuplicateEvent, InvalidMessage, NotInTransaction, SchemaMismatch
 from postroad.outbox import Outbox
 
 ALIAS = "outbox"
@@ -142,6 +142,37 @@ def test_a_pipeline_of_psycopg_learns_at_once_what_became_of_its_events(on_postg
             on_postgres.outbox.add(connection, event)
 
     assert on_postgres.count() == 3
+
+
+def test_an_error_in_a_pipeline_of_psycopg_is_raised_where_it_happens(on_postgres: OutboxFixture) -> None:
+    with psycopg.connect(on_postgres.dsn) as connection, connection.pipeline():
+        on_postgres.outbox.add(connection, an_event())
+        with pytest.raises(SchemaMismatch, match="the outbox are missing"):
+            Outbox.postgres(table="elsewhere").add(connection, an_event())
+        with pytest.raises(psycopg.errors.PipelineAborted):
+            on_postgres.outbox.add(connection, an_event())
+        connection.rollback()
+        on_postgres.outbox.add(connection, an_event())
+
+    assert on_postgres.count() == 1
+
+
+def test_psycopg_counts_the_row_of_an_event_and_returns_none(on_postgres: OutboxFixture) -> None:
+    statements: list[str] = []
+
+    class Recorded(psycopg.Cursor[Any]):
+        def execute(self, query: Any, *args: Any, **options: Any) -> Any:
+            statements.append(str(query))
+            return super().execute(query, *args, **options)
+
+    event = an_event()
+    with psycopg.connect(on_postgres.dsn, cursor_factory=Recorded) as connection:
+        on_postgres.outbox.add(connection, event)
+        with pytest.raises(DuplicateEvent):
+            on_postgres.outbox.add(connection, event)
+
+    assert len(statements) == 2
+    assert not any("RETURNING" in statement for statement in statements)
 
 
 def test_sqlite3_without_a_begin_is_refused(on_sqlite: OutboxFixture) -> None:

@@ -11,12 +11,13 @@ import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, cast
 
-from postroad.errors import ConfigurationError, NotInTransaction
+import msgspec
+
+from postroad.errors import ConfigurationError, DeadlockDetected, NotInTransaction, SchemaMismatch
 
 if TYPE_CHECKING:
     from postroad.connections.postgres import PostgresDatabase
@@ -37,33 +38,50 @@ _DEADLOCK = "40P01"
 _NO_TABLES_OF_SQLITE = ("no such table", "no such column")
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(msgspec.Struct, frozen=True):
     """A caller's connection.
 
     Attributes:
         dialect: The kind of database.
         mark: Stands for a value in SQL; `marked` rewrites a statement with `?`.
-        rows: Runs one statement and returns its rows.
-        run: Runs one statement without values that returns nothing.
+        connection: The connection itself.
+        execute: Runs one statement on the connection and returns what its rows can be read from.
         is_open: Returns whether what was done on it so far can still be committed.
     """
 
     dialect: Dialect
     mark: Mark
-    rows: Callable[[str, Sequence[Any]], list[Row]]
-    run: Callable[[str], object]
+    connection: Any
+    execute: Callable[[Any, str, Sequence[Any]], Any]
     is_open: Callable[[], bool]
 
+    def rows(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
+        # Reading waits for the outcome inside a pipeline too.
+        return [tuple(row) for row in self.execute(self.connection, statement, values)]
 
-@dataclass(frozen=True, slots=True)
-class AsyncCaller:
-    """A caller's connection that is awaited; its attributes are those of `Caller`."""
+    def insert(self, statement: str, values: Sequence[Any]) -> int:
+        """Run one INSERT without RETURNING and return how many rows it inserted."""
+        # PostgreSQL keeps what a statement returns until it has ended: that costs more than the count, which psycopg
+        # has at once, except inside a pipeline.
+        if self.execute is _with_psycopg and not self.connection.pgconn.pipeline_status:
+            return int(_with_psycopg(self.connection, statement, values).rowcount)
+        return len(self.rows(_returning(statement), values))
+
+    def run(self, statement: str) -> None:
+        """Run one statement without values that returns nothing."""
+        self.execute(self.connection, statement, ())
+
+
+class AsyncCaller(msgspec.Struct, frozen=True):
+    """A caller's connection that is awaited, as `Caller` is one that is not; `rows` runs a statement."""
 
     dialect: Dialect
     mark: Mark
     rows: Callable[[str, Sequence[Any]], Awaitable[list[Row]]]
     is_open: Callable[[], bool]
+
+    async def insert(self, statement: str, values: Sequence[Any]) -> int:
+        return len(await self.rows(_returning(statement), values))
 
 
 def in_transaction(connection: object) -> Caller:
@@ -77,7 +95,7 @@ def in_transaction(connection: object) -> Caller:
 async def in_async_transaction(connection: Any) -> AsyncCaller:
     """Return the connection as an AsyncCaller, or raise `NotInTransaction` if it commits each statement by itself."""
     if _is(connection, "psycopg", "AsyncConnection"):
-        caller = _async_cursors(connection, "postgresql", "%s", _tuples(connection))
+        caller = _async_cursors(connection, "postgresql", "%s", partial(_cursor, connection))
         commits = _psycopg_commits(connection)
     elif _is(connection, "aiosqlite", "Connection"):
         caller, commits = _async_cursors(connection, "sqlite", "?", connection.cursor), _sqlite3_commits(connection)
@@ -109,6 +127,26 @@ def is_deadlock(error: BaseException | None) -> bool:
     return any(state == _DEADLOCK for state, _ in _causes(error))
 
 
+class Translation:
+    """Raises Postroad's own errors for missing tables and a deadlock; all other errors pass.
+
+    It is made once: a context manager made of a generator costs as much as all checks of an event.
+    """
+
+    def __init__(self, owner: str, *, locked: str, remedy: str) -> None:
+        self._owner, self._locked, self._remedy = owner, locked, remedy
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if kind is None or not issubclass(kind, Exception):
+            return
+        if lacks_tables(error):
+            raise SchemaMismatch(f"the tables of the {self._owner} are missing", remedy=self._remedy) from error
+        if is_deadlock(error):
+            raise DeadlockDetected(f"this transaction and another one wait for each other's {self._locked}") from error
+
+
 def _causes(error: BaseException | None) -> Iterator[tuple[str | None, str]]:
     """Yield SQL state and text of the error and of those that caused it."""
     seen: set[int] = set()
@@ -126,6 +164,11 @@ def in_format_style(statement: str) -> str:
 
 
 @lru_cache(maxsize=512)
+def _returning(statement: str) -> str:
+    return f"{statement} RETURNING 1"
+
+
+@lru_cache(maxsize=512)
 def _numbered(statement: str) -> str:
     first, *rest = statement.split("?")
     return first + "".join(f"${number}{text}" for number, text in enumerate(rest, 1))
@@ -133,9 +176,11 @@ def _numbered(statement: str) -> str:
 
 def _recognised(connection: Any) -> tuple[Caller, bool]:
     if _is(connection, "psycopg", "Connection"):
-        return _cursors(connection, "postgresql", "%s", _tuples(connection)), _psycopg_commits(connection)
+        is_open = partial(_is_open, connection, "postgresql", "%s")
+        return Caller("postgresql", "%s", connection, _with_psycopg, is_open), _psycopg_commits(connection)
     if _is(connection, "sqlite3", "Connection"):
-        return _cursors(connection, "sqlite", "?", connection.cursor), _sqlite3_commits(connection)
+        is_open = partial(_is_open, connection, "sqlite", "?")
+        return Caller("sqlite", "?", connection, _with_sqlite3, is_open), _sqlite3_commits(connection)
     if _is(connection, "sqlalchemy.orm", "Session") or _is(connection, "sqlalchemy.orm", "scoped_session"):
         return _sqlalchemy(connection.connection())
     if _is(connection, "sqlalchemy", "Connection"):
@@ -173,23 +218,19 @@ def _sqlite3_commits(connection: Any) -> bool:
     return autocommit is True or (autocommit is not False and connection.isolation_level is None)
 
 
-def _tuples(connection: Any) -> Callable[[], Any]:
+def _cursor(connection: Any) -> Any:
     # The caller's own row factory may give anything.
-    return partial(connection.cursor, row_factory=sys.modules["psycopg"].rows.tuple_row)
+    return connection.cursor(row_factory=sys.modules["psycopg"].rows.tuple_row)
 
 
-def _cursors(connection: Any, dialect: Dialect, mark: Mark, opened: Callable[[], Any]) -> Caller:
-    def execute(sql: str, parameters: Sequence[Any] = ()) -> Any:
-        cursor = opened()
-        if dialect == "sqlite":
-            cursor.row_factory = None
-        return cursor.execute(sql, tuple(parameters))
+def _with_psycopg(connection: Any, statement: str, values: Sequence[Any]) -> Any:
+    return _cursor(connection).execute(statement, values)
 
-    def rows(sql: str, parameters: Sequence[Any]) -> list[Row]:
-        # Fetching waits for the outcome inside a pipeline too.
-        return list(execute(sql, parameters).fetchall())
 
-    return Caller(dialect, mark, rows, execute, lambda: _is_open(connection, dialect, mark))
+def _with_sqlite3(connection: Any, statement: str, values: Sequence[Any]) -> Any:
+    cursor = connection.cursor()
+    cursor.row_factory = None
+    return cursor.execute(statement, values)
 
 
 def _async_cursors(connection: Any, dialect: Dialect, mark: Mark, opened: Callable[[], Any]) -> AsyncCaller:
@@ -224,15 +265,13 @@ def _sqlalchemy(connection: Any) -> tuple[Caller, bool]:
     if commits and begun is not None:
         begun.rollback()
 
-    def execute(sql: str, parameters: Sequence[Any] = ()) -> Any:
-        # exec_driver_sql begins SQLAlchemy's own transaction; the driver's connection below it would not.
-        return connection.exec_driver_sql(sql, tuple(parameters))
-
-    def rows(sql: str, parameters: Sequence[Any]) -> list[Row]:
-        return [tuple(row) for row in execute(sql, parameters)]
-
     is_open = lambda: _is_open(connection.connection.driver_connection, dialect, mark)  # noqa: E731
-    return Caller(dialect, mark, rows, execute, is_open), bool(commits)
+    return Caller(dialect, mark, connection, _with_sqlalchemy, is_open), bool(commits)
+
+
+def _with_sqlalchemy(connection: Any, statement: str, values: Sequence[Any]) -> Any:
+    # exec_driver_sql begins SQLAlchemy's own transaction; the driver's connection below it would not.
+    return connection.exec_driver_sql(statement, tuple(values))
 
 
 async def _async_sqlalchemy(connection: Any) -> AsyncCaller:
@@ -248,19 +287,16 @@ async def _async_sqlalchemy(connection: Any) -> AsyncCaller:
 def _django(connection: Any) -> Caller:
     dialect = _dialect(connection.vendor)
 
-    def rows(sql: str, parameters: Sequence[Any]) -> list[Row]:
-        with connection.cursor() as cursor:
-            cursor.execute(sql, parameters)
-            return list(cursor.fetchall())
-
-    def run(sql: str) -> None:
-        with connection.cursor() as cursor:
-            cursor.execute(sql, ())
-
     def is_open() -> bool:
         return _is_open(connection.connection, dialect, "%s") and not connection.needs_rollback
 
-    return Caller(dialect, "%s", rows, run, is_open)
+    return Caller(dialect, "%s", connection, _with_django, is_open)
+
+
+def _with_django(connection: Any, statement: str, values: Sequence[Any]) -> Any:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, values)
+        return cursor.fetchall() if cursor.description else ()
 
 
 def _dialect(name: str) -> Dialect:

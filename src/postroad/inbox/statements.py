@@ -57,8 +57,7 @@ class Statements:
     set_version: str = "INSERT INTO {meta} (version) VALUES (?)"
     # The primary key recognises copies: the second one waits here for the end of the first one's transaction.
     first: str = """
-INSERT INTO {inbox} (consumer, eventid, fingerprint) VALUES (?, ?, ?) ON CONFLICT (consumer, eventid) DO NOTHING
-RETURNING 1"""
+INSERT INTO {inbox} (consumer, eventid, fingerprint) VALUES (?, ?, ?) ON CONFLICT (consumer, eventid) DO NOTHING"""
     # Writes nothing, and fails where nothing can be written.
     try_to_write: str = "INSERT INTO {inbox} (consumer, eventid) SELECT '', '' WHERE false RETURNING 1"
     fingerprint: str = "SELECT fingerprint FROM {inbox} WHERE consumer = ? AND eventid = ?"

@@ -9,26 +9,26 @@ from uuid import UUID
 import msgspec
 
 from postroad import failpoints
-from postroad.connections import Caller, Dialect, in_async_transaction, is_deadlock, lacks_tables, marked
-from postroad.errors import DeadlockDetected, DuplicateEvent, SchemaMismatch
+from postroad.connections import Caller, Dialect, Translation, in_async_transaction, marked
+from postroad.errors import DuplicateEvent
 from postroad.outbox.drafts import Draft
 from postroad.outbox.schema import Tables
 
 # Without a conflict target or returned columns, a producer needs no privilege but INSERT.
 _ADD: Final = """
 INSERT INTO {outbox} (id, eventtype, payload, event_id, tenant, lane) VALUES (?, ?, ?, ?, ?, ?)
-ON CONFLICT DO NOTHING RETURNING 1
+ON CONFLICT DO NOTHING
 """
 # Values are sent as text, since a connection may have its own codecs for uuid and jsonb.
 _ADD_ASYNCPG: Final = """
 INSERT INTO {outbox} (id, eventtype, payload, event_id, tenant, lane)
-VALUES (CAST($1::text AS uuid), $2, CAST($3::text AS jsonb), $4, $5, $6) ON CONFLICT DO NOTHING RETURNING 1
+VALUES (CAST($1::text AS uuid), $2, CAST($3::text AS jsonb), $4, $5, $6) ON CONFLICT DO NOTHING
 """
 _ADD_MANY_POSTGRES: Final = """
 INSERT INTO {outbox} (id, eventtype, payload, event_id, tenant, lane)
 SELECT (d ->> 0)::uuid, d ->> 1, (d ->> 2)::jsonb, d ->> 0, d ->> 3, d ->> 4
   FROM jsonb_array_elements(CAST(? AS jsonb)) WITH ORDINALITY AS given (d, place) ORDER BY place
-ON CONFLICT DO NOTHING RETURNING 1
+ON CONFLICT DO NOTHING
 """
 _ADD_MANY_SQLITE: Final = """
 INSERT INTO {outbox} (id, eventtype, payload, event_id, tenant, lane)
@@ -52,6 +52,7 @@ _RELEASE: Final = "RELEASE SAVEPOINT postroad_add_many"
 _CHUNK_BYTES: Final = 16_777_216
 _ACCEPTED: Final = "psycopg AsyncConnection, asyncpg Connection, SQLAlchemy AsyncConnection or AsyncSession"
 _INIT: Final = "Run `postroad outbox init`, then begin the transaction again."
+_translated: Final = Translation("outbox", locked="keys", remedy=_INIT)
 
 
 class Inserts:
@@ -70,7 +71,7 @@ class Inserts:
         """Insert one row; after a DuplicateEvent the transaction is still usable."""
         self._check(caller.dialect)
         with _translated:
-            added = caller.rows(self._adds[caller.mark], _values(draft))
+            added = caller.insert(self._adds[caller.mark], _values(draft))
         return _added(draft, added)
 
     def add_many(self, caller: Caller, drafts: Sequence[Draft]) -> list[UUID]:
@@ -94,7 +95,7 @@ class Inserts:
         keys = sorted({(draft.tenant or "", draft.lane) for draft in drafts})
         caller.rows(marked(self._lock, caller), (_json(keys),))
         insert = marked(self._add_many, caller)
-        added = sum(len(caller.rows(insert, (chunk,))) for chunk in _chunks(drafts))
+        added = sum(caller.insert(insert, (chunk,)) for chunk in _chunks(drafts))
         if added < len(drafts):
             caller.run(_ROLLBACK)
         caller.run(_RELEASE)
@@ -117,30 +118,12 @@ class Inserts:
         self._check(caller.dialect)
         row = draft()
         with _translated:
-            added = await caller.rows(self._adds[caller.mark], _values(row))
+            added = await caller.insert(self._adds[caller.mark], _values(row))
         return _added(row, added)
 
     def _check(self, dialect: Dialect) -> None:
         if dialect != self._dialect:
             raise TypeError(f"connection: is to {dialect}, and this outbox is on {self._dialect}")
-
-
-class _Translated:
-    """Raises Postroad's own errors for a missing table and a deadlock; all other errors pass."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if kind is None or not issubclass(kind, Exception):
-            return
-        if lacks_tables(error):
-            raise SchemaMismatch("the tables of the outbox are missing", remedy=_INIT) from error
-        if is_deadlock(error):
-            raise DeadlockDetected("this transaction and another one wait for each other's keys") from error
-
-
-_translated: Final = _Translated()
-"""Made once: a context manager made of a generator costs as much as all checks of an event."""
 
 
 def _values(draft: Draft) -> tuple[Any, ...]:
@@ -149,7 +132,7 @@ def _values(draft: Draft) -> tuple[Any, ...]:
     return event_id, draft.event_type, draft.body, event_id, draft.tenant, draft.lane
 
 
-def _added(draft: Draft, added: object) -> UUID:
+def _added(draft: Draft, added: int) -> UUID:
     if not added:
         raise DuplicateEvent(f"event {draft.event_id} is recorded already")
     failpoints.hit("outbox.add.after_insert")

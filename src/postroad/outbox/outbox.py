@@ -34,6 +34,7 @@ from postroad.queues import Queue
 MAX_BYTES: Final = 262_144
 _FIELDS: Final = ("key", "tenant_id", "type", "traceparent", "event_id", "occurred_at")
 """The fields of an event that arguments of `add` replace."""
+_NOTHING: Final = (None,) * len(_FIELDS)
 
 
 class Outbox:
@@ -402,6 +403,8 @@ class Outbox:
 
 
 def _given(*values: object) -> dict[str, Any]:
+    if values == _NOTHING:
+        return {}
     return {name: value for name, value in zip(_FIELDS, values, strict=True) if value is not None}
 
 
