@@ -7,7 +7,6 @@ import gc
 import importlib
 import inspect
 import json
-import multiprocessing.spawn
 import os
 import signal
 import sys
@@ -401,6 +400,8 @@ def import_path() -> tuple[str, ...]:
 def find_tasks(plan: Plan) -> TaskRegistry:
     """Import what the plan names; the main program is imported without running its `__main__` block."""
     if plan.main:
+        import multiprocessing.spawn
+
         multiprocessing.spawn.prepare(plan.main)
     for name in plan.imports:
         importlib.import_module(name)
