@@ -26,6 +26,8 @@ from postroad.errors import ConfigurationError, InvalidInput, PostroadError
 
 FINITE: Final = sys.float_info.max
 """The upper bound of numbers that only have to be finite."""
+MAX_LIFE: Final = 315_360_000.0
+"""The longest time that can be given, in seconds: ten years."""
 Seconds = Annotated[float, Meta(ge=0, le=FINITE, description="a number of seconds of 0 or more")]
 SecondsAboveZero = Annotated[float, Meta(gt=0, le=FINITE, description="a number of seconds above 0")]
 Count = Annotated[int, Meta(ge=1, description="a whole number of 1 or more")]

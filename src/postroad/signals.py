@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from types import FrameType
 
 _Handler = Callable[[int, FrameType | None], object] | int | signal.Handlers
@@ -113,10 +114,20 @@ def was_held(handler: object) -> bool:
 
 def die_with_parent(parent: int) -> None:
     """Let the kernel kill this process when `parent` dies; exit if it is dead already. Call this first."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def prctl(option: int, value: int) -> None:
+    """Set an attribute of this process that only Linux has; do nothing elsewhere."""
+    if sys.platform == "linux":
+        _libc().prctl(option, value, 0, 0, 0)
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
 
 
 def _call_apart(call: Callable[[], object]) -> None:

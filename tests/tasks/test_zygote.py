@@ -33,6 +33,16 @@ def test_a_zygote_that_ends_before_it_reads_its_plan_is_a_configuration_error() 
     made.close()
 
 
+def test_a_zygote_loads_only_what_its_children_need() -> None:
+    program = "import sys, postroad.tasks.zygote; from postroad.tasks import TaskContext, task; print(*sys.modules)"
+
+    loaded = set(subprocess.check_output([sys.executable, "-c", program], text=True).split())
+
+    heavy = {"journal", "queues", "engine", "settings", "telemetry", "tasks.worker", "tasks.producer"}
+    assert not loaded & {f"postroad.{name}" for name in heavy}
+    assert not loaded & {"apsw", "logging", "random", "subprocess", "multiprocessing"}
+
+
 def test_a_running_task_keeps_its_directory_when_the_zygote_is_replaced() -> None:
     before = set(ours(os.getpid()))
     registry = TaskRegistry()

@@ -62,7 +62,6 @@ from postroad.queues.redrive import (
 )
 from postroad.queues.rules import (
     MAX_DELAY as MAX_DELAY,
-    MAX_LIFE as MAX_LIFE,
     MAX_MESSAGE_BYTES as MAX_MESSAGE_BYTES,
     MAX_RETENTION as MAX_RETENTION,
     MAX_VISIBILITY as MAX_VISIBILITY,

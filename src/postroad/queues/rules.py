@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeGuard
 from msgspec import Meta
 
 from postroad import errors
-from postroad.arguments import check, check_settings, whole_number
+from postroad.arguments import MAX_LIFE, check, check_settings, whole_number
 from postroad.errors import ConfigurationError, InvalidMessage, InvalidName
 from postroad.queues.port import Delivery, OutgoingMessage
 
@@ -20,7 +20,6 @@ MAX_VISIBILITY = 43_200.0
 MAX_RETENTION = 1_209_600
 MAX_DELAY = 900.0
 MAX_WAIT = 20.0
-MAX_LIFE = 315_360_000.0
 DEDUP_SECONDS = 300.0
 MAX_ATTRIBUTES = 10
 MAX_RECEIVE = 1_000

@@ -9,8 +9,6 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from postroad.telemetry import redact
-
 TAIL_BYTES = 65_536
 TAIL_LINES = 20
 _LINE_CHARACTERS = 500
@@ -161,6 +159,9 @@ class Echo:
             return
         self._note_dropped()
         if text := "".join(c if c.isprintable() else " " for c in line[:_ECHO_LINE].decode(errors="replace")).rstrip():
+            # Most children write nothing.
+            from postroad.telemetry import redact
+
             self._write(redact(text))
 
     def _note_dropped(self) -> None:

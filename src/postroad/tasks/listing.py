@@ -26,7 +26,7 @@ from postroad.journal import STATES, Journal, JournalEvent, TaskState
 from postroad.ports import Store
 from postroad.settings import nearest
 from postroad.tasks.leases import Lease, TaskRecords
-from postroad.tasks.messages import TaskName
+from postroad.tasks.registry import TaskName
 
 _BEGINS: Final = {
     "pending": (journal.PENDING,),

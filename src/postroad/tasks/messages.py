@@ -24,14 +24,12 @@ from postroad.queues import MAX_RETENTION, Delivery, OutgoingMessage, PeekedMess
 from postroad.settings import load
 from postroad.telemetry import get_logger, tracing
 
-NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 # A task of a job is called {jobId}.{taskId}; a submitted id has no dot, so the two never collide.
 ANY_REQUEST_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 _LEVELS_OF_INPUT = 60
-_REMEDY = "Use 1 to {} letters, digits, '_' or '-'."
-TaskName = text(NAME.pattern, "the name of a task", remedy=_REMEDY.format(64))
-RequestId = text(r"[A-Za-z0-9_-]{1,256}", "a request id", remedy=_REMEDY.format(256))
-AnyRequestId = text(ANY_REQUEST_ID.pattern, "a request id", remedy=_REMEDY.format(256))
+_REMEDY = "Use 1 to 256 letters, digits, '_' or '-'."
+RequestId = text(r"[A-Za-z0-9_-]{1,256}", "a request id", remedy=_REMEDY)
+AnyRequestId = text(ANY_REQUEST_ID.pattern, "a request id", remedy=_REMEDY)
 _TENANT = re.compile(r"[A-Za-z0-9_.:-]{1,256}")
 _MAX_BYTES = 104_857_600
 

@@ -13,8 +13,8 @@ from postroad.arguments import check, seconds_of
 from postroad.clock import Clock
 from postroad.errors import ConfigurationError, InvalidTask, UnknownTask
 from postroad.events import uuid7
-from postroad.tasks.messages import NAME, EventFactory, RequestId, TaskMessage, TaskName, check_input
-from postroad.tasks.registry import TaskDefinition, TaskRegistry, Timeout, default_tasks
+from postroad.tasks.messages import EventFactory, RequestId, TaskMessage, check_input
+from postroad.tasks.registry import NAME, TaskDefinition, TaskName, TaskRegistry, Timeout, default_tasks
 from postroad.tasks.submissions import MAX_PUT_OFF, Submission
 
 _Delay = Annotated[float, Meta(ge=0, le=MAX_PUT_OFF, description=f"is not from 0 to {MAX_PUT_OFF:.0f} seconds, a year")]

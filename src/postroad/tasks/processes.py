@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import resource
 import signal
@@ -18,6 +17,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from postroad.signals import prctl
 from postroad.tasks.child_output import Reported
 from postroad.tasks.schedules import Schedule
 
@@ -260,17 +260,16 @@ _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 _LINUX = sys.platform == "linux"
 _OPEN_FILES = 1_024
-_libc = ctypes.CDLL(None, use_errno=True) if _LINUX else None
 
 
 def adopt_orphans() -> None:
     """Become the parent of all descendants whose parents die."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def give_up_privileges() -> None:
     """Let no program started from here gain privileges, write no core file, and limit open files."""
-    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    prctl(_PR_SET_NO_NEW_PRIVS, 1)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
@@ -279,10 +278,11 @@ def give_up_privileges() -> None:
 
 def limit_memory(size: int | None) -> None:
     """Limit the address space; None sets the highest limit that is allowed."""
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    before, hard = resource.getrlimit(resource.RLIMIT_AS)
     soft = hard if size is None else size if hard == resource.RLIM_INFINITY else min(size, hard)
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    if soft != before:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def end_descendants(*, within: float) -> bool:
@@ -351,11 +351,6 @@ def oom_kills() -> int:
     except OSError:
         return 0
     return next((int(line.split()[1]) for line in lines if line.startswith(b"oom_kill ")), 0)
-
-
-def _prctl(option: int, value: int) -> None:
-    if _libc is not None:
-        _libc.prctl(option, value, 0, 0, 0)
 
 
 def _parents() -> dict[int, int]:

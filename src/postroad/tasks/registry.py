@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,14 +13,13 @@ from typing import Annotated, Any, TypeVar, overload
 
 from msgspec import Meta
 
-from postroad.arguments import check, check_settings, seconds_of, text, whole_number
+from postroad.arguments import MAX_LIFE, check, check_settings, seconds_of, text, whole_number
 from postroad.errors import ConfigurationError, InvalidTask, UnknownTask
-from postroad.queues import MAX_LIFE
-from postroad.settings import nearest
-from postroad.tasks.messages import TaskName
 from postroad.tasks.schedules import CatchUp, Schedule
 from postroad.tasks.signatures import Signature
 
+NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+TaskName = text(NAME.pattern, "the name of a task", remedy="Use 1 to 64 letters, digits, '_' or '-'.")
 _Fraction = Annotated[float, Meta(ge=0, le=1, description="is not a number from 0 to 1")]
 
 
@@ -248,7 +248,7 @@ class TaskRegistry:
             raise UnknownTask(
                 f"name: there is no task {str(name)[:100]!r}",
                 field="name",
-                nearest=nearest(str(name)[:100], self._tasks),
+                nearest=_nearest(str(name)[:100], self._tasks),
             )
         return found
 
@@ -355,6 +355,13 @@ def task(name: Any = None, *, registry: TaskRegistry = default_tasks, **options:
     return lambda function: registry.register(function, name, **options)
 
 
+def _nearest(name: str, candidates: Iterable[str]) -> str | None:
+    # Children import this module, and need no settings.
+    from postroad.settings import nearest
+
+    return nearest(name, candidates)
+
+
 def _frozen(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options as `TaskDefinition` takes them; raise `ConfigurationError` for one that does not exist."""
     unknown = next((name for name in options if name not in _OPTIONS), None)
@@ -362,7 +369,7 @@ def _frozen(options: dict[str, Any]) -> dict[str, Any]:
         raise ConfigurationError(
             f"{unknown}: is not an option of a task",
             field=unknown,
-            nearest=nearest(unknown, _OPTIONS),
+            nearest=_nearest(unknown, _OPTIONS),
             remedy=f"The options are {', '.join(_OPTIONS)}.",
         )
     given = dict(options)

@@ -19,9 +19,10 @@ from postroad.queues import Delivery
 from postroad.settings import nearest
 from postroad.tasks.attempts import QUARANTINED, Attempt
 from postroad.tasks.leases import Failure, Held, Lease
-from postroad.tasks.messages import NAME, TaskId, TaskMessage, log_event, named_by, read, tenant_of
+from postroad.tasks.messages import TaskId, TaskMessage, log_event, named_by, read, tenant_of
 from postroad.tasks.pool import ChildSlot
 from postroad.tasks.processes import Active, PeerGone, Ready, Report, kill
+from postroad.tasks.registry import NAME
 from postroad.tasks.verdicts import (
     Drop,
     Failed,

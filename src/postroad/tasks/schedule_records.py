@@ -17,8 +17,9 @@ from postroad.events import uuid7
 from postroad.items import Item, Items
 from postroad.ports import Store
 from postroad.settings import nearest
-from postroad.tasks.messages import NAME, log_event, scan, tenant_and_app
+from postroad.tasks.messages import log_event, scan, tenant_and_app
 from postroad.tasks.producer import TaskProducer
+from postroad.tasks.registry import NAME
 from postroad.tasks.schedules import Schedule
 
 SET_BACK_SECONDS: Final = 86_400

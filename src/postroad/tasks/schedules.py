@@ -12,8 +12,6 @@ from msgspec import Meta
 
 from postroad.arguments import check, seconds_of
 from postroad.errors import ConfigurationError
-from postroad.settings import nearest
-from postroad.telemetry import counted
 
 CatchUp = Literal["none", "one", "all"]
 _YEAR_SECONDS = 366 * 86_400
@@ -177,6 +175,9 @@ def _zone(name: object) -> tzinfo:
         return UTC
     from zoneinfo import ZoneInfo, available_timezones
 
+    # Children import this module, and need no settings.
+    from postroad.settings import nearest
+
     try:
         return ZoneInfo(name)  # type: ignore[arg-type]  # anything else is refused below
     except (KeyError, ValueError, TypeError, OSError):
@@ -191,6 +192,8 @@ def _zone(name: object) -> tzinfo:
 @lru_cache(maxsize=4_096)
 def _check_cron(cron: str, tz: str) -> None:
     from cronsim import CronSim, CronSimError
+
+    from postroad.telemetry import counted
 
     fields = cron.split() if len(cron) <= _MOST_CHARACTERS else []
     why = f"it has {counted(len(fields), 'field')}"

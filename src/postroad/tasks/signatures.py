@@ -18,7 +18,6 @@ from msgspec import inspect as types
 from postroad import events
 from postroad.errors import ConfigurationError, InvalidMessage, InvalidTask
 from postroad.events import Shape
-from postroad.tasks.messages import check_input
 
 _WORD = re.compile(r"\w+")
 _NAMED = re.compile(r"'(\w+)'")
@@ -74,6 +73,9 @@ class Signature:
         Raises:
             InvalidTask: An argument is missing, unknown, of another type or not JSON; `field` names it.
         """
+        # Children import this module, and write no messages.
+        from postroad.tasks.messages import check_input
+
         if self.takes_input:
             return check_input(self._input(args, kwargs))
         try:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # has no stubs; the functions of signal touch many pages
 import atexit
 import gc
 import importlib
 import inspect
 import json
-import multiprocessing.spawn
 import os
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
@@ -40,7 +40,10 @@ from postroad.tasks.signatures import Signature
 
 ORDERS, REPLIES = 4, 3
 _FIRST_TO_CLOSE = 5
-_RESET_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE)
+# The most descriptors that a monitor opens.
+_MONITORS_OWN = 32
+_SIGINT = int(signal.SIGINT)
+_RESET_SIGNALS = tuple(map(int, (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE)))
 BOOT = "import sys; sys.path[:] = sys.argv[1:]; from postroad.tasks.{0} import {1}; {1}()"
 _decode = msgspec.msgpack.Decoder(Order).decode
 
@@ -51,6 +54,10 @@ class ChildSetup(NamedTuple):
     tasks: TaskRegistry
     plan: Plan
     encoded_plan: bytes
+    environment: Mapping[str, str] = {}
+    """The environment that each order begins with; set by the monitor."""
+    highest: int = 0
+    """Above every descriptor that a child inherits; set by the monitor."""
 
 
 def run_child(setup: ChildSetup, ends: Sequence[int], monitor: int) -> NoReturn:
@@ -60,7 +67,7 @@ def run_child(setup: ChildSetup, ends: Sequence[int], monitor: int) -> NoReturn:
     """
     code = 1
     try:
-        _settle_in(monitor, ends)
+        _settle_in(setup, ends, monitor)
         code = _work(setup)
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
@@ -70,24 +77,38 @@ def run_child(setup: ChildSetup, ends: Sequence[int], monitor: int) -> NoReturn:
         _leave(code)
 
 
-def _settle_in(monitor: int, ends: Sequence[int]) -> None:
-    """Set up its own session and pipes, close everything else, give up privileges, and reset signal handlers."""
+def prepare_for_children(setup: ChildSetup) -> ChildSetup:
+    """Do once in the monitor what its children inherit; each would make its own copies of what this touches.
+
+    Give up privileges, forget exit functions, read from nothing, and open no descriptor where children have pipes.
+    """
+    processes.give_up_privileges()
+    atexit._clear()
+    while (nothing := os.open(os.devnull, os.O_RDONLY)) < _FIRST_TO_CLOSE:
+        continue
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    highest = max(int(entry.name) for entry in os.scandir("/dev/fd"))
+    return setup._replace(environment=dict(os.environ), highest=highest + _MONITORS_OWN)
+
+
+def _settle_in(setup: ChildSetup, ends: Sequence[int], monitor: int) -> None:
+    """Set up its own session and pipes, close everything else, and reset signal handlers.
+
+    Every function and object that this uses costs the child a copy of its page, so it uses few.
+    """
     os.setsid()
     die_with_parent(monitor)
-    # First move all ends above their places, so that none is overwritten before it is moved.
-    moved = [os.dup(end) for end in ends]
-    high = max(moved) + 1
-    safe = [os.dup2(end, high + number, inheritable=False) for number, end in enumerate(moved)]
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for place, end in enumerate((nothing, *safe)):
-        os.dup2(end, place, inheritable=place < REPLIES)
-    os.closerange(_FIRST_TO_CLOSE, max(int(entry.name) for entry in os.scandir("/dev/fd")) + 1)
-    processes.give_up_privileges()
+    out, err, replies, orders = ends
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    os.dup2(replies, REPLIES, False)
+    os.dup2(orders, ORDERS, False)
+    os.closerange(_FIRST_TO_CLOSE, setup.highest)
     for number in _RESET_SIGNALS:
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.set_wakeup_fd(-1)
-    atexit._clear()
+        _signal.signal(number, _signal.SIG_DFL)
+    _signal.signal(_SIGINT, _signal.default_int_handler)
+    _signal.set_wakeup_fd(-1)
     reply(processes.SETTLED)
 
 
@@ -100,13 +121,13 @@ def _report(name: str, value: dict[str, Any]) -> None:
 
 
 def _work(setup: ChildSetup) -> int:
-    clean, pid = dict(os.environ), os.getpid()
+    pid, environment = os.getpid(), setup.environment
     for number in range(1, setup.plan.child_reuse + 1):
         if (data := processes.read_frame(ORDERS)) is None:
             return 0
         order = _decode(data)
         task = setup.tasks.get(order.name)
-        _prepare(task, order, clean)
+        _prepare(task, order, setup.environment, environment)
         if task.command is not None or task.fresh:
             _become(task, setup)
         try:
@@ -121,19 +142,22 @@ def _work(setup: ChildSetup) -> int:
             return 1
         if number < setup.plan.child_reuse:
             gc.collect(0)
+            environment = dict(os.environ)
     return 0
 
 
-def _prepare(task: TaskDefinition, order: Order, clean: dict[str, str]) -> None:
+def _prepare(task: TaskDefinition, order: Order, clean: Mapping[str, str], before: Mapping[str, str]) -> None:
+    """Set directory, environment and memory limit; `before` is the environment as it is."""
     os.chdir(order.directory)
     ids = {"ID": order.request_id, "RUN": order.run, "ATTEMPT": order.attempt, "TOKEN": order.token}
     environment = {**clean, **order.env, **{f"POSTROAD_TASK_{name}": str(value) for name, value in ids.items()}}
     if "PWD" in environment:
         environment["PWD"] = order.directory
-    before = dict(os.environ)
     for name in before.keys() - environment.keys():
         del os.environ[name]
-    os.environ.update({name: value for name, value in environment.items() if before.get(name) != value})
+    for name, value in environment.items():
+        if before.get(name) != value:
+            os.environ[name] = value
     processes.limit_memory(task.memory_limit)
 
 
@@ -401,6 +425,8 @@ def import_path() -> tuple[str, ...]:
 def find_tasks(plan: Plan) -> TaskRegistry:
     """Import what the plan names; the main program is imported without running its `__main__` block."""
     if plan.main:
+        import multiprocessing.spawn
+
         multiprocessing.spawn.prepare(plan.main)
     for name in plan.imports:
         importlib.import_module(name)

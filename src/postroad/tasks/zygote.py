@@ -29,7 +29,7 @@ import msgspec
 from postroad.errors import describe_import
 from postroad.tasks import processes
 from postroad.tasks.processes import Link, Order, PeerGone, Plan, ToMonitor, to_monitor
-from postroad.tasks.task_child import ChildSetup, entry_of, find_tasks, rehearse
+from postroad.tasks.task_child import ChildSetup, entry_of, find_tasks, prepare_for_children, rehearse
 from postroad.tasks.watch import Child, ChildExits, ChildNotReady, Watch, fork_child, read_some
 
 _TICK_MS = 1_000
@@ -58,6 +58,7 @@ class Monitor:
 
     def serve(self) -> NoReturn:
         processes.adopt_orphans()
+        self._setup = prepare_for_children(self._setup)
         try:
             while True:
                 if self._child is None:
@@ -115,7 +116,7 @@ class Monitor:
 
     def _remove_directory(self) -> None:
         if self._directory is not None:
-            shutil.rmtree(self._directory.path, ignore_errors=True)
+            self._directory.remove()
             self._directory = None
 
     def _end_child(self, child: Child) -> None:
@@ -135,7 +136,8 @@ class Monitor:
 class _Directory:
     def __init__(self, path: str) -> None:
         self.path = path
-        Path(path).mkdir(mode=0o700)
+        # A Path would touch many more pages, of which a monitor has to make copies after each fork.
+        os.mkdir(path, 0o700)  # noqa: PTH102
         self._made = self._look()
         self._shows_changes = False
 
@@ -147,9 +149,15 @@ class _Directory:
     def is_untouched(self) -> bool:
         """Return whether it is empty, and never was anything else: as good as a new one."""
         try:
-            return self._look() == self._made and (self._shows_changes or not any(Path(self.path).iterdir()))
+            return self._look() == self._made and (self._shows_changes or not os.listdir(self.path))  # noqa: PTH208
         except OSError:
             return False
+
+    def remove(self) -> None:
+        try:
+            os.rmdir(self.path)  # noqa: PTH106
+        except OSError:
+            shutil.rmtree(self.path, ignore_errors=True)
 
     def _look(self) -> tuple[int, ...]:
         found = os.lstat(self.path)
