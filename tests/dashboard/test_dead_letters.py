@@ -6,6 +6,7 @@ import re
 
 import pytest
 from playwright.sync_api import Page, expect
+from tests.dashboard.conftest import NewContext, new_page
 from tests.dashboard.server import Served
 
 pytestmark = pytest.mark.slow
@@ -94,6 +95,24 @@ def test_a_dry_run_counts_and_changes_nothing_and_then_a_redrive_shows_its_progr
     start = next(record for record in server.audit() if record["action"] == "queue.redrive.start")
     assert (start["target"], start["actor"]) == (queue, "admin")
     assert start["detail"]["reason"] == "the ledger is repaired"
+
+
+def test_without_javascript_a_redrive_shows_its_progress_and_its_end_by_itself(
+    new_context: NewContext, server: Served
+) -> None:
+    queue = letters(server, "parcels")
+    page = new_page(new_context(java_script_enabled=False), server)
+    page.goto(f"{server.url}/ui/dead-letters?queue={queue}")
+    form = page.locator("[data-group]").first.locator('form[data-action="redrive"]')
+    form.locator('[name="reason"]').fill("the depot is repaired")
+    form.locator('[name="rate"]').fill("2")
+    form.locator('button[name="dry_run"]').click()
+
+    form.locator('button[name="confirm"]').click()
+
+    operation = page.locator("[data-operation]")
+    expect(operation).to_contain_text(re.compile("Redriving: (counting the messages|. of 3 messages moved)"))
+    expect(operation).to_contain_text("Redriven: 3 of 3 messages moved")
 
 
 def test_bounds_are_obeyed_and_wrong_ones_explained(page: Page, server: Served) -> None:

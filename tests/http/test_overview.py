@@ -16,6 +16,7 @@ from tests.waiting import eventually
 from postroad import OutgoingMessage, QueueSpec
 from postroad.dashboard import NAVIGATION
 from postroad.events import DomainEvent
+from postroad.http.overview import Paced
 from postroad.http.samples import Sample, Samples
 from postroad.outbox import Outbox
 from postroad.queues import Queue
@@ -323,3 +324,22 @@ def test_the_backlog_before_the_first_sample_is_not_guessed() -> None:
     found = samples.backlog(60, 1_011.0)
 
     assert found == [0] * 9 + [5, 7, 7]
+
+
+def test_what_is_slow_to_read_is_read_less_often_but_not_after_a_slow_start(clock: FakeClock) -> None:
+    reads: list[float] = []
+
+    def read() -> int:
+        clock.advance(0.5)
+        reads.append(clock.monotonic())
+        return len(reads)
+
+    paced = Paced(read, 1.0, clock)
+
+    seen = []
+    for _ in range(12):
+        seen.append(paced.get())
+        clock.advance(1)
+
+    # The first read loads what later ones find ready; after the second, reading pauses for twenty times as long.
+    assert seen == [1, *[2] * 10, 3]

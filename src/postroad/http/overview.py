@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 class Paced(Generic[T]):
-    """What `read` returned last: read again when it is `seconds` old, and later if reading takes long."""
+    """What `read` returned last: read again when it is `seconds` old, later if all but the first take long."""
 
     def __init__(self, read: Callable[[], T], seconds: float, clock: Clock) -> None:
         self._read = read
@@ -63,9 +63,9 @@ class Paced(Generic[T]):
         if not self.due:
             assert self.last is not None
             return self.last
-        began = self._clock.monotonic()
+        is_first, began = self.last is None, self._clock.monotonic()
         self.last = self._read()
-        cost = self._clock.monotonic() - began
+        cost = 0.0 if is_first else self._clock.monotonic() - began
         self._due = began + max(self._seconds, cost / _SHARE)
         return self.last
 
