@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from postroad import receiving
-from postroad.bus.config import BusConfig, HandlerLimits, Unhandled
+from postroad.bus.config import BusConfig, Unhandled
 from postroad.bus.deduplication import Done, Memory
 from postroad.bus.endpoints import Inlet
 from postroad.bus.local import EventBus, InProcessEventBus
@@ -139,10 +139,6 @@ class _Failure:
     outcome: Retry | Reject
 
     @property
-    def limits(self) -> HandlerLimits:
-        return self.subscription.limits
-
-    @property
     def done(self) -> Done:
         """The failure as the memory keeps it, once the handler has given up."""
         outcome = self.outcome
@@ -150,12 +146,12 @@ class _Failure:
         return Done(self.subscription.handler, outcome.error, reason, self.subscription.name)
 
     def needs(self, config: BusConfig, attempt: int, *, has_end: bool) -> bool:
-        return isinstance(self.outcome, Retry) and (not has_end or attempt < self.limits.most(config))
+        return isinstance(self.outcome, Retry) and (not has_end or attempt < self.subscription.limits.most(config))
 
     def delay(self, config: BusConfig, attempt: int) -> float:
         """Return the seconds until the next attempt: those that the error asks for, else those of the limits."""
         after = self.outcome.after
-        return self.limits.delay(config, attempt) if after is None else after
+        return self.subscription.limits.delay(config, attempt) if after is None else after
 
 
 _Call = Callable[[Subscription, _Ready], Awaitable[Exception | None]]
@@ -216,8 +212,7 @@ class Dispatch:
                 self.memory.handled.forget(event_id)
 
     def _log_received(self, delivery: Delivery, envelope: Envelope | None, **fields: Any) -> None:
-        attempt = delivery.receive_count
-        queue = self.telemetry.queue
+        attempt, queue = delivery.receive_count, self.telemetry.queue
         self.telemetry.log("bus_received", envelope, receive_count=attempt, attempt=attempt, queue=queue, **fields)
 
     def _span(self, subscription: Subscription, ready: _Ready) -> AbstractContextManager[object]:
@@ -330,7 +325,7 @@ class Dispatch:
             max(each.delay(self.config, attempt) for each in needing),
             needing[0].outcome.error,
             about=Handled(ready.envelope, handler=needing[0].subscription.name),
-            max_attempts=max(each.limits.most(self.config) for each in needing),
+            max_attempts=max(each.subscription.limits.most(self.config) for each in needing),
         )
 
     def _log_others(self, envelope: Envelope, failed: Sequence[_Failure], told: str | None) -> None:

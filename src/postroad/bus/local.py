@@ -266,16 +266,20 @@ class InProcessEventBus:
 
     def publish(self, event: E) -> PublishResult[E]:
         """Run the handlers of `event` one after another; a failing one does not stop the others."""
-        handlers, calls, subscriptions = self._rows.get(type(event), self._other)
+        # A try block and an index cost less than `get` and names for all three. Only a type without handlers raises.
+        try:
+            row = self._rows[type(event)]
+        except KeyError:
+            row = self._other
         errors: tuple[HandlerFailure, ...] = ()
-        for call in calls:
+        for call in row[1]:
             try:
                 found = call(event)
                 if found is not None:
                     self.finish(found)
             except Exception as error:
-                errors = (*errors, _failure(event, subscriptions[calls.index(call)], error))
-        return PublishResult(event, handlers, errors)
+                errors = (*errors, _failure(event, row[2][row[1].index(call)], error))
+        return PublishResult(event, row[0], errors)
 
     def publish_many(self, events: Iterable[E]) -> list[PublishResult[E]]:
         """Publish one of `events` after another; a failure stops nothing."""
@@ -339,5 +343,7 @@ class InProcessEventBus:
 
 
 def _row(subscriptions: Sequence[Subscription]) -> _Row:
-    handlers, calls = (each.handler for each in subscriptions), (each.call for each in subscriptions)
-    return tuple(handlers), tuple(calls), tuple(subscriptions)
+    handlers = tuple(each.handler for each in subscriptions)
+    # Most handlers are called as they were given, and one tuple is faster to reach than two equal ones.
+    same = all(each.call is each.handler for each in subscriptions)
+    return handlers, handlers if same else tuple(each.call for each in subscriptions), tuple(subscriptions)

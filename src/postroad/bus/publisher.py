@@ -175,7 +175,8 @@ class Publisher:
             dedup_id=str(envelope.event_id) if dedup else None,
         )
         # An upper bound of the size, so that few messages are checked exactly.
-        size = len(message.body) + sum(len(name) + 4 * len(value) + 6 for name, value in message.attributes.items())
+        texts = "".join((*message.attributes, *message.attributes.values()))
+        size = len(message.body) + 4 * len(texts) + 6 * len(message.attributes)
         if limit is not None and size > limit:
             check_content(message, limit=limit)
         return message

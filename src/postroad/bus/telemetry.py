@@ -143,7 +143,6 @@ class BusTelemetry:
             failure |= {"queue": fields.get("queue"), "duration_ms": fields.get("duration_ms")}
         elif what == "deferred":
             failure = {"retry_in_seconds": fields.get("after"), "queue": self.queue}
-        failure = {name: value for name, value in failure.items() if value is not None}
         if line is not None:
             remedy = self.unhandled_remedy if line == "bus_unhandled" and what != "acked" else None
             if remedy is not None and envelope is not None and self.is_due(line, envelope.event_type):

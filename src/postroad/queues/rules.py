@@ -260,7 +260,9 @@ def _check_attributes(attributes: Mapping[Any, Any], field: str) -> int:
             raise _refusal(field, f"{name!r} is not an attribute name")
         if not isinstance(value, str):
             raise InvalidMessage(f"{field}.{name}: {type(value).__name__} is not text", field=f"{field}.{name}")
-        size += len(name) + len("String") + len(check_text(value, f"{field}.{name}"))
+        # Most values are plain text, whose size is known without its bytes.
+        plain = value and value.isascii() and value.isprintable()
+        size += len(name) + len("String") + len(value if plain else check_text(value, f"{field}.{name}"))
     return size
 
 

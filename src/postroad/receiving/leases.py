@@ -59,6 +59,7 @@ class Housekeeper:
                 self._running, self._planned = True, due
                 threading.Thread(target=self._run, name="postroad-housekeeping", daemon=True).start()
             elif due < self._planned:
+                self._planned = due
                 self._changed.notify()
 
     def _next_due(self) -> float | None:
@@ -68,11 +69,9 @@ class Housekeeper:
         while self._wait():
             now = self._clock.monotonic()
             for chore in self._chores:
-                due = chore.due()
-                if due is None or due > now:
-                    continue
                 try:
-                    chore.run()
+                    if (due := chore.due()) is not None and due <= now:
+                        chore.run()
                 except Exception as error:
                     # One chore must not end the others, nor keep this thread busy with failing.
                     self._observe("chore_failed", None, error=error)
@@ -85,13 +84,17 @@ class Housekeeper:
                 due = self._next_due()
                 if due is not None and due <= self._clock.monotonic():
                     return True
-                self._planned = math.inf if due is None else due
-                left = _IDLE_SECONDS if due is None else due - self._clock.monotonic()
+                # What it was woken for may be done by now. It looks at that time all the same, because the next batch
+                # is due soon after it and then needs to wake nobody.
+                self._planned = planned = self._planned if due is None else min(due, self._planned)
+                left = _IDLE_SECONDS if planned == math.inf else planned - self._clock.monotonic()
                 if due is not None and not isinstance(self._clock, SystemClock):
                     left = min(left, _LOOK_AGAIN)
-                if not self._changed.wait(left) and due is None and self._next_due() is None:
-                    self._running = False
-                    return False
+                if not self._changed.wait(left):
+                    self._planned = math.inf
+                    if planned == math.inf and self._next_due() is None:
+                        self._running = False
+                        return False
 
 
 # Leases that are due within this part of the visibility are extended together with those that are due now.

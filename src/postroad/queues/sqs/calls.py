@@ -56,7 +56,7 @@ class SQSCalls:
         numbered = [{"Id": str(number), **entry} for number, entry in enumerate(entries)]
         answer = self.call(f"{operation}_batch", name_in(url), QueueUrl=url, Entries=numbered)
         outcomes = outcomes_of(answer, len(entries), partial(_failed, operation), call=f"SQS {api_name(operation)}")
-        return [_checked(*pair) for pair in zip(entries, outcomes, strict=True)]
+        return [*map(_checked, entries, outcomes)] if operation == "send_message" else outcomes
 
     def _having(self, operation: str) -> Any:
         client = self.client

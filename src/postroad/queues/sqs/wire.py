@@ -75,7 +75,8 @@ def size_of(body: bytes, attributes: Mapping[str, str]) -> int:
     """Return the bytes that count against the limits of SQS."""
     if not attributes:
         return len(body)
-    return len(body) + sum(len(name) + len("String") + len(value.encode()) for name, value in attributes.items())
+    texts = "".join((*attributes, *attributes.values()))
+    return len(body) + len(texts.encode()) + len(attributes) * len("String")
 
 
 def delivery_of(raw: Mapping[str, Any], now: datetime) -> Delivery:
