@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import h11
 import uvicorn
@@ -84,12 +84,39 @@ class _StrictLines(ReceiveBuffer):
     """Refuses a line feed without a carriage return in a request's head, which a proxy may have read differently."""
 
     def maybe_extract_lines(self) -> list[bytearray] | None:
-        before = bytes(self)
+        before = len(self)
         lines = super().maybe_extract_lines()
-        head = before[: len(before) - len(self)]
-        if head.count(b"\n") != head.count(b"\r\n"):
+        # Two bytes end each line, and the blank line that ends the head.
+        if lines is not None and before - len(self) != sum(map(len, lines)) + 2 * len(lines) + 2:
             raise h11.RemoteProtocolError("a line ends with a bare line feed")
         return lines
+
+
+class JoinedTransport:
+    """Sends the head of an answer together with its body: the protocol writes twice, which would wake the client twice.
+
+    Only what is written first waits, until the next call or the next turn of the event loop.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop, self._held = transport, loop, b""
+
+    def write(self, data: bytes) -> None:
+        """Send the data with what is held; hold it if nothing is."""
+        if self._held:
+            data, self._held = self._held + data, b""
+            self._transport.write(data)
+        elif data:
+            self._held = data
+            self._loop.call_soon(self.write, b"")
+
+    def close(self) -> None:
+        """Send what is held, and close the connection."""
+        self.write(b"")
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
 
 
 class DeadlineProtocol(H11Protocol):
@@ -103,7 +130,7 @@ class DeadlineProtocol(H11Protocol):
         self.conn._receive_buffer = _StrictLines()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the base does
-        super().connection_made(transport)
+        super().connection_made(cast(asyncio.Transport, JoinedTransport(transport, self.loop)))
         self._start_deadline()
 
     def data_received(self, data: bytes) -> None:

@@ -17,11 +17,9 @@ from postroad.http.requests import FORM, NOTE
 from postroad.telemetry import get_logger
 
 _OPERATORS: Final = ("operate", "admin")
-_RECORDED_ELSEWHERE: Final = frozenset(
-    {
-        *("queue.purge", "queue.redrive", "dead-letter.redrive", "outbox.redrive", "outbox.skip"),
-        *("task.retry", "task.cancel", "demo.repair", "logout"),
-    }
+_RECORDED_ELSEWHERE: Final = (
+    *("queue.purge", "queue.redrive", "dead-letter.redrive", "outbox.redrive", "outbox.skip"),
+    *("task.retry", "task.cancel", "demo.repair", "logout"),
 )
 _VERBS: Final = {"POST": "create", "PUT": "create", "DELETE": "delete"}
 _NAMES: Final = {"token.delete": "token.revoke", "queue.messages": "queue.send"}

@@ -68,12 +68,12 @@ class RequestMiddleware:
         follows = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
         # A client that expects "100 Continue" sends no body that is refused.
         body = _Body(receive) if follows and b"expect" not in headers else None
-        answer = _Answer(send, _request_id(headers.get(b"x-request-id")), headless=head, body=body, probe=quiet)
-        REQUEST_ID.set(answer.request_id)
+        given = headers.get(b"x-request-id", b"")
+        request_id = given.decode() if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
+        answer = _Answer(send, request_id, headless=head, body=body, probe=quiet)
+        REQUEST_ID.set(request_id)
         answer.before = partial(record, self._context, scope)
-        scope.setdefault("state", {}).update(
-            context=self._context, request_id=answer.request_id, headers=headers, head=head
-        )
+        scope.setdefault("state", {}).update(context=self._context, request_id=request_id, headers=headers, head=head)
         if (refusal := self._refusal(scope, headers)) is not None:
             await _refuse(refusal, answer)
         else:
@@ -184,12 +184,6 @@ async def _refuse(error: PostroadError, answer: _Answer) -> None:
     raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
     await answer({"type": "http.response.start", "status": error.status, "headers": raw})
     await answer({"type": "http.response.body", "body": body, "more_body": False})
-
-
-def _request_id(given: bytes | None) -> str:
-    if given is not None and _REQUEST_ID.fullmatch(given):
-        return given.decode()
-    return secrets.token_hex(16)
 
 
 def _host_name(host: str) -> str:
