@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -92,6 +93,27 @@ def test_a_process_that_does_not_start_is_named_with_what_it_said(
 
     with pytest.raises(RunFailed, match=r"consumer-0\.1 did not start: it waits for a lock"), supervisor.running():
         pass
+
+
+def test_sending_is_progress_although_each_message_adds_what_two_subscriptions_have_to_settle(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (slot,) = supervisor._slots
+    slot.quota = 50
+    supervisor._board.states[slot.row] = State.WORKING
+    now, sent, settled = 0.0, 0, 0
+
+    def pass_ten_seconds(seconds: float) -> None:
+        nonlocal now, sent, settled
+        now, sent, settled = now + 10, min(sent + 10, slot.quota), settled + 5 * (sent == slot.quota)
+        supervisor._board.done[slot.row] = sent
+
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(supervisor, "_tick", pass_ten_seconds)
+    monkeypatch.setattr(supervisor, "_unsettled", lambda: max(0, 2 * sent - settled))
+    monkeypatch.setattr(supervisor, "_state", lambda slot: State.WORKING)
+
+    assert supervisor.drain(lambda text: None)
 
 
 def test_a_store_that_goes_away_under_the_supervisor_makes_the_run_inconclusive(

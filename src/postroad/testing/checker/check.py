@@ -81,7 +81,7 @@ class _Check:
         order = Order(self._run, report.blame)
         suspected_messages, suspected_tasks = _suspect(self._messages), _suspect(self._tasks)
         messages = Messages(self._run, faults, report.counts, self._effects, suspected_messages, order)
-        tasks = Tasks(faults, self._starts, suspected_tasks, self._repeats.add)
+        tasks = Tasks(self._run.visibility, faults, self._starts, suspected_tasks, self._repeats.add)
         jobs = Jobs(self._starts, report.blame)
 
         def task(line: lines.Task) -> None:
@@ -134,7 +134,7 @@ class _Check:
         """Read what looked wrong once more, and keep all that is known about it to the end."""
         blame, faults = self._report.blame, Faults()
         messages = Messages(self._run, faults, Counts(), Balance(), blame)
-        tasks = Tasks(faults, Balance(), blame)
+        tasks = Tasks(self._run.visibility, faults, Balance(), blame)
 
         def handled(line: lines.Handled) -> None:
             if line.id in self._messages:

@@ -21,6 +21,7 @@ class _Run:
     holders: list[Name | None] = field(default_factory=list)
     ended: str | None = None
     faults: int = 0
+    held_until: float = 0.0
 
 
 class Tasks:
@@ -31,8 +32,14 @@ class Tasks:
     """
 
     def __init__(
-        self, faults: Faults, starts: Balance, blame: Blame, ended: Callable[[Name], None] | None = None
+        self,
+        lease_seconds: float,
+        faults: Faults,
+        starts: Balance,
+        blame: Blame,
+        ended: Callable[[Name], None] | None = None,
     ) -> None:
+        self._lease_seconds = lease_seconds
         self._faults, self._starts, self._blame, self._ended = faults, starts, blame, ended
         self.open: dict[Name, dict[Name, _Run]] = {}
         self.seen = False
@@ -51,10 +58,14 @@ class Tasks:
             self._blame("I22", line.id, None, f"run {line.run} was {run.ended}, and is {line.state} afterwards")
         elif line.state == "started":
             self._starts.left(STARTS, (line.id, line.run))
-            if run.holders and run.faults == self._faults.total:
+            # On a machine that is too busy to renew it, a lease ends although nothing was broken.
+            if run.holders and run.faults == self._faults.total and line.t < run.held_until:
                 self._blame("I25", line.id, None, f"run {line.run} started twice, by {run.holders[-1]} and {line.by}")
             run.holders.append(line.by)
             run.faults = self._faults.total
+            run.held_until = line.t + self._lease_seconds
+        elif line.state == "heartbeat":
+            run.held_until = line.t + self._lease_seconds
         elif line.state in _TERMINAL:
             self._end(runs, run, line)
 
