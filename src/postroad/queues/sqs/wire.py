@@ -57,8 +57,8 @@ def outcomes_of(
     """Return the outcome of each entry of a batch call to SQS or SNS; `failed` translates an entry that failed."""
     outcomes: dict[str, Outcome] = {entry["Id"]: entry for entry in answer.get("Successful") or ()}
     outcomes.update({entry["Id"]: failed(entry) for entry in answer.get("Failed") or ()})
-    unknown = OutcomeUnknown(f"{call}: the answer says nothing about this entry")
-    return [outcomes.get(str(number), unknown) for number in range(count)]
+    unknown = f"{call}: the answer says nothing about this entry"
+    return [outcomes.get(str(number)) or OutcomeUnknown(unknown) for number in range(count)]
 
 
 def is_intact(body: str, md5: str | None) -> bool:
