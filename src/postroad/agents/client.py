@@ -57,7 +57,7 @@ class AgentClient(AgentProgram):
         # The id is made here, so that a repeat has the same.
         named = event if event.event_id is not None else replace(event, event_id=str(uuid7()))
         _, encoded = encode_event(named, now=SYSTEM_CLOCK.now())
-        answer, _ = self._server.call("POST", "/events", msgspec.Raw(encoded), patience=self._timeout)
+        answer, _ = self._server.call("POST", "/events", msgspec.Raw(encoded), repeat_for=self._timeout)
         document = msgspec.json.decode(answer)
         return AgentPublishResult(True, document["eventId"], document["shardId"], document["sequenceNumber"])
 
@@ -97,4 +97,4 @@ class AgentClient(AgentProgram):
         return self._receiver(queue, concurrency, Hooks(joins=False))
 
     def _change(self, method: str, what: str, body: object = None) -> None:
-        self._server.call(method, f"/agents/{self.agent_id}/{what}", body, patience=self._timeout)
+        self._server.call(method, f"/agents/{self.agent_id}/{what}", body, repeat_for=self._timeout)

@@ -84,14 +84,14 @@ class Server:
         )
 
     def call(
-        self, method: str, path: str, body: object = None, *, patience: float, wait: float = 0.0
+        self, method: str, path: str, body: object = None, *, repeat_for: float, wait: float = 0.0
     ) -> tuple[bytes, bool]:
         """Return the answer, and whether an earlier attempt without an answer may have taken effect.
 
-        The call is repeated for `patience` seconds while the server is away or refuses for now; `wait` are the seconds
-        for which the server may wait before it answers.
+        The call is repeated for `repeat_for` seconds while the server is away or refuses for now; `wait` are the
+        seconds for which the server may wait before it answers.
         """
-        until, backoff, repeated = time.monotonic() + patience, Backoff(), False
+        until, backoff, repeated = time.monotonic() + repeat_for, Backoff(), False
         while True:
             try:
                 return self._attempt(method, path, body, wait), repeated
@@ -190,7 +190,7 @@ class HttpAgentQueue:
         body = {"max_messages": min(max_messages, 10), "wait": wait, "visibility": visibility}
         try:
             self._read_order()
-            answer, _ = self._server.call("POST", f"{self._path}/leases", body, patience=0.0, wait=wait)
+            answer, _ = self._server.call("POST", f"{self._path}/leases", body, repeat_for=0.0, wait=wait)
         except (errors.Unauthorized, errors.Forbidden, errors.AgentNotFound) as error:
             self._on_fatal(error)
             raise
@@ -202,7 +202,7 @@ class HttpAgentQueue:
 
     def extend(self, deliveries: Sequence[Delivery], *, seconds: float) -> list[AckResult]:
         # A lease that could not be extended is tried again soon by its receiver.
-        return self._settle("extensions", deliveries, patience=0.0, seconds=seconds)
+        return self._settle("extensions", deliveries, repeat_for=0.0, seconds=seconds)
 
     def release(
         self, deliveries: Sequence[Delivery], *, after: float = 0.0, error: str | None = None
@@ -228,7 +228,7 @@ class HttpAgentQueue:
     def _read_order(self) -> None:
         """Read whether all events are one group, before the first receive."""
         if not self._knows_order:
-            answer, _ = self._server.call("GET", self._path, patience=0.0)
+            answer, _ = self._server.call("GET", self._path, repeat_for=0.0)
             document = msgspec.json.decode(answer)
             self._group = document["agentId"] if document["order"] == "total" else None
             self._knows_order = True
@@ -248,14 +248,14 @@ class HttpAgentQueue:
         )
 
     def _settle(
-        self, verb: str, deliveries: Sequence[Delivery], *, patience: float = SETTLE_SECONDS, **fields: Any
+        self, verb: str, deliveries: Sequence[Delivery], *, repeat_for: float = SETTLE_SECONDS, **fields: Any
     ) -> list[AckResult]:
         given = {name: value for name, value in fields.items() if value is not None}
         results: list[AckResult] = []
         for start in range(0, len(deliveries), _MOST_SETTLED):
             receipts = [each.receipt for each in deliveries[start : start + _MOST_SETTLED]]
             answer, repeated = self._server.call(
-                "POST", f"{self._path}/{verb}", {"receipts": receipts, **given}, patience=patience
+                "POST", f"{self._path}/{verb}", {"receipts": receipts, **given}, repeat_for=repeat_for
             )
             settled = msgspec.json.decode(answer, type=_SettledBatch).results
             results += [_result(each, repeated=repeated) for each in settled]

@@ -280,10 +280,10 @@ def _repeated_line(text: str) -> Iterator[Callable[[str], None]]:
     def change(changed: str) -> None:
         current[0] = changed
 
-    teller = threading.Thread(target=tell, name="postroad-progress", daemon=True)
-    teller.start()
+    reporter = threading.Thread(target=tell, name="postroad-progress", daemon=True)
+    reporter.start()
     try:
         yield change
     finally:
         ended.set()
-        teller.join()
+        reporter.join()

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from postroad.journal.debts import Owing as Owing, OwingItems as OwingItems, owing_nothing as owing_nothing
 from postroad.journal.event import (
     Id as Id,
     JournalEvent,
@@ -18,7 +19,6 @@ from postroad.journal.events import (
 from postroad.journal.keys import EVENTS as EVENTS, KEY_NAMES as KEY_NAMES, table_name as table_name
 from postroad.journal.maintenance import Expiry as Expiry, Verification as Verification
 from postroad.journal.overflow import Overflow as Overflow
-from postroad.journal.owed import Owing as Owing, OwingItems as OwingItems, owing_nothing as owing_nothing
 from postroad.journal.port import (
     AppendResult,
     Appends,

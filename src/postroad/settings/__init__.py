@@ -28,7 +28,9 @@ from postroad.settings.environment import (
     sns_arn as sns_arn,
     table_name as table_name,
 )
-from postroad.settings.loading import (
+from postroad.settings.notifications import NotificationSettings, notification_settings
+from postroad.settings.settings import Settings, Source, adapter as adapter
+from postroad.settings.sources import (
     debugging as debugging,
     default_stage as default_stage,
     default_url as default_url,
@@ -37,7 +39,5 @@ from postroad.settings.loading import (
     nearest as nearest,
     no_color as no_color,
 )
-from postroad.settings.notifications import NotificationSettings, notification_settings
-from postroad.settings.settings import Settings, Source, adapter as adapter
 
 __all__ = ["NotificationSettings", "Settings", "Source", "load", "notification_settings"]

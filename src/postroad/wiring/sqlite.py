@@ -137,7 +137,7 @@ class SQLiteInstallation:
         return True
 
     def site(self) -> Site:
-        from postroad.topology.embedded import EmbeddedSite
+        from postroad.topology.sqlite import EmbeddedSite
 
         return EmbeddedSite(self.queues, self.topics, self.streams, self.items, self._engine.transaction)
 
