@@ -207,6 +207,6 @@ ROWS = [
         what="calls for each delivery beside raw SNS FIFO to SQS, 10 producers and 20 subscribers (fewer is better)",
         ours=_ours(_sending),
         peer=Side(label="SNS FIFO to SQS", package="boto3", needs=version, open=_by_sns),
-        note="SNS: one call for each event and topic; 100 subscriptions of a FIFO topic and 1,000 such topics at most.",
+        note="SNS: one call for each event and topic; 100 subscriptions of a FIFO topic and 1,000 such topics at most",
     ),
 ]

@@ -15,13 +15,14 @@ class PostroadExtension(griffe.Extension):
     """Fences the code below `Example:`, adds the constructors of Structs, and leaves out what is private.
 
     Arguments that a docstring explains and the signature does not name, such as those that `**options` takes, are shown
-    as optional. The bounds of a type, `Annotated[int, Meta(ge=1)]`, are left to the text.
+    as optional. The bounds of a type, `Annotated[int, Meta(ge=1)]`, are left to the text; a private name of a type or a
+    default is replaced by what it stands for.
     """
 
     def on_attribute(self, *, attr: griffe.Attribute, **kwargs: Any) -> None:
         """Change the docstring and the type of an attribute; those of classes are changed with their class."""
         _fence(attr)
-        attr.annotation = unbounded(attr.annotation)
+        attr.annotation = unbounded(attr.annotation, attr.module)
 
     def on_function(self, *, func: griffe.Function, **kwargs: Any) -> None:
         """Change the docstring and the parameters of a function."""
@@ -35,7 +36,8 @@ class PostroadExtension(griffe.Extension):
             cls.set_member("__init__", constructor(cls))
         for member in cls.members.values():
             if isinstance(member, griffe.Attribute):
-                member.annotation = unbounded(member.annotation)
+                member.annotation = unbounded(member.annotation, cls.module)
+                member.value = default_of(member.value, cls.module)
             elif isinstance(member, griffe.Function):
                 _simplify(member)
         _fence(cls)
@@ -46,30 +48,58 @@ class PostroadExtension(griffe.Extension):
         _fence(mod)
 
 
-def unbounded(annotation: griffe.Expr | str | None) -> griffe.Expr | str | None:
-    """Return an annotation without what `Annotated` adds to it."""
+def unbounded(annotation: griffe.Expr | str | None, module: griffe.Module) -> griffe.Expr | str | None:
+    """Return an annotation of a module without what `Annotated` adds to it, and without private names."""
+    annotation = public(annotation, module)
     if isinstance(annotation, griffe.ExprBinOp):
-        annotation.left = unbounded(annotation.left) or ""
-        annotation.right = unbounded(annotation.right) or ""
-    if isinstance(annotation, griffe.ExprSubscript) and str(annotation.left) == "Annotated":
-        return annotation.slice.elements[0] if isinstance(annotation.slice, griffe.ExprTuple) else annotation
+        annotation.left = unbounded(annotation.left, module) or ""
+        annotation.right = unbounded(annotation.right, module) or ""
+    if isinstance(annotation, griffe.ExprSubscript):
+        if str(annotation.left) != "Annotated":
+            annotation.slice = unbounded(annotation.slice, module) or ""
+        elif isinstance(annotation.slice, griffe.ExprTuple):
+            return unbounded(annotation.slice.elements[0], module)
+    if isinstance(annotation, griffe.ExprTuple):
+        annotation.elements = [unbounded(each, module) or "" for each in annotation.elements]
     return annotation
+
+
+def public(value: griffe.Expr | str | None, module: griffe.Module) -> griffe.Expr | str | None:
+    """Return what a private name of the module stands for, and any other expression as it is."""
+    named = module.members.get(str(value)) if str(value).startswith("_") else None
+    return named.value if isinstance(named, griffe.Attribute) and named.value is not None else value
+
+
+def default_of(value: griffe.Expr | str | None, module: griffe.Module) -> griffe.Expr | str | None:
+    """Return the argument `default` of a field's call to a private function, and any other value as it is."""
+    if not isinstance(value, griffe.ExprCall):
+        return value
+    called = module.members.get(str(value.function))
+    if not isinstance(called, griffe.Function) or "default" not in called.parameters:
+        return value
+    for parameter, argument in zip(called.parameters, value.arguments, strict=False):
+        if isinstance(argument, griffe.ExprKeyword) and argument.name == "default":
+            return argument.value
+        if parameter.name == "default" and not isinstance(argument, griffe.ExprKeyword):
+            return argument
+    return None
 
 
 def constructor(cls: griffe.Class) -> griffe.Function:
     """Return the constructor with a parameter for each field of the class."""
+    either, named = griffe.ParameterKind.positional_or_keyword, griffe.ParameterKind.keyword_only
     fields = [
         griffe.Parameter(
             name,
             annotation=each.annotation,
-            kind=griffe.ParameterKind.positional_or_keyword,
+            kind=named if cls.keywords.get("kw_only") == "True" else either,
             default=each.value,
             docstring=each.docstring,
         )
         for name, each in cls.members.items()
         if isinstance(each, griffe.Attribute) and not name.startswith("_") and is_field(each)
     ]
-    itself = griffe.Parameter("self", kind=griffe.ParameterKind.positional_or_keyword)
+    itself = griffe.Parameter("self", kind=either)
     return griffe.Function("__init__", parameters=griffe.Parameters(itself, *fields), lineno=cls.lineno)
 
 
@@ -85,9 +115,10 @@ def _fence(thing: griffe.Object) -> None:
 
 
 def _simplify(function: griffe.Function) -> None:
-    """Leave out bounds of types and private parameters."""
+    """Leave out bounds of types, private names and private parameters."""
     for parameter in list(function.parameters):
-        parameter.annotation = unbounded(parameter.annotation)
+        parameter.annotation = unbounded(parameter.annotation, function.module)
+        parameter.default = default_of(public(parameter.default, function.module), function.module)
         if parameter.name.startswith("_"):
             del function.parameters[parameter.name]
 

@@ -118,7 +118,7 @@ def _route(title: str, operation: dict[str, Any], schemas: dict[str, Any]) -> st
         parts.append(f"```json\n{msgspec.json.format(msgspec.json.encode(body['example'])).decode()}\n```\n")
         schema = _resolved(body["schema"], schemas)
         if says := schema.get("description"):
-            parts.append(f"{says}\n")
+            parts.append(f"{inspect.cleandoc(says)}\n")
         parts.append(_table(("field", "value", "default"), _fields(schema, schemas, "")))
     named = [each for each in operation.get("parameters", []) if each["name"] != "Idempotency-Key"]
     if named:

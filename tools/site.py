@@ -16,9 +16,15 @@ PROJECT = "project"
 """The folder of the site for files that do not lie below docs/."""
 _LINK = re.compile(r"(?P<before>\]\()(?P<path>[^)\s#]+)(?P<after>(?:#[^)\s]*)?\))")
 
+_OPTION = re.compile(r"(?<!`)`--[^`\s]+(?: [^`\s]+)?`(?![`{])")
+"""An option of the command line in a sentence or a table, perhaps with its value."""
+
 
 class Stage:
-    """Copies pages, and every file of the repository that they link to, into one folder."""
+    """Copies pages, and every file of the repository that they link to, into one folder.
+
+    Options get a class of their own, since a browser would break their names at hyphens.
+    """
 
     def __init__(self) -> None:
         self._waiting = [page for page in sorted(DOCS.rglob("*")) if page.is_file()]
@@ -37,7 +43,8 @@ class Stage:
         target = staged(source)
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.suffix == ".md":
-            target.write_text(_LINK.sub(lambda link: self._rewritten(source, link), source.read_text()))
+            text = _LINK.sub(lambda link: self._rewritten(source, link), source.read_text())
+            target.write_text(_OPTION.sub(lambda option: f"{option[0]}{{ .option }}", text))
         else:
             shutil.copy(source, target)
 

@@ -124,3 +124,20 @@ def test_every_public_parameter_is_documented(package: str) -> None:
 
 def test_every_public_package_has_a_page() -> None:
     assert set(PACKAGES) - PROGRAMS == set(tool("reference_pages").PACKAGES)
+
+
+def test_private_names_are_shown_as_what_they_stand_for() -> None:
+    def shown(path: str) -> dict[str, str]:
+        thing = source()[path]
+        return {each.name: f"{each.annotation} = {each.default}" for each in thing.parameters}
+
+    assert shown("queues.rules.QueueSpec")["visibility"] == "float = 30"
+    assert shown("outbox.dispatching.dispatcher.OutboxDispatcher.stop")["timeout"] == "float = 20.0"
+    assert shown("settings.settings.Settings")["port"] == "int = 8787"
+    assert shown("settings.notifications.NotificationSettings")["push_queue"] == "str | None = None"
+
+
+def test_fields_of_keyword_only_structs_are_keyword_only() -> None:
+    constructor = source()["journal.states.TaskState.__init__"]
+
+    assert {str(each.kind) for each in constructor.parameters if each.name != "self"} == {"keyword-only"}

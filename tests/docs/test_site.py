@@ -54,3 +54,11 @@ def test_the_reference_shows_parameters_and_examples() -> None:
     assert "orphan_after" in page
     assert "Seconds after which the queue of a process that died is removed" in page
     assert 'class="language-python highlight"' in page
+
+
+@pytest.mark.usefixtures("built")
+def test_options_are_marked_so_that_they_stay_on_one_line() -> None:
+    page = (SITE / "reference" / "cli.html").read_text()
+
+    assert '<code class="option">--visibility-extension</code>' in page
+    assert [page for page in SITE.rglob("*.html") if "{ .option }" in page.read_text()] == []

@@ -25,7 +25,7 @@
     │   ├── HeadersTooLarge
     │   └── NotJSON
     ├── UnknownEventType          a name that no registry knows
-    ├── RemoteError               an exception of another process whose class is not known here
+    ├── RemoteError               an exception of another process, of an unknown class
     ├── AgentDeleted              ids are never reused
     ├── ConsentRequired           the producer has not granted it
     ├── IdentityMismatch          the body names a different agent than the token
@@ -84,7 +84,7 @@
     ├── DuplicateInProgress       another copy of the event is being handled
     └── PublishError
         ├── RowRejected           this message can never be published
-        │   └── Undecryptable     encrypted for another row, or with a key that is not available
+        │   └── Undecryptable     encrypted for another row, or with an unknown key
         └── TargetUnavailable     the target is at fault, not the message
 
 Each class carries the `slug`, `status` and `remedy` that the CLI, the HTTP API and the documentation share. The slug

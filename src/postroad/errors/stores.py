@@ -165,7 +165,7 @@ class TopologyConflict(PostroadError):
     """A resource cannot be changed into what is declared without losing its data."""
 
     status = 409
-    remedy = "Choose another name, or move the data away and allow the replacement: --allow-replace."
+    remedy = "Choose another name, or move the data away and allow the replacement: `--allow-replace`."
 
 
 class PlanChanged(PostroadError):
