@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.cli.terminal import Postroad, on_a_terminal
+from tests.cli.terminal import Postroad
 
 from postroad.cli import agents
 
@@ -96,13 +96,13 @@ def test_pausing_resuming_and_replaying(village: Postroad) -> None:
     assert village("agent", "grant", "ann", "bob").code == 0
     assert village("agent", "unsubscribe", "bob", "ann", "--discard", "--json").document == {"unsubscribed": True}
     assert village("agent", "dead", "bob", "--json").document == {"items": []}
-    assert village("agent", "redrive", "bob", "--yes", "--json").document == {"redriven": 0}
+    assert village("agent", "redrive", "bob", "--json").document == {"redriven": 0}
     assert village("agent", "provision").code == 0
 
 
 def test_a_redrive_is_recorded_before_and_after(village: Postroad) -> None:
-    village("agent", "redrive", "bob", "--limit", "5", "--yes")
-    unknown = village("agent", "redrive", "eve", "--yes")
+    village("agent", "redrive", "bob", "--limit", "5")
+    unknown = village("agent", "redrive", "eve")
 
     started, ended = village("audit", "list", "--json").document["items"]
     assert (started["action"], started["target"], started["detail"]) == ("agent.redrive.start", "bob", {"limit": 5})
@@ -113,23 +113,10 @@ def test_a_redrive_is_recorded_before_and_after(village: Postroad) -> None:
 def test_nothing_is_redriven_without_a_record(village: Postroad, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POSTROAD_AUDIT_LOG", "no/such/directory/audit.jsonl")
 
-    outcome = village("agent", "redrive", "bob", "--yes")
+    outcome = village("agent", "redrive", "bob")
 
     assert (outcome.code, outcome.out) == (2, "")
     assert "POSTROAD_AUDIT_LOG" in outcome.err
-
-
-@pytest.mark.parametrize(("answer", "code"), [("n\n", 2), ("y\n", 0)])
-def test_a_redrive_asks_first_and_says_what_it_would_do(village: Postroad, answer: str, code: int) -> None:
-    unasked = village("agent", "redrive", "bob")
-    asked, said = on_a_terminal("agent", "redrive", "bob", answer=answer)
-
-    assert (unasked.code, unasked.out) == (2, "")
-    assert "--yes" in unasked.err
-    assert asked == code
-    assert 'This sends 0 dead letters of "bob" to the end of its queue.' in said
-    recorded = [record["action"] for record in village("audit", "list", "--json").document["items"]]
-    assert recorded == ([] if code else ["agent.redrive.start", "agent.redrive.end"])
 
 
 def test_deleting_asks_first(village: Postroad) -> None:

@@ -41,7 +41,6 @@ def test_commands_lists_every_leaf_and_marks_what_destroys(postroad: Postroad) -
     assert all(item["summary"] for item in items)
     assert {item["command"] for item in items if item["destructive"]} == {
         "agent delete",
-        "agent redrive",
         "job cancel",
         "queue delete",
         "queue purge",

@@ -207,21 +207,21 @@ def dead(call: Call, agent_id: AgentId, limit: Annotated[int, option("N", "At mo
     call.show(views.Listed(items), *(lines or ["no dead letters"]))
 
 
-@verb("agent redrive", "bob --yes", destructive=True)
+@verb("agent redrive", "bob")
 def redrive(
     call: Call,
     agent_id: AgentId,
     limit: Annotated[int | None, option("N", "At most this many.")] = None,
     yes: Yes = False,
 ) -> None:
-    """Send an agent's dead letters back to the end of its queue."""
+    """Send an agent's dead letters back to the end of its queue, without asking; `--yes` has no effect."""
+    del yes
     with agents_of(call) as agents:
-        dead = agents.stats(agent_id).dead
-        known = "the dead letters" if dead is None else counted(min(dead, limit or dead), "dead letter")
-        confirm_yes(yes, f'redriving "{agent_id}"', lambda: f'sends {known} of "{agent_id}" to the end of its queue')
+        agents.get(agent_id)
         with recorded(audit_log(call), "agent.redrive", agent_id, {"limit": limit}) as done:
             redriven = done["redriven"] = agents.redrive(agent_id, limit=limit)
-    call.show(views.Redriven(redriven), f"redrove {counted(redriven, 'dead letter')} of {agent_id}")
+    nothing = f"nothing to redrive: {legible(agent_id)} has no dead letters"
+    call.show(views.Redriven(redriven), f"redrove {counted(redriven, 'dead letter')}" if redriven else nothing)
 
 
 @verb("agent publish", """ann order.placed '{"id": 7}'""")
