@@ -12,10 +12,8 @@ from postroad.operations import AuditLog
 def test_records_are_listed_from_the_first_on(postroad: Postroad) -> None:
     AuditLog(Path("postroad-audit.jsonl")).append("purge", "orders", {"purged": 3}, actor="ada")
 
-    document = postroad("audit", "list", "--json").document
+    items = postroad("audit", "list", "--json").document["items"]
 
-    items = document["items"]
-    assert document["next_cursor"] is None
     assert [(item["seq"], item["actor"], item["action"], item["detail"]) for item in items] == [
         (1, "ada", "purge", {"purged": 3})
     ]

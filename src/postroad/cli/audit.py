@@ -32,7 +32,7 @@ def list_(call: Call) -> None:
     log = audit_log(call)
     call.check_exists(log.path)
     records = list(log.read())
-    call.show(views.Page(records, None), *([_line(each) for each in records] or ["no records"]))
+    call.show(views.Listed(records), *([_line(each) for each in records] or ["no records"]))
 
 
 @verb("audit verify", "--url sqlite:///work.db")
@@ -79,7 +79,7 @@ def list_tokens(call: Call) -> None:
     rows = [token.row for token in tokens.tokens()]
     cells = ([row.name, row.scope, _time(row.created_at), _time(row.expires_at)] for row in rows)
     nothing = "no tokens; make one with: postroad token create worker-1 --scope publish"
-    call.show(views.Page(rows, None), table(["TOKEN", "SCOPE", "CREATED", "EXPIRES"], cells, nothing))
+    call.show(views.Listed(rows), table(["TOKEN", "SCOPE", "CREATED", "EXPIRES"], cells, nothing))
 
 
 def _time(at: datetime | None) -> str:

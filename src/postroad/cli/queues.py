@@ -84,7 +84,7 @@ def list_(call: Call, prefix: Annotated[str, option("P", "Only names that begin 
         if prefix and not call.json:
             # Queues that are not listed may send their dead letters to one that is.
             dead |= {row.name for row in rows if held(row) and _takes_dead_letters(backend, row.name)}
-    call.show(views.Page(rows, None), queue_table(rows, dead))
+    call.show(views.Listed(rows), queue_table(rows, dead))
 
 
 def _takes_dead_letters(backend: wiring.Backend, name: str) -> bool:
