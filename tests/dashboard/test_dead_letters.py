@@ -100,7 +100,7 @@ def test_a_dry_run_counts_and_changes_nothing_and_then_a_redrive_shows_its_progr
 def test_without_javascript_a_redrive_shows_its_progress_and_its_end_by_itself(
     new_context: NewContext, server: Served
 ) -> None:
-    queue = letters(server, "parcels")
+    queue = letters(server, "depots")
     page = new_page(new_context(java_script_enabled=False), server)
     page.goto(f"{server.url}/ui/dead-letters?queue={queue}")
     form = page.locator("[data-group]").first.locator('form[data-action="redrive"]')

@@ -10,6 +10,7 @@ from playwright.sync_api import Page, expect
 from tests.dashboard.conftest import NewContext, new_page
 from tests.dashboard.server import Served
 from tests.dashboard.work import HOSTILE, SHOWN, submit
+from tests.waiting import eventually
 
 from postroad.dashboard import Chrome, map_drawing, place_of, render
 from postroad.dashboard.drawings import MOST_MAPPED, fitted
@@ -174,13 +175,16 @@ def test_a_user_is_found_with_devices_waiting_messages_and_results(page: Page, w
 
 @BROWSER
 def test_the_map_draws_what_is_connected_and_each_box_is_a_link(page: Page, works: Served) -> None:
-    page.goto(f"{works.url}/ui/map")
+    def draws_the_document() -> bool:
+        page.goto(f"{works.url}/ui/map")
+        document = works.client.get("/map").json()
+        drawn = {each.get_attribute("data-node") for each in page.locator("svg[data-map] g[data-node]").all()}
+        listed = {each.get_attribute("data-rest") for each in page.locator("[data-rest]").all()}
+        connected = {end for edge in document["edges"] for end in (edge["from"], edge["to"])}
+        return drawn == connected and drawn | listed == {node["id"] for node in document["nodes"]}
 
-    document = works.client.get("/map").json()
-    drawn = {each.get_attribute("data-node") for each in page.locator("svg[data-map] g[data-node]").all()}
-    assert drawn == {end for edge in document["edges"] for end in (edge["from"], edge["to"])}
-    listed = {each.get_attribute("data-rest") for each in page.locator("[data-rest]").all()}
-    assert drawn | listed == {node["id"] for node in document["nodes"]}
+    # What is drawn was measured a moment ago, when another test had not made its queues yet.
+    eventually(draws_the_document)
     page.locator('g[data-node="queue:tasks"] a').click()
     page.wait_for_url(f"{works.url}/ui/queues/tasks")
 

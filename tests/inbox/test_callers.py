@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -232,7 +233,10 @@ def test_an_error_in_a_pipeline_of_psycopg_is_raised_where_it_happens(recorded: 
         recorded.execute("SELECT 1 / 0")
         with pytest.raises(psycopg.errors.Error):
             inbox.first_time(recorded, "c", UUID(int=1))
-        recorded.rollback()
+        # The driver may say only now that it did not run what stood behind the error.
+        with suppress(psycopg.errors.PipelineAborted):
+            recorded.rollback()
+    recorded.rollback()
 
     assert inbox.first_time(recorded, "c", EVENT)
 
