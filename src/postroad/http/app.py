@@ -98,6 +98,8 @@ class JoinedTransport:
     Only what is written first waits, until the next call or the next turn of the event loop.
     """
 
+    __slots__ = ("_held", "_loop", "_transport")  # one for each of thousands of streams
+
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport, self._loop, self._held = transport, loop, b""
 

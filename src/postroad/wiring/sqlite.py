@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
-import tempfile
 import uuid
 import weakref
 from collections.abc import Callable
@@ -42,7 +40,7 @@ class Scratch:
     """
 
     def __init__(self) -> None:
-        place = _MEMORY if os.access(_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+        place = _MEMORY if os.access(_MEMORY, os.W_OK) else _temporary()
         mine = f"{_PREFIX}-{os.getuid()}-"
         _remove_abandoned(place, mine)
         lock, path = _locked(place, mine)
@@ -53,6 +51,12 @@ class Scratch:
     def close(self) -> None:
         """Remove the directory; closing twice changes nothing."""
         self._remove()
+
+
+def _temporary() -> Path:
+    import tempfile
+
+    return Path(tempfile.gettempdir())
 
 
 def _locked(place: Path, prefix: str) -> tuple[int, Path]:
@@ -85,6 +89,8 @@ def _remove(directory: Path, lock: int, owner: int) -> None:
 
 
 def _clear(directory: Path) -> None:
+    import shutil  # only stores in memory need it, and it loads three compressors
+
     shutil.rmtree(directory, ignore_errors=True)
     directory.with_suffix(".lock").unlink(missing_ok=True)
 
