@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 import h11
 import uvicorn
@@ -92,35 +92,6 @@ class _StrictLines(ReceiveBuffer):
         return lines
 
 
-class JoinedTransport:
-    """Sends the head of an answer together with its body: the protocol writes twice, which would wake the client twice.
-
-    Only what is written first waits, until the next call or the next turn of the event loop.
-    """
-
-    __slots__ = ("_held", "_loop", "_transport")  # one for each of thousands of streams
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport, self._loop, self._held = transport, loop, b""
-
-    def write(self, data: bytes) -> None:
-        """Send the data with what is held; hold it if nothing is."""
-        if self._held:
-            data, self._held = self._held + data, b""
-            self._transport.write(data)
-        elif data:
-            self._held = data
-            self._loop.call_soon(self.write, b"")
-
-    def close(self) -> None:
-        """Send what is held, and close the connection."""
-        self.write(b"")
-        self._transport.close()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-
 class DeadlineProtocol(H11Protocol):
     """Closes a connection whose request does not arrive in time, and answers errors as problems."""
 
@@ -132,7 +103,7 @@ class DeadlineProtocol(H11Protocol):
         self.conn._receive_buffer = _StrictLines()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the base does
-        super().connection_made(cast(asyncio.Transport, JoinedTransport(transport, self.loop)))
+        super().connection_made(transport)
         self._start_deadline()
 
     def data_received(self, data: bytes) -> None:
